@@ -15,7 +15,7 @@ from stepscope.prometheus.rules.files import RULES
 from stepscope.rules import all_rules
 from stepscope.rules.parts.topics import IDLE_GPUS
 
-from tests.support.alertmanager import ALERTMANAGER, STOPPING, configured, labels_by_rule
+from tests.support.alertmanager import ALERTMANAGER, DEADMAN, STOPPING, configured, labels_by_rule
 from tests.support.servers import SECONDS
 
 pytestmark = [
@@ -34,30 +34,56 @@ def amtool(*words: object) -> str:
     return done.stdout.strip()
 
 
-def receivers(config: Path, rule: str, severity: str) -> list[str]:
+def receivers(config: Path, rule: str, severity: str, audience: str = "owner") -> list[str]:
     """To whom an alert with the labels that the rules give would go."""
     labels = [
         f"alertname=Stepscope{rule}",
         f"rule={rule}",
         f"severity={severity}",
+        *([f"audience={audience}"] if audience else []),
         "run=resnet",
         "instance=node",
     ]
     return amtool("config", "routes", "test", f"--config.file={config}", *labels).split(",")
 
 
+@pytest.mark.parametrize(
+    ("rule", "severity", "audience", "receiver"),
+    [
+        ("CPUBottleneck", "warning", "owner", "owners"),
+        ("TrainingStalled", "critical", "owner", "owners"),
+        ("GPUError", "critical", "platform", "platform"),
+        ("ExporterDown", "warning", "platform", "platform"),
+        ("BatchSize", "info", "owner", "information"),
+        ("SamplesMissed", "info", "platform", "information"),
+        ("SomethingElse", "warning", "", "platform"),
+    ],
+)
+def test_each_alert_goes_to_its_audience_and_information_to_nobody(
+    rule: str, severity: str, audience: str, receiver: str
+) -> None:
+    assert receivers(COMMITTED, rule, severity, audience) == [receiver]
+
+
 def test_the_committed_file_is_right_and_notifies_nobody() -> None:
     assert "SUCCESS" in amtool("check-config", COMMITTED)
-    for rule, severity in (("CPUBottleneck", "warning"), ("BatchSize", "info"), ("GPUError", "critical")):
-        assert receivers(COMMITTED, rule, severity) == ["nobody"]
+    empty = [
+        each["name"] for each in yaml.safe_load(COMMITTED.read_text())["receivers"] if list(each) == ["name"]
+    ]
+    assert empty == ["platform", "owners", "information"]
 
 
-@pytest.mark.parametrize("receiver", ["slack", "email", "webhook"])
+@pytest.mark.parametrize("receiver", ["slack", "email", "webhook", "pagerduty", "opsgenie", "discord"])
 def test_one_word_switches_a_receiver_on(receiver: str, tmp_path: Path) -> None:
     config = configured(tmp_path, receiver)
     assert "SUCCESS" in amtool("check-config", config)
     assert receivers(config, "CPUBottleneck", "warning") == [receiver]
     assert receivers(config, "TrainingStalled", "critical") == [receiver]
+
+
+def test_the_alert_that_always_fires_goes_only_where_a_service_expects_it(tmp_path: Path) -> None:
+    assert receivers(COMMITTED, "Watchdog", "none", "platform") == ["information"]
+    assert receivers(configured(tmp_path, "slack", DEADMAN), "Watchdog", "none") == ["deadman"]
 
 
 def test_stopping_runs_is_switched_on_beside_the_notification(tmp_path: Path) -> None:
@@ -118,7 +144,7 @@ def waits() -> dict[str, float]:
     return {
         rule: next(
             parse_duration(child["group_wait"])
-            for child in [*route["routes"], {"matchers": [], **route}]
+            for child in [*route["routes"][-1]["routes"], {"matchers": [], **route}]
             if matches(child["matchers"], {"rule": rule, "severity": "warning", **its})
         )
         for rule, its in labels_by_rule().items()
@@ -128,10 +154,15 @@ def waits() -> dict[str, float]:
 def test_symptoms_wait_longer_than_their_causes_and_critical_alerts_less() -> None:
     route = yaml.safe_load(COMMITTED.read_text())["route"]
     usual = parse_duration(route["group_wait"])
-    (critical,) = (child for child in route["routes"] if matches(child["matchers"], {"severity": "critical"}))
+    (critical,) = (
+        child
+        for child in route["routes"][-1]["routes"]
+        if matches(child["matchers"], {"severity": "critical"})
+    )
     assert parse_duration(critical["group_wait"]) < usual
     longer = {rule for rule, wait in waits().items() if wait >= 2 * usual}
-    assert longer == {"LowGPUUtilization", "BatchSize", "CommunicationBound", "IdleGPU"}
+    symptoms = {"LowGPUUtilization", "BatchSize", "CommunicationBound", "IdleGPU"}
+    assert longer == {*symptoms, "TrainingStalled"}  # a hang explains it a little later
     assert {wait for rule, wait in waits().items() if rule not in longer} == {usual}
 
 
@@ -150,6 +181,8 @@ def test_no_secret_stands_in_the_file() -> None:
     assert set(re.findall(r"_file: (\S+)", text)) == {
         "/etc/alertmanager/secrets/slack-url",
         "/etc/alertmanager/secrets/smtp-password",
+        "/etc/alertmanager/secrets/pagerduty-key",
+        "/etc/alertmanager/secrets/opsgenie-key",
         "/etc/alertmanager/secrets/webhook-token",
         "/etc/alertmanager/secrets/actions-token",
     }

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import base64
 import html
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.support.alertmanager import (
+    ALERTMANAGER,
+    DEADMAN,
     Alertmanager,
     HttpStub,
     alertmanager,
@@ -94,9 +100,9 @@ def test_a_busy_core_silences_the_idle_gpus_of_its_node_and_run_and_no_others(tm
         server.post(
             cause,
             an_alert("LowGPUUtilization", gpu="0"),
-            an_alert("BatchSize", gpu="0", severity="info"),
-            an_alert("StepOutlier", rank="0", severity="info"),
-            an_alert("BatchSize", gpu="0", severity="info", instance="gpu-node-2"),
+            an_alert("BatchSize", gpu="0"),
+            an_alert("StepOutlier", rank="0"),
+            an_alert("BatchSize", gpu="0", instance="gpu-node-2"),
             an_alert("LowGPUUtilization", gpu="0", run="bert"),
         )
         assert heard(server, stub, expected=4) == {
@@ -122,8 +128,8 @@ def test_slow_storage_and_few_workers_silence_idle_gpus_too(tmp_path: Path) -> N
         server.post(
             an_alert("IOBottleneck", run="storage"),
             an_alert("LowGPUUtilization", run="storage", gpu="0"),
-            an_alert("Dataloader", run="workers", severity="info"),
-            an_alert("BatchSize", run="workers", gpu="0", severity="info"),
+            an_alert("Dataloader", run="workers"),
+            an_alert("BatchSize", run="workers", gpu="0"),
         )
         assert {rule for rule, _, _ in heard(server, stub, expected=2)} == {"IOBottleneck", "Dataloader"}
 
@@ -165,7 +171,7 @@ def test_of_a_run_that_has_not_begun_only_that_and_what_is_broken_is_told(tmp_pa
             an_alert("GPUError", gpu="0", severity="critical"),
             an_alert("ExporterDown"),
             # it began late, and goes on: all of it is told
-            an_alert("MaxInitializationTime", run="late", severity="info", stage="late"),
+            an_alert("MaxInitializationTime", run="late", stage="late"),
             an_alert("LowGPUUtilization", run="late", gpu="0"),
         )
         assert {(rule, run) for rule, run, _ in heard(server, stub, expected=5)} == {
@@ -190,12 +196,11 @@ def test_slack_is_told_what_where_since_when_how_bad_and_what_to_do(tmp_path: Pa
         assert attachment["title_link"] == dashboard
         assert attachment["color"] == "warning"
         assert attachment["text"].strip() == (
+            "gpu-node-1: 71 %\n"
             "*CPUBottleneck of gpu-node-1*\n"
-            "*Where:* run resnet, node gpu-node-1\n"
-            "*Since:* 2024-01-02 03:04:05 UTC\n"
             "*How bad:* It is 71 % on gpu-node-1, more than 50 %.\n"
-            "\n"
             "*What to do:* Mend CPUBottleneck.\n"
+            "*Where:* run resnet, since 2024-01-02 03:04:05 UTC\n"
             f"<{dashboard.replace('&', '&amp;')}|Dashboard>\n"
             "<https://docs.test/heuristics.md#cpubottleneck|What the rule means>"
         )
@@ -205,7 +210,7 @@ def test_slack_is_told_what_where_since_when_how_bad_and_what_to_do(tmp_path: Pa
         assert attachment["title"] == "RESOLVED: StepscopeCPUBottleneck, run resnet on gpu-node-1"
         assert attachment["color"] == "good"
         assert attachment["text"].startswith(
-            "*Resolved:* run resnet, node gpu-node-1, 2024-01-02 03:04:05 to 2024-01-02 03:34:05 UTC\n"
+            "Resolved: gpu-node-1\n*Where:* run resnet, 2024-01-02 03:04:05 to 2024-01-02 03:34:05 UTC\n"
         )
         assert "What to do" not in attachment["text"]
 
@@ -217,26 +222,24 @@ def test_many_alerts_of_one_rule_make_one_message_of_bearable_length(tmp_path: P
         (attachment,) = stub.next().content["attachments"]
         assert attachment["title"] == "WARNING: StepscopeLowGPUUtilization, run resnet (12 alerts)"
         text = attachment["text"]
-        assert text.count("*Where:* run resnet, node gpu-node-") == 10
-        assert text.count("|Dashboard>") == 10  # each node has its own
-        assert "These are 10 of 12 alerts" in text
+        assert text.count("GPU 3 of gpu-node-") == 4
+        assert "and more: 12 nodes, 12 alerts in all\n" in text
+        assert len(text.strip().splitlines()) <= 10
         assert text.count("*What to do:*") == 1  # it is the same for all of them
 
 
 def test_a_message_has_the_severity_of_what_fires_whatever_has_ended(tmp_path: Path) -> None:
-    waiting = an_alert("MaxInitializationTime", stage="waiting")
-    late = an_alert("MaxInitializationTime", stage="late", severity="info")
+    waiting = an_alert("MaxInitializationTime", stage="waiting", severity="page")
+    late = an_alert("MaxInitializationTime", stage="late")
     with slack(tmp_path) as (server, stub):
         server.post(waiting)
         assert (
-            stub.next()
-            .content["attachments"][0]["title"]
-            .startswith("WARNING: StepscopeMaxInitializationTime")
+            stub.next().content["attachments"][0]["title"].startswith("PAGE: StepscopeMaxInitializationTime")
         )
         server.post(ended(waiting), late)
         (attachment,) = stub.next().content["attachments"]
-        assert attachment["title"] == "INFO: StepscopeMaxInitializationTime, run resnet on gpu-node-1"
-        assert attachment["color"] == "#439fe0"
+        assert attachment["title"] == "WARNING: StepscopeMaxInitializationTime, run resnet on gpu-node-1"
+        assert attachment["color"] == "warning"
 
 
 def test_labels_and_annotations_cannot_forge_a_slack_message(tmp_path: Path) -> None:
@@ -264,7 +267,7 @@ def test_labels_and_annotations_cannot_forge_a_slack_message(tmp_path: Path) -> 
         assert len(text) < 4000
         title = attachment["title"]
         assert title.startswith(
-            "WARNING: StepscopeCPUBottleneck, run x *Where:* nowhere !channel http://evil.test"
+            "WARNING: StepscopeCPUBottleneck, run x Where: nowhere !channel http://evil.test"
         )
         assert not set("<>&\n\u202e") & set(title)
         assert len(title) < 400
@@ -292,17 +295,16 @@ def test_mail_says_the_same_as_text_and_as_html_and_logs_in_with_the_password_of
             assert rich is not None
             dashboard = "http://grafana.test/d/stepscope-run?var-run=resnet&var-instance=gpu-node-1"
             assert plain.get_content().replace("\r\n", "\n").strip() == (
+                "GPU 3 of gpu-node-1: 71 %\n"
                 "GPUError of gpu-node-1, gpu 3, rank 7\n"
-                "Where: run resnet, node gpu-node-1, GPU 3, rank 7\n"
-                "Since: 2024-01-02 03:04:05 UTC\n"
                 "How bad: It is 71 % on gpu-node-1, gpu 3, rank 7, more than 50 %.\n"
-                "\n"
                 "What to do: Mend GPUError.\n"
+                "Where: run resnet, since 2024-01-02 03:04:05 UTC\n"
                 f"Dashboard: {dashboard}\n"
                 "What the rule means: https://docs.test/heuristics.md#gpuerror"
             )
             page = rich.get_content()
-            assert "<b>Where:</b> run resnet, node gpu-node-1, GPU 3, rank 7<br>" in page
+            assert "<b>Where:</b> run resnet, since 2024-01-02 03:04:05 UTC" in page
             assert "<b>What to do:</b> Mend GPUError." in page
             assert f'<a href="{html.escape(dashboard)}">Dashboard</a>' in page
 
@@ -321,7 +323,7 @@ def test_labels_and_annotations_cannot_forge_a_mail(tmp_path: Path) -> None:
             server.post(an_alert("CPUBottleneck", run=header, instance=HOSTILE, annotations=annotations))
             mail = stub.next()
             assert mail["Bcc"] is None
-            assert "run x Bcc: all@example.org forged on x *Where:* nowhere" in mail["Subject"]
+            assert "run x Bcc: all example.org forged on x Where: nowhere" in mail["Subject"]
             plain, rich = (mail.get_body((kind,)) for kind in ("plain", "html"))
             assert plain is not None
             assert rich is not None
@@ -329,4 +331,104 @@ def test_labels_and_annotations_cannot_forge_a_mail(tmp_path: Path) -> None:
             page = rich.get_content()
             assert "<script" not in page
             assert "javascript:" not in page
-            assert "&lt;script&gt;" in page
+            assert "&lt;" not in page
+
+
+def several(
+    values: list[float], run: str = "resnet", node: str = "gpu-thermal", **more: str
+) -> list[dict[str, Any]]:
+    return [
+        an_alert(
+            "LowGPUUtilization",
+            run,
+            node,
+            annotations={"value": f"{value:g}%", "value_order": f"{value:024.6f}"},
+            gpu=str(gpu),
+            **more,
+        )
+        for gpu, value in enumerate(values)
+    ]
+
+
+def test_gpus_of_a_node_are_one_line_with_the_range_of_their_values(tmp_path: Path) -> None:
+    with slack(tmp_path) as (server, stub):
+        alerts = several([62, 9.5, 58, 100], user="alice", namespace="ml", pod="resnet-0")
+        server.post(*alerts, *several([61], node="gpu-2", user="alice"))
+        text = stub.next().content["attachments"][0]["text"]
+        assert "4 GPUs of gpu-thermal: 9.5 to 100 %\n" in text
+        assert "GPU 0 of gpu-2: 61 %\n" in text
+        assert "*Where:* run resnet of alice, since " in text  # the other node has no pod
+
+
+def test_the_title_has_the_worst_severity_and_nothing_begins_with_a_comma(tmp_path: Path) -> None:
+    with slack(tmp_path) as (server, stub):
+        first = an_alert("GPUError", instance="gpu-1", severity="warning", run="")
+        server.post(first, an_alert("GPUError", instance="gpu-2", severity="critical", run=""))
+        posted = [stub.next().content["attachments"][0] for _ in range(2)]
+        assert {one["title"].partition(":")[0] for one in posted} <= {"WARNING", "CRITICAL"}
+        assert all("*Where:* since" in one["text"] for one in posted)
+        server.post(*several([62], run="mixed", severity="info"), *several([58], run="mixed", node="z"))
+        (attachment,) = stub.next().content["attachments"]
+        assert attachment["title"].startswith("WARNING: ")
+        assert attachment["color"] == "warning"
+
+
+# What each receiver is told: where its URL and secret are, and where its message has title and text.
+CHAT = {
+    "pagerduty": ("routing_key_file: .*", "{0}\n        url: {1}/", ("pagerduty-key",)),
+    "opsgenie": ("api_key_file: .*", "{0}\n        api_url: {1}/", ("opsgenie-key",)),
+    "discord": ("webhook_url: http://localhost/discord_url", "webhook_url: {1}/", ()),
+}
+
+
+def chat_message(receiver: str, content: Any) -> tuple[str, str]:
+    if receiver == "pagerduty":
+        message = content["payload"]["custom_details"]["message"]
+        return content["payload"]["summary"], message.removeprefix("Alerts\n")
+    if receiver == "opsgenie":
+        return content["message"], content["description"]
+    (embed,) = content["embeds"]
+    return embed["title"], embed["description"]
+
+
+@pytest.mark.parametrize("receiver", CHAT)
+def test_every_receiver_gets_title_lines_and_links_and_no_markup_of_labels(
+    receiver: str, tmp_path: Path
+) -> None:
+    pattern, replacement, secrets = CHAT[receiver]
+    with http_stub() as stub:
+        committed = re.search(pattern, (ALERTMANAGER / "alertmanager.yml").read_text())
+        assert committed
+        changes = {pattern: replacement.format(committed[0], stub.url)}
+        config = configured(tmp_path, receiver, changes, dict.fromkeys(secrets, "word"))
+        with alertmanager(config) as server:
+            server.post(*several([58, 62]))
+            title, text = chat_message(receiver, stub.next().content)
+            assert title == "WARNING: StepscopeLowGPUUtilization, run resnet on gpu-thermal (2 alerts)"
+            assert text.startswith("2 GPUs of gpu-thermal: 58 to 62 %\n")
+            assert "https://docs.test/heuristics.md#lowgpuutilization" in text
+            assert len(text.strip().splitlines()) <= 10
+            hostile = {
+                "summary": HOSTILE,
+                "description": HOSTILE + "@everyone",
+                "dashboard_url": "javascript:x",
+            }
+            server.post(
+                an_alert("CPUBottleneck", run=HOSTILE, instance=HOSTILE + "@here", annotations=hostile)
+            )
+            title, text = chat_message(receiver, stub.next().content)
+            assert not set("<>@|\u202e") & set(title + text)
+            assert "javascript" not in text
+
+
+def test_the_service_that_expects_the_watchdog_hears_it(tmp_path: Path) -> None:
+    with http_stub() as stub:
+        config = configured(
+            tmp_path, "platform", {**DEADMAN, "http://localhost:8080/deadman": f"{stub.url}/ping"}
+        )
+        with alertmanager(config) as server:
+            server.post(an_alert("CPUBottleneck"), an_alert("Watchdog", severity="none"))
+            posted = stub.next()
+            assert posted.path == "/ping"
+            assert posted.content["groupLabels"]["alertname"] == "StepscopeWatchdog"
+            assert stub.posted.empty()

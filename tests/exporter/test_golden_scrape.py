@@ -18,6 +18,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from stepscope.exporter.collectors import discover
+from stepscope.exporter.collectors.file_systems import FileSystemsCollector
 from stepscope.exporter.collectors.gpu import GpuCollector
 from stepscope.exporter.collectors.gpu_holders import GpuHoldersCollector
 from stepscope.exporter.collectors.rank_pauses import RankPausesCollector
@@ -89,7 +90,7 @@ def node(tmp_path: Path) -> Iterator[Exporter]:
     training = TrainingCollector(ledgers, retention=1e10, monotonic=lambda: clock[0])
     use = RunProcessesCollector(procfs, tmp_path / "cgroup")  # where the run's processes are out of sight
     pauses = RankPausesCollector(procfs, tmp_path / "cgroup")
-    of_runs = [use, pauses, RunGpusCollector(), GpuHoldersCollector()]
+    of_runs = [use, pauses, RunGpusCollector(), GpuHoldersCollector(), FileSystemsCollector(procfs)]
     own = [*host_collectors(procfs), gpus, training, *of_runs]
     order = [each.name for each in discover()]
     collectors = sorted(own, key=lambda collector: order.index(collector.name))

@@ -42,12 +42,14 @@ enum { GPUS = 16, FIELDS = 48, ERRORS = 16, PIDS = 16, MIGS = 7, HANGS = 8, XIDS
 enum value {
     UTILIZATION, MEMORY_UTILIZATION, MEMORY_TOTAL, MEMORY_RESERVED, MEMORY_USED, TEMPERATURE,
     POWER_MILLIWATTS, POWER_LIMIT_MILLIWATTS, SM_CLOCK_MHZ, MEMORY_CLOCK_MHZ, PCIE_TX_KBPS, PCIE_RX_KBPS,
-    CLOCK_REASONS, GPM, SM_ACTIVE_PERCENT, TENSOR_ACTIVE_PERCENT, DRAM_ACTIVE_PERCENT, MIG_MODE, VALUES
+    CLOCK_REASONS, GPM, SM_ACTIVE_PERCENT, TENSOR_ACTIVE_PERCENT, DRAM_ACTIVE_PERCENT, MIG_MODE,
+    PCIE_WIDTH, PCIE_MAX_WIDTH, PCIE_GENERATION, PCIE_MAX_GENERATION, VALUES
 };
 static const char *const value_names[VALUES] = {
     "utilization", "memory_utilization", "memory_total", "memory_reserved", "memory_used", "temperature",
     "power_milliwatts", "power_limit_milliwatts", "sm_clock_mhz", "memory_clock_mhz", "pcie_tx_kbps", "pcie_rx_kbps",
-    "clock_reasons", "gpm", "sm_active_percent", "tensor_active_percent", "dram_active_percent", "mig_mode"
+    "clock_reasons", "gpm", "sm_active_percent", "tensor_active_percent", "dram_active_percent", "mig_mode",
+    "pcie_width", "pcie_max_width", "pcie_generation", "pcie_max_generation"
 };
 
 struct field { unsigned id, type; int code; unsigned long long value; };
@@ -342,6 +344,30 @@ int nvmlDeviceGetClockInfo(struct device *device, unsigned type, unsigned *megah
     return leave(type == 1 || type == 2 ? SUCCESS : INVALID_ARGUMENT);
 }
 
+int nvmlDeviceGetCurrPcieLinkWidth(struct device *device, unsigned *number) {
+    ENTER(device);
+    *number = gpu->values[PCIE_WIDTH];
+    return leave(SUCCESS);
+}
+
+int nvmlDeviceGetMaxPcieLinkWidth(struct device *device, unsigned *number) {
+    ENTER(device);
+    *number = gpu->values[PCIE_MAX_WIDTH];
+    return leave(SUCCESS);
+}
+
+int nvmlDeviceGetCurrPcieLinkGeneration(struct device *device, unsigned *number) {
+    ENTER(device);
+    *number = gpu->values[PCIE_GENERATION];
+    return leave(SUCCESS);
+}
+
+int nvmlDeviceGetMaxPcieLinkGeneration(struct device *device, unsigned *number) {
+    ENTER(device);
+    *number = gpu->values[PCIE_MAX_GENERATION];
+    return leave(SUCCESS);
+}
+
 int nvmlDeviceGetCurrentClocksThrottleReasons(struct device *device, unsigned long long *reasons) {
     ENTER(device);
     *reasons = gpu->values[CLOCK_REASONS];
@@ -375,7 +401,8 @@ int nvmlDeviceGetFieldValues(struct device *device, int number, struct value_of_
             if (value->type == 1) value->value |= 0xdeadbeef00000000ull; /* an unsigned int leaves the rest unset */
         }
         /* The NVLink sums over all links are asked for with this scope; every other field with 0. */
-        int link = value->id == 138 || value->id == 139 || value->id == 202 || value->id == 204;
+        int link = value->id == 138 || value->id == 139 || value->id == 202 || value->id == 204
+            || value->id == 208 || value->id == 214;
         if (value->scope != (link ? 0xffffffffu : 0)) value->code = INVALID_ARGUMENT;
     }
     return leave(SUCCESS);

@@ -110,8 +110,8 @@ def test_a_stall_accuses_nobody_if_all_wait_or_nobody_knows_where_they_are() -> 
         assert result(*ranks, rule="TrainingStalled").finding.endswith("(usually one every 1.00 s).")
 
 
-@pytest.mark.parametrize(("minutes", "status"), [(4.99, "healthy"), (5.0, "healthy"), (5.01, "found")])
-def test_a_wait_of_more_than_five_minutes_is_a_hang(minutes: float, status: str) -> None:
+@pytest.mark.parametrize(("minutes", "status"), [(1.49, "healthy"), (1.5, "healthy"), (1.51, "found")])
+def test_a_wait_of_more_than_a_minute_and_a_half_is_a_hang(minutes: float, status: str) -> None:
     ranks = (
         trained(0, waits(minutes), minutes=minutes),
         trained(1, stay("data_wait", minutes), minutes=minutes),
@@ -125,7 +125,18 @@ def test_a_wait_of_more_than_five_minutes_is_a_hang(minutes: float, status: str)
 def test_the_judgement_is_that_of_the_threshold(seconds: float, missing: int, fired: bool) -> None:
     rule = CollectiveHang(replace(CollectiveHang.parameters_type(), threshold=2))
     ranks = np.array([float(missing)])
-    assert rule.judge(CollectiveWaits(np.array([seconds]), ranks, ranks)).fired.any() == fired
+    view = CollectiveWaits(np.array([seconds]), ranks, ranks, np.array([np.nan]))
+    assert rule.judge(view).fired.any() == fired
+
+
+@pytest.mark.parametrize(
+    ("seconds", "usual", "fired"),
+    [(90.0, 1.0, False), (90.1, 1.0, True), (119.0, 6.0, False), (121.0, 6.0, True), (299.0, 90.0, False)],
+)
+def test_a_hang_is_seen_in_the_time_of_steps(seconds: float, usual: float, fired: bool) -> None:
+    one = np.array([1.0])
+    view = CollectiveWaits(np.array([seconds]), one, one, np.array([usual]))
+    assert CollectiveHang().judge(view).fired.any() == fired
 
 
 def test_if_all_wait_in_the_same_collective_nobody_is_accused() -> None:

@@ -63,9 +63,10 @@ def test_it_is_a_rule_only_while_its_folder_is_given(monkeypatch: pytest.MonkeyP
 def test_its_alert_says_its_words_and_carries_its_labels(tmp_path: Path) -> None:
     (alert,) = (entry for entry in entries(rendered(tmp_path)) if entry.get("alert") == "StepscopeToyRule")
     assert alert["expr"] == 'stepscope:rule_finding{rule="ToyRule"}'
-    assert alert["labels"] == {
+    assert {name: value for name, value in alert["labels"].items() if "{{" not in value} == {
         "rule": "ToyRule",
         "severity": "warning",
+        "audience": "owner",
         "kind": "cause",  # so it silences the idle GPUs of its node
         "symptom": "idle GPUs",
         "scope": "node",

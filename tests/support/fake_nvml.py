@@ -204,6 +204,10 @@ def _start_values(gpu: int) -> dict[str, int | str]:
         "tensor_active_percent": 30 + gpu,
         "dram_active_percent": 20 + gpu,
         "mig_mode": 0,
+        "pcie_width": 16,
+        "pcie_max_width": 16,
+        "pcie_generation": 5,
+        "pcie_max_generation": 5,
     }
 
 
@@ -221,6 +225,16 @@ def _start_fields(gpu: int, old_driver: bool) -> dict[int, int | None]:
     }
     if not old_driver:
         fields |= {
+            82: 60 + gpu,  # degrees Celsius of the memory
+            142: 0,  # rows remapped after corrected errors, 143: uncorrected; 144: pending, 145: failed
+            143: 0,
+            144: 0,
+            145: 0,
+            94: 0,  # PCIe replays
+            38: 0,  # errors of all NVLinks, 38: CRC of flits, 45: of data, 52: replays, 59: recoveries
+            45: 0,
+            52: 0,
+            59: 0,
             138: 2048,  # KiB sent over NVLink, 139: received
             139: 4096,
             186: 612_000 + gpu,  # mW now

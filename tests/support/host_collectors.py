@@ -6,6 +6,7 @@ from pathlib import Path
 
 from stepscope.exporter.collectors.cpu import CpuCollector
 from stepscope.exporter.collectors.disk import DiskCollector
+from stepscope.exporter.collectors.infiniband import InfinibandCollector
 from stepscope.exporter.collectors.memory import MemoryCollector
 from stepscope.exporter.collectors.network import NetworkCollector
 from stepscope.exporter.collectors.pressure import PressureCollector
@@ -13,8 +14,11 @@ from stepscope.exporter.sampling.collector import Collector
 
 
 def host_collectors(procfs: Path) -> list[Collector]:
-    """Returns the collectors that read /proc, in the order of their names."""
+    """Returns the collectors that read /proc, and one that finds no InfiniBand."""
     return [
-        kind(procfs)
-        for kind in (CpuCollector, DiskCollector, MemoryCollector, NetworkCollector, PressureCollector)
+        InfinibandCollector(procfs / "no-sysfs"),
+        *(
+            kind(procfs)
+            for kind in (CpuCollector, DiskCollector, MemoryCollector, NetworkCollector, PressureCollector)
+        ),
     ]

@@ -72,6 +72,7 @@ class RuleTest:
         every = [entry for group in self._groups for entry in group["rules"]]
         own = [entry["labels"] for entry in every if entry.get("alert") == f"{ALERT_PREFIX}{rule}"]
         (labels,) = (found for found in own if {**found, **where}.items() >= found.items())
+        labels = {name: value for name, value in labels.items() if "{{" not in value}  # of the run's owner
         annotations = {"description": description}
         self.alerts(rule, at, {"labels": {**labels, **where}, "annotations": annotations})
 

@@ -115,7 +115,8 @@ def _in_seconds(text: str) -> float:
 def slack_title(notification: Mapping[str, Any]) -> str:
     """What Slack shows above a notification, given Alertmanager's JSON of the same."""
     firing = [alert for alert in notification["alerts"] if alert["status"] == "firing"]
-    severity = firing[0]["labels"]["severity"].upper() if firing else "RESOLVED"
+    severities = {alert["labels"]["severity"] for alert in firing} or {"resolved"}
+    severity = next(one for one in ("critical", "warning", "info", "resolved") if one in severities).upper()
     its = notification["groupLabels"]
     (node,) = {alert["labels"]["instance"] for alert in notification["alerts"]}
     number = f" ({len(firing)} alerts)" if len(firing) > 1 else ""
@@ -128,17 +129,7 @@ def in_slack(text: str) -> str:
 
 
 def slack_lines(alert: Mapping[str, Any]) -> list[str]:
-    """The lines of a firing alert in Slack's message."""
-    labels, annotations = alert["labels"], alert["annotations"]
-    gpu = f", GPU {labels['gpu']}" if "gpu" in labels else ""
-    rank = f", rank {labels['rank']}" if "rank" in labels else ""
-    began = re.sub(r"T(\S{8}).*", r" \1 UTC", alert["startsAt"])
-    return [
-        f"*{in_slack(annotations['summary'])}*",
-        f"*Where:* run {labels['run']}, node {labels['instance']}{gpu}{rank}",
-        f"*Since:* {began}",
-        f"*How bad:* {in_slack(annotations['description'])}",
-        f"*What to do:* {in_slack(annotations['recommendation'])}",
-        f"<{in_slack(annotations['dashboard_url'])}|Dashboard>",
-        f"<{in_slack(annotations['runbook_url'])}|What the rule means>",
-    ]
+    """The lines of Slack's message on such an alert, whichever alert is its example."""
+    recommendation = in_slack(alert["annotations"]["recommendation"])
+    runbook = in_slack(alert["annotations"]["runbook_url"])
+    return [f"*What to do:* {recommendation}", f"<{runbook}|What the rule means>"]

@@ -28,6 +28,7 @@ from trials.shared_cluster.judge import firing, rule_groups
 
 PAGE = DOCS / "accuracy.md"
 ALERTMANAGER = Path(__file__).parents[2] / "alertmanager" / "alertmanager.yml"
+INFORMATION = "information"  # the receiver that interrupts nobody
 RESENT = 900.0  # seconds for which Prometheus sends a resolved alert again
 
 EXAMPLES = """\
@@ -151,7 +152,8 @@ def simulate(day: Day) -> Result:
         Alert(each.labels, each.begin, each.end + intervals[each.labels["alertname"]]) for each in fired
     ]
     manager = Alertmanager(ALERTMANAGER.read_text(encoding="utf-8"), RESENT)
-    result = Result(day, alerts, list(manager.notifications(alerts, day.seconds)))
+    sent = [each for each in manager.notifications(alerts, day.seconds) if each.receiver != INFORMATION]
+    result = Result(day, alerts, sent)
     say(f"{len(alerts):,} alerts and {len(result.notifications):,} notifications")
     return result
 

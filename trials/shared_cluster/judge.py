@@ -84,7 +84,7 @@ def firing(store: LocalPrometheus, groups: Sequence[FileGroup], seconds: float) 
 
 def fired(server: Server, groups: Sequence[FileGroup], start: int, end: int) -> list[FiringAlert]:
     """Returns the alerts that fired, as the server has recorded them; times are milliseconds."""
-    series = server.points('ALERTS{alertstate="firing"}', start, end)
+    series = server.points('ALERTS{alertstate="firing", severity!="none"}', start, end)
     intervals = {rule.name: group.interval for group in groups for rule in group.rules if rule.is_alert}
     found: list[FiringAlert] = []
     for frozen, (times, _) in series.items():

@@ -33,7 +33,7 @@ examples:
   stepscope crosscheck --prometheus http://victoriametrics:8428 --ruler http://prometheus:9090
   stepscope crosscheck --recording stepscope-runs/resnet-1       without a server
 
-The exit status is 1 if anything disagrees.
+The exit status is 1 if anything disagrees. With --strict it is 3 if nothing does, but a rule never fired.
 """
 
 
@@ -68,6 +68,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="such as 2026-11-20T12:00:00Z, or seconds since 1970 (default: an hour before the end)",
     )
     parser.add_argument("--end", type=moment, metavar="TIME", help="in the same form (default: now)")
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="exit with status 3 if some rule never fired: then its thresholds were not tested",
+    )
     parser.add_argument(
         "--rules",
         type=Path,
@@ -104,8 +109,8 @@ def run(arguments: Namespace) -> int:
     for line in summary(outcomes):
         print(line)
     wrong = sorted({outcome.rule for outcome in outcomes if outcome.disagreements})
-    _print_verdict(outcomes, wrong)
-    return 1 if wrong else 0
+    untested = _print_verdict(outcomes, wrong)
+    return 1 if wrong else 3 if arguments.strict and untested else 0
 
 
 def moment(text: str) -> Milliseconds:
@@ -127,8 +132,8 @@ def moment(text: str) -> Milliseconds:
 
 def _check_server(server: Server, options: Options, arguments: Namespace) -> list[Outcome]:
     start, end = _time(server, arguments)
-    intervals = server.intervals()
-    if not any(f"stepscope-{rule}" in intervals for rule in all_rules()):
+    loaded = server.pace()
+    if not any(f"stepscope-{rule}" in loaded for rule in all_rules()):
         elsewhere = "" if arguments.ruler else ", or name the server that has with --ruler URL"
         raise UserError(
             f"Prometheus has loaded no rules of Stepscope; load rules/*.yml (docs/rules.md){elsewhere}"
@@ -144,7 +149,7 @@ def _check_server(server: Server, options: Options, arguments: Namespace) -> lis
         Window(run, start, end, scrape_times(server, run, start, end), server.started(), options.speed)
         for run in runs
     ]
-    return check_rules(server, options, intervals, windows)
+    return check_rules(server, options, loaded, windows)
 
 
 def _time(server: Server, arguments: Namespace) -> tuple[Milliseconds, Milliseconds]:
@@ -172,9 +177,15 @@ def _runs(server: Server, name: str | None, start: Milliseconds, end: Millisecon
     return runs if name is None else [name]
 
 
-def _print_verdict(outcomes: Sequence[Outcome], wrong: Sequence[str]) -> None:
+def _print_verdict(outcomes: Sequence[Outcome], wrong: Sequence[str]) -> list[str]:
+    """Prints what disagrees and what was not tested. Returns the rules that never fired."""
+    fired = {outcome.rule for outcome in outcomes if outcome.firing}
     evaluated = {outcome.rule for outcome in outcomes if outcome.evaluations}
     unevaluated = sorted({outcome.rule for outcome in outcomes} - evaluated - set(wrong))
     if unevaluated:
         print(f"Not evaluated in that time, or nothing to judge: {', '.join(unevaluated)}.")
+    untested = sorted(evaluated - fired - set(wrong))
+    if untested:
+        print(f"Threshold not tested, because the rule never fired: {', '.join(untested)}.")
     print(f"Disagreements: {', '.join(wrong)}." if wrong else "No disagreement.")
+    return sorted({*untested, *unevaluated})

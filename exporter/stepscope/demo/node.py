@@ -10,8 +10,10 @@ from stepscope.demo.ranks import AliveReader
 from stepscope.demo.simulation import SimulatedNode
 from stepscope.exporter.collectors.cpu import CpuCollector
 from stepscope.exporter.collectors.disk import DiskCollector
+from stepscope.exporter.collectors.file_systems import FileSystemsCollector
 from stepscope.exporter.collectors.gpu import GpuCollector
 from stepscope.exporter.collectors.gpu_holders import GpuHoldersCollector
+from stepscope.exporter.collectors.infiniband import InfinibandCollector
 from stepscope.exporter.collectors.memory import MemoryCollector
 from stepscope.exporter.collectors.network import NetworkCollector
 from stepscope.exporter.collectors.pressure import PressureCollector
@@ -78,6 +80,7 @@ def make_exporter(
         DiskCollector(procfs),
         MemoryCollector(procfs),
         NetworkCollector(procfs),
+        InfinibandCollector(directory / "sys"),
         PressureCollector(procfs),
         SimulatedGpus(clock=clock.monotonic, nvml=simulation.nvml),
         SimulatedTraining(directory, simulation, clock),
@@ -85,6 +88,7 @@ def make_exporter(
         GpuHoldersCollector(procfs, clock.monotonic),
         RunProcessesCollector(procfs, directory / "cgroup", clock.monotonic),
         RankPausesCollector(procfs, directory / "cgroup"),
+        FileSystemsCollector(procfs, clock.monotonic),
     ]
     return Exporter(
         collectors,

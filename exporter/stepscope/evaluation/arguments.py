@@ -36,13 +36,13 @@ def add_scan_interval(parser: ArgumentParser) -> None:
     )
 
 
-def add_docs_url(parser: ArgumentParser, without: str, *names: str) -> None:
-    """Adds `--docs-url`, "" if it is not given. `without`: what happens then; `names`: of the same flag."""
+def add_docs_url(parser: ArgumentParser, without: str, *names: str, default: str = "") -> None:
+    """Adds `--docs-url`, also called `names`. `without`: what happens if it is not given."""
     parser.add_argument(
         "--docs-url",
         *names,
         type=url,
-        default="",
+        default=default,
         metavar="URL",
         help=f"of a copy of docs/ (default: {without})",
     )

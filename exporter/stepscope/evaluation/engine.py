@@ -18,6 +18,7 @@ from stepscope.evaluation.devices import box_plots, histograms
 from stepscope.evaluation.live import LiveJudgement
 from stepscope.evaluation.problems import in_order
 from stepscope.evaluation.settings import Settings
+from stepscope.exporter.sampling.active_runs import UNNAMED
 from stepscope.measurements.components import COMPONENTS_BY_PHASE
 from stepscope.measurements.counted import counted, flops_utilisation
 from stepscope.measurements.energy import EnergyOfNode, energy
@@ -37,6 +38,7 @@ from stepscope.rules.parts.base import Rule, Verdict
 from stepscope.rules.parts.judgement import Tallies, Tally
 from stepscope.rules.parts.shares import summed
 from stepscope.rules.parts.starvation import Starvation
+from stepscope.rules.parts.topics import Effect
 from stepscope.rules.step_outlier import StepOutlier
 from stepscope.runs.model import (
     GpuFacts,
@@ -49,6 +51,7 @@ from stepscope.runs.model import (
     why_no_gpu,
 )
 
+NO_TRAINING = "It is not known whether its processes train: they do not use Stepscope."
 SCAN_INTERVAL = 60.0  # seconds, as Debugger's
 WHOLE_RUN = 1e12  # seconds that no run takes: its only scan is the last one
 # Measurements of the report, whatever the rules need.
@@ -124,6 +127,8 @@ def _verdict(rule: Rule[Any, Any], nodes: dict[str, _Node], run: RunMeasurements
     """Returns the verdict of a rule for the run so far. A failure of one rule does not stop the others."""
     if run.facts.reported:
         return reported.verdict(rule, run.facts)
+    if run.facts.run.startswith(UNNAMED) and not rule.any_process and rule.effect is not Effect.OVERVIEW:
+        return Verdict(Status.NOT_ENOUGH_DATA, NO_TRAINING)
     for node in nodes.values():
         if rule.name in node.failures:
             return node.failures[rule.name]

@@ -21,6 +21,7 @@ class CollectiveWaits(NamedTuple):
     seconds: Times
     missing_here: Times  # ranks of the node that do not wait
     missing: Times  # and of the whole run
+    usual: Times  # seconds between steps; NaN before there are any
 
 
 class RankInHang(NamedTuple):

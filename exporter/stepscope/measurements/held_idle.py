@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepscope.measurements.measure import ByGpu, GpuMeasurement, Measure
 from stepscope.measurements.state import HighestSinceScan, Scans
@@ -18,6 +19,7 @@ class Held(NamedTuple):
 
     hours: Times
     readings: Times
+    of_run: NDArray[np.bool_]  # whether the process belongs to a run
 
 
 class HeldGpu(GpuMeasurement[Held]):
@@ -46,7 +48,8 @@ class HeldGpu(GpuMeasurement[Held]):
             self.longest = max(self.longest, float(stretches.max()))
             self.readings += int(np.count_nonzero(known))
         highest = self._highest.add(stretches[:, None], scans)[:, 0]
-        return Held(np.nan_to_num(highest) / 3600, seen.astype(float))
+        hours = np.nan_to_num(highest) / 3600
+        return Held(hours, seen.astype(float), np.ones(len(hours), bool))
 
 
 HELD_IDLE = Measure(ByGpu[Held, HeldGpu], HeldGpu)

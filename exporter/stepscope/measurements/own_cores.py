@@ -22,6 +22,7 @@ class Contention(NamedTuple):
     others: Times
     ran: Times  # time in which the main threads of the run had a core, and in which they waited for one
     waited: Times
+    data_waits: Times  # seconds for which the rank that waited longest for data did so; 0 in recordings
 
     def moments(self) -> Times:
         """Returns (scans, fields) numbers, from whose differences `of` makes the view of a window."""
@@ -48,9 +49,13 @@ class Contention(NamedTuple):
 
     @property
     def cost(self) -> Times:
-        """Returns for how much of the run's time main threads, taken together, waited for others."""
+        """Returns for how much of the run's time main threads, taken together, waited for others.
+
+        A loader's workers are taken to wait as main threads do. Others cause that share of waits for data.
+        """
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(self.waited * self.others_share / self.seconds)
+            own = self.waited * self.others_share
+            return np.asarray((own + self.waited_for_others * self.data_waits) / self.seconds)
 
 
 class OwnCores(Measurement[Contention]):
@@ -71,6 +76,7 @@ class OwnCores(Measurement[Contention]):
         gains = [there.astype(float), elapsed]
         for name, last in zip(_COUNTERS, self._last, strict=True):
             gains.append(_gains(samples.of_run(name), last))
+        gains.append(np.zeros(len(samples)))
         until = self.so_far + np.concatenate((np.zeros((1, len(gains))), np.cumsum(gains, axis=1).T))
         self.so_far = until[-1]
         self.seconds += float(elapsed.sum())

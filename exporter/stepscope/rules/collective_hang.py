@@ -35,7 +35,7 @@ from stepscope.rules.parts.base import Rule, Verdict, status_of
 from stepscope.rules.parts.expressions import Record
 from stepscope.rules.parts.hang_in_words import PLACES, collective_of, in_words, world_size
 from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
-from stepscope.rules.parts.parameters import Minutes, Parameters
+from stepscope.rules.parts.parameters import Factor, Minutes, Parameters
 from stepscope.rules.parts.promql import MINUTE, OF_RUN, Alert, PrometheusRules, Scraping, looked_up
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.topics import IDLE_GPUS
@@ -44,6 +44,7 @@ from stepscope.runs.model import RunFacts
 AGE, STATE = "stepscope_rank_component_age_seconds", "stepscope_rank_process_state"
 LAST_STEP, RUN_AGE = "stepscope_run_last_step_age_seconds", "stepscope_run_age_seconds"
 START = "stepscope_run_start_time_seconds"
+BETWEEN = "run_instance:stepscope_hang_between_steps:mean_seconds"
 STANDSTILL = "run_instance:stepscope_standstill:seconds"
 WAITED = "run_instance_rank:stepscope_collective_wait:seconds"
 HANGS = "run_instance:stepscope_collective_hang:seconds"
@@ -52,6 +53,11 @@ MISSING = "run_instance:stepscope_ranks_missing:count"
 IN_COLLECTIVE = f'component="{COMMUNICATION}"'
 IS_STOPPED = f'state="{STOPPED}"'
 KNOWN = f'component=~"{"|".join(KNOWN_PLACES)}"'
+SAID_AFTER, SAID_STEPS = (
+    15.0,
+    5.0,
+)  # seconds, and usual times of a step: a wait that lasts is said, and no hang
+NOW = " Now: "  # before it, in the finding
 STANDSTILLS_CAUSE = {"standstill": "cause"}  # silences TrainingStalled
 
 WHO_IS_MISSING = (
@@ -65,6 +71,8 @@ class CollectiveHangParameters(Parameters):
     threshold: Annotated[
         Minutes, "ranks wait in a collective for longer than this, and no rank finishes a step"
     ] = 5
+    factor: Annotated[Factor, "or for longer than this many times the usual time between steps"] = 20
+    minimum: Annotated[Minutes, "and this: one rank may write a checkpoint that nobody knows of"] = 1.5
 
 
 @rule
@@ -90,10 +98,12 @@ class CollectiveHang(Rule[CollectiveHangParameters, CollectiveWaits]):
 
     @property
     def measure(self) -> Measure[NodePauses]:
-        return Measure(NodePauses, 60 * min(self.parameters.threshold, 1.0))
+        return Measure(NodePauses, 60 * min(self.parameters.threshold, self.parameters.minimum, 1.0))
 
     def judge(self, view: CollectiveWaits) -> Judgement:
-        is_hang = view.seconds > 60 * self.parameters.threshold
+        parameters = self.parameters
+        in_steps = (view.seconds > 60 * parameters.minimum) & (view.seconds > parameters.factor * view.usual)
+        is_hang = in_steps | (view.seconds > 60 * parameters.threshold)
         return judgement(
             ~np.isnan(view.seconds),
             (view.seconds, is_hang & (view.missing_here > 0)),
@@ -105,17 +115,23 @@ class CollectiveHang(Rule[CollectiveHangParameters, CollectiveWaits]):
         hold, of_run = scraping.held, "by (cluster, run)"
         waited, since_step = f"max {of_run} ({WAITED})", f"min {of_run} ({STANDSTILL})"
         in_collective, stopped = hold(f"{AGE}{{{IN_COLLECTIVE}}}"), hold(f"{STATE}{{{IS_STOPPED}}}")
-        is_hang = f"{HANGS} > {60 * self.parameters.threshold:.12g}"
+        parameters = self.parameters
+        is_hang = (
+            f"({HANGS} > {60 * parameters.threshold:.12g}\n  or {HANGS} > {60 * parameters.minimum:.12g}"
+            f" and {HANGS} > {parameters.factor:.12g} * {BETWEEN})"
+        )
         begin = (
             "Ranks of run {{ $labels.run }} have waited in a collective for {{ $value | humanizeDuration }}, "
-            f"and no rank has finished a step (fires after {self.parameters.threshold:g} min)."
+            f"and no rank has finished a step (fires after {parameters.minimum:g} min and "
+            f"{parameters.factor:g} times the usual time of a step, or after {parameters.threshold:g} min)."
         )
         waiting = looked_up(f"count({WAITED}{{}})", OF_RUN, " Ranks that wait: {{ .Value }}")
         all_ranks = looked_up("max(stepscope_run_world_size{})", OF_RUN, " of {{ .Value }}.")
         return PrometheusRules(
             targets=hold(START),
-            every=MINUTE,
+            every=MINUTE / 2,
             records=[
+                Record(BETWEEN, scraping.between_steps()),
                 Record(STANDSTILL, hold(LAST_STEP) | hold(RUN_AGE)),
                 Record(WAITED, in_collective.max_without("component", "operation").unless(stopped)),
                 Record(
@@ -176,6 +192,7 @@ class CollectiveHang(Rule[CollectiveHangParameters, CollectiveWaits]):
             column(now.recorded(HANGS), nodes),
             np.nan_to_num(column(here, nodes)),
             np.array([float(missing_of_run[_run(labels)]) for labels in nodes]),
+            column(now.recorded(BETWEEN), nodes),
         )
         records = {
             HANGS: found,
@@ -187,8 +204,15 @@ class CollectiveHang(Rule[CollectiveHangParameters, CollectiveWaits]):
         if run.facts.dumps:
             return dumped_hang.verdict(run.facts.dumps)
         pauses = by_rank(run.of(self.measure))
+        usual = max((measured.usual for measured in pauses.values()), default=np.nan)
+        waits = list(hangs(run.facts, pauses, SAID_AFTER))
+        found = [hang for hang in waits if self._fires(hang, usual)]
+        now = [hang for hang in waits if hang.end is None and hang.seconds > SAID_STEPS * usual]
+        now_said = f"{NOW}{in_words(now[-1], run.facts)}" if now and not found else ""
         threshold = 60 * self.parameters.threshold
-        found = [hang for hang in hangs(run.facts, pauses, threshold) if self._fires(hang)]
+        if usual == usual:
+            in_steps = max(60 * self.parameters.minimum, self.parameters.factor * usual)
+            threshold = min(threshold, in_steps)
         ranks = len({(process.node, process.rank) for process in run.facts.ranks})
         places_known = any(process.stays for process in run.facts.ranks)
         stood_still = longest_standstill(run.facts, pauses)
@@ -199,6 +223,7 @@ class CollectiveHang(Rule[CollectiveHangParameters, CollectiveWaits]):
             finding = in_words(max(found, key=lambda hang: hang.seconds), run.facts)
         elif judged:
             finding = f"No rank waited for more than {duration(threshold)} in a collective that did not end."
+            finding += now_said
         elif ranks == 1 and (size := world_size(run.facts)) > 1:
             finding = f"Only one of the run's {size} ranks was recorded: where the others were is not known."
         elif ranks < 2:
@@ -218,9 +243,10 @@ class CollectiveHang(Rule[CollectiveHangParameters, CollectiveWaits]):
             _details(found, run.facts),
         )
 
-    def _fires(self, hang: Hang) -> bool:
+    def _fires(self, hang: Hang, usual: float) -> bool:
         missing = np.array([float(len(hang.missing))])
-        return bool(self.judge(CollectiveWaits(np.array([hang.seconds]), missing, missing)).fired.any())
+        view = CollectiveWaits(np.array([hang.seconds]), missing, missing, np.array([usual]))
+        return bool(self.judge(view).fired.any())
 
 
 def _most(vector: Vector, *names: str) -> Vector:

@@ -21,7 +21,6 @@ from stepscope.measurements.measure import Measure, RunMeasurements
 from stepscope.measurements.own_cores import OWN_CORES
 from stepscope.measurements.progress import PROGRESS
 from stepscope.measurements.scraped import (
-    SAMPLES,
     STEPS,
     Moment,
     Scraped,
@@ -112,8 +111,14 @@ class Dataloader(Rule[DataloaderParameters, Loading]):
         low, high = self.parameters.min_threshold, self.parameters.max_threshold
         cpus = scraping.held(CPUS)
         waits = scraping.held(f'{WAIT}{{component="data_wait"}}')
+        # All cores of the node count if it is not known which of them the run may use.
+        per_core = f"""
+            {ALL_WORKERS} / (({scraping.held(LIMIT)} < {cpus}) or {cpus})
+              or
+            {ALL_WORKERS} / ignoring (run) group_left () count without (cpu) ({scraping.held(CORES)})
+            """
         return PrometheusRules(
-            targets=scraping.held(SAMPLES),
+            targets=Record(PER_CORE, per_core),
             every=4 * MINUTE,
             records=[
                 # The training loader of each rank counts, or its largest loader if no loader trains.
@@ -127,15 +132,7 @@ class Dataloader(Rule[DataloaderParameters, Loading]):
                     )
                     """,
                 ),
-                # All cores of the node count if it is not known which of them the run may use.
-                Record(
-                    PER_CORE,
-                    f"""
-                    {ALL_WORKERS} / (({scraping.held(LIMIT)} < {cpus}) or {cpus})
-                      or
-                    {ALL_WORKERS} / ignoring (run) group_left () count without (cpu) ({scraping.held(CORES)})
-                    """,
-                ),
+                Record(PER_CORE, per_core),
                 # Since each rank's start: that is steadier than the last minutes.
                 Record(
                     WAITED,

@@ -80,6 +80,8 @@ class GPUError(Tallied[GPUErrorParameters, ErrorCounts, ErrorsOfGpu]):
     bands = Bands("GPU", [Worst("errors: {}", number)], minutes=RECENT / MINUTE)
     view = "health"
     effect = Effect.RISK
+    audience = "platform"
+    any_process = True
 
     about_gpus = True
     unseen = "No GPU's errors could be read."

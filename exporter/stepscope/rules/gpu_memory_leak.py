@@ -20,7 +20,7 @@ from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.gpu_memory import FollowsMemory, share_in_use
 from stepscope.rules.parts.gpus import WHERE
 from stepscope.rules.parts.judgement import Judgement, judgement
-from stepscope.rules.parts.parameters import Parameters, Percent, Samples, fraction
+from stepscope.rules.parts.parameters import Minutes, Parameters, Percent, Samples, fraction
 from stepscope.rules.parts.promql import OF_GPU, Alert, PrometheusRules, Scraping, compared, looked_up, ratio
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.steady_growth import LongGrowth, known
@@ -35,6 +35,9 @@ GROWTH = "run_instance_gpu:stepscope_gpu_memory_leak:growth_ratio"
 class GPUMemoryLeakParameters(Parameters):
     increase: Annotated[Percent, "the rule fires when this share of a GPU's memory filled up steadily"] = 2
     patience: Annotated[Samples, "decisions begin after this many samples"] = 1200
+    warm_up: Annotated[
+        Minutes, "alerts are about growth after this time of a run: caches fill until then"
+    ] = 60
 
 
 @rule
@@ -62,6 +65,12 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
         enough = view.read & (view.samples > self.parameters.patience)
         return judgement(enough, (view.growth, view.growth > fraction(self.parameters.increase)))
 
+    def judge_live(self, view: Filling, sample_interval: float) -> Judgement:
+        judged = self.judge(view)
+        (growth, holds) = judged.conditions[0]
+        lasts = view.samples > self._growth.warmed_up(self.parameters.warm_up, sample_interval)
+        return judgement(judged.enough, (growth, holds & lasts))
+
     def finding(self, gpus: list[dict[str, Any]]) -> str:
         fired = [gpu for gpu in gpus if gpu["triggered"]]
         if not fired:
@@ -82,6 +91,7 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rules for growth in each sixth of `patience`, or of 6 or 36 times as long."""
         parameters = self.parameters
+        warmed_up = self._growth.warmed_up(parameters.warm_up, scraping.sample_interval)
         return PrometheusRules(
             targets=scraping.held(MEMORY_READINGS),
             every=self._growth.every(scraping),
@@ -89,7 +99,7 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
             alerts=[
                 Alert(
                     f"{GROWTH} > {ratio(parameters.increase)}\n"
-                    f"  and {scraping.held(MEMORY_READINGS)} > {parameters.patience}",
+                    f"  and {scraping.held(MEMORY_READINGS)} > {max(parameters.patience, warmed_up):.12g}",
                     summary=f"The memory of {WHERE} fills up steadily",
                     description=f"In run {{{{ $labels.run }}}}, the used memory of {WHERE} has grown "
                     "steadily, by {{ $value | humanizePercentage }} of its total memory so far "

@@ -49,6 +49,9 @@ class GPUMemoryNearlyFullParameters(Parameters):
     threshold: Annotated[Percent, "the rule fires when more of a GPU's memory than this is in use"] = 95
     horizon: Annotated[Minutes, "it also fires when the memory is full before that at the current rate"] = 60
     patience: Annotated[Samples, "decisions begin after this many samples"] = 120
+    warm_up: Annotated[
+        Minutes, "alerts are about growth that continues after this time of a run, or fills the memory in it"
+    ] = 60
 
 
 @rule
@@ -80,6 +83,13 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
         enough = (view.samples > self.parameters.patience) & ~np.isnan(view.highest)
         return judgement(enough, (view.highest, full), (view.full_in, soon))
 
+    def judge_live(self, view: Filling, sample_interval: float) -> Judgement:
+        judged = self.judge(view)
+        full, (full_in, soon) = judged.conditions
+        age, warm_up = view.samples * sample_interval, 60 * self.parameters.warm_up
+        lasts = (age > warm_up) | (age + view.full_in < warm_up)
+        return judgement(judged.enough, (full.value, full.holds), (full_in, soon & lasts))
+
     def finding(self, gpus: list[dict[str, Any]]) -> str:
         read = [gpu for gpu in gpus if gpu["highest_percent"] is not None]
         fired = [gpu for gpu in read if gpu["triggered"]]
@@ -104,6 +114,8 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
         """Returns the rules; one reading per scrape is enough, because memory use changes slowly."""
         parameters = self.parameters
         growth = self._growth(scraping)
+        age = f"{scraping.held(MEMORY_READINGS)} * {scraping.sample_interval:.12g}"
+        warm_up = f"{60 * parameters.warm_up:.12g}"
         return PrometheusRules(
             targets=scraping.held(MEMORY_READINGS),
             every=dividing(growth.part, 2 * MINUTE),
@@ -121,14 +133,15 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
                     description=f"In run {{{{ $labels.run }}}}, {{{{ $value | humanizePercentage }}}} of the "
                     f"memory of {WHERE} is in use (fires above {parameters.threshold:g} %)."
                     + compared(SHARE, "GPUs"),
+                    severity="info",  # many runs are tuned to use all of it
                     keep_firing=60,
                     labels={"trouble": "full"},
                 ),
                 Alert(
                     f"{FULL_IN} < {60 * parameters.horizon:.12g} "
                     f"unless {SHARE} > {ratio(parameters.threshold)}\n"
-                    f" \n"
-                    f"  and {scraping.held(MEMORY_READINGS)} > {parameters.patience}",
+                    f"  and {scraping.held(MEMORY_READINGS)} > {parameters.patience}\n"
+                    f"  and ({age} > {warm_up} or {age} + {FULL_IN} < {warm_up})",
                     summary=f"The memory of {WHERE} will be full soon",
                     description=f"In run {{{{ $labels.run }}}}, the memory of {WHERE} will be full in "
                     "{{ $value | humanizeDuration }} at the current rate "
@@ -154,6 +167,7 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
                     summary=f"The memory of {WHERE} is nearly full",
                     description=f"{{{{ $value | humanizePercentage }}}} of the memory of {WHERE} is in use "
                     f"(fires above {parameters.threshold:g} %).",
+                    severity="info",
                     keep_firing=60,
                     labels={"trouble": "full"},
                 )

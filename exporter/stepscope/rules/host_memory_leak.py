@@ -15,11 +15,11 @@ import numpy as np
 from stepscope.common.words import duration, percent
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.memory_growth import HOST_MEMORY_GROWTH, Filling
-from stepscope.measurements.scraped import SAMPLES, Moment, Scraped, column
+from stepscope.measurements.scraped import SAMPLES, Moment, Scraped, both, column
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.base import Verdict, status_of
 from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
-from stepscope.rules.parts.parameters import Parameters, Percent, Samples, fraction
+from stepscope.rules.parts.parameters import Minutes, Parameters, Percent, Samples, fraction
 from stepscope.rules.parts.promql import OF_NODE, Alert, PrometheusRules, Scraping, looked_up, ratio
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.steady_growth import LongGrowth, known
@@ -36,6 +36,10 @@ GROWTH = "run_instance:stepscope_run_memory_leak:growth_ratio"
 class HostMemoryLeakParameters(Parameters):
     increase: Annotated[Percent, "the rule fires when more than this share filled up steadily"] = 5
     patience: Annotated[Samples, "decisions begin after this many samples"] = 1200
+    warm_up: Annotated[
+        Minutes, "alerts are about growth after this time of a run: caches fill until then"
+    ] = 60
+    horizon: Annotated[Minutes, "or about growth that fills the memory within this time at its rate"] = 120
 
 
 @rule
@@ -66,8 +70,18 @@ class HostMemoryLeak(Patient[HostMemoryLeakParameters, Filling]):
         enough = view.read & (view.samples > self.parameters.patience)
         return judgement(enough, (view.growth, view.growth > fraction(self.parameters.increase)))
 
+    def judge_live(self, view: Filling, sample_interval: float) -> Judgement:
+        judged = self.judge(view)
+        (growth, holds) = judged.conditions[0]
+        lasts = view.samples > self._growth.warmed_up(self.parameters.warm_up, sample_interval)
+        return judgement(
+            judged.enough, (growth, holds & (lasts | (view.full_in < 60 * self.parameters.horizon)))
+        )
+
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rules for growth in each sixth of `patience`, or of 6 or 36 times as long."""
+        soonest = self._growth.windows(scraping)[0]
+        warmed_up = self._growth.warmed_up(self.parameters.warm_up, scraping.sample_interval)
         parameters, held, capacity = self.parameters, scraping.held(HELD), scraping.held(CAPACITY)
         return PrometheusRules(
             targets=held & capacity,
@@ -76,7 +90,9 @@ class HostMemoryLeak(Patient[HostMemoryLeakParameters, Filling]):
             alerts=[
                 Alert(
                     f"{GROWTH} > {ratio(parameters.increase)}\n"
-                    f"  and {scraping.held(SAMPLES)} > {parameters.patience}",
+                    f"  and {scraping.held(SAMPLES)} > {parameters.patience}\n"
+                    f"  and ({scraping.held(SAMPLES)} > {warmed_up:.12g}\n"
+                    f"    or {soonest.full_in(SHARE)} < {60 * parameters.horizon:.12g})",
                     summary="The memory of run {{ $labels.run }} on {{ $labels.instance }} grows steadily",
                     description="On {{ $labels.instance }}, the memory that run {{ $labels.run }} holds has "
                     "grown steadily, by {{ $value | humanizePercentage }} of what it may use "
@@ -91,8 +107,17 @@ class HostMemoryLeak(Patient[HostMemoryLeakParameters, Filling]):
         growth = now.recorded(GROWTH)
         labels = list(growth)
         samples = column(now.held(SAMPLES, scraping.hold), labels)
-        view = Filling(samples, np.ones(len(labels), bool), growth=column(growth, labels))
-        return Scraped(labels, view, self._growth.recorded(now, scraping))
+        records = self._growth.recorded(now, scraping)
+        soonest = self._growth.windows(scraping)[0]
+        shares, grown = now.recorded(SHARE), records[soonest.total]
+        full_in = both(shares, grown, lambda used, grew: (1 - used) * soonest.seconds / grew)
+        view = Filling(
+            samples,
+            np.ones(len(labels), bool),
+            growth=column(growth, labels),
+            full_in=column(full_in, labels),
+        )
+        return Scraped(labels, view, records)
 
     @property
     def _growth(self) -> LongGrowth:

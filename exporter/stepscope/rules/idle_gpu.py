@@ -6,6 +6,7 @@ Source: our own. NVML lists the processes that hold memory of a GPU, and says wh
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import RunFacts
 
 HELD = "stepscope_gpu_held_idle_seconds"
+OF_RUNS, OF_OTHERS = f'{HELD}{{run!=""}}', f'{HELD}{{run=""}}'
+WASTED, SO_FAR = {"idle": "wasted"}, {"idle": "so far"}
 HOLDER = (
     "{{ if $labels.run }}run {{ $labels.run }}{{ else }}process {{ $labels.pid }}"
     "{{ if $labels.user }} of {{ $labels.user }}{{ end }}{{ end }}"
@@ -34,6 +37,9 @@ HOLDER = (
 @dataclass(frozen=True)
 class IdleGPUParameters(Parameters):
     threshold: Annotated[Minutes, "the rule fires on a GPU that was held without work for longer"] = 15
+    other: Annotated[
+        Minutes, "until then, it is information if the process does not use Stepscope: its user may think"
+    ] = 120
 
 
 @rule
@@ -52,31 +58,39 @@ class IdleGPU(Tallied[IdleGPUParameters, Held, HeldGpu]):
         "End the process, or give the GPU back: forgotten notebooks and ranks that failed to exit hold GPUs "
         "that nobody else can use. If the run needs fewer GPUs, start it with fewer."
     )
-    bands = Bands("GPU", [Worst("{} GPU hours without work", "{:.2f}".format)])
+    bands = Bands("GPU", [Worst("{} GPU hours without work", "{:.2f}".format)] * 2)
     view = "balance"
     topic = "uneven GPUs"
     is_symptom = True
     symptom = IDLE_GPUS
+    any_process = True
     about_gpus = True
     unseen = "No GPU's processes and utilisation were read together."
     measure = HELD_IDLE
 
     def judge(self, view: Held) -> Judgement:
-        return judgement(view.readings > 0, (view.hours, view.hours > self.parameters.threshold / 60))
+        hours, longer = view.hours, max(self.parameters.threshold, self.parameters.other) / 60
+        is_idle, wasted = hours > self.parameters.threshold / 60, view.of_run | (hours > longer)
+        return judgement(view.readings > 0, (hours, is_idle & wasted), (hours, is_idle & ~wasted))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rule for every GPU of a node, also those that no run uses."""
-        minutes = self.parameters.threshold
+        minutes, other = self.parameters.threshold, max(self.parameters.threshold, self.parameters.other)
+        of_runs, of_others = (f"{scraping.held(selector)} / 3600" for selector in (OF_RUNS, OF_OTHERS))
+        idle = partial(
+            Alert,
+            summary=f"{WHERE} is held but idle",
+            description=f"{HOLDER} holds memory of {WHERE}, but no kernel has run there for "
+            f"{{{{ printf `%.2f` $value }}}} GPU hours so far (fires above {minutes:g} min).",
+        )
         return PrometheusRules(
             targets=scraping.held(HELD),
             every=2 * MINUTE,
             alerts=[
-                Alert(
-                    f"{scraping.held(HELD)} / 3600 > {minutes:.12g} / 60",
-                    summary=f"{WHERE} is held but idle",
-                    description=f"{HOLDER} holds memory of {WHERE}, but no kernel has run there for "
-                    f"{{{{ printf `%.2f` $value }}}} GPU hours so far (fires above {minutes:g} min).",
-                )
+                idle(f"{of_runs} > {minutes:.12g} / 60 or {of_others} > {other:.12g} / 60", labels=WASTED),
+                idle(
+                    f"{of_others} > {minutes:.12g} / 60 <= {other:.12g} / 60", severity="info", labels=SO_FAR
+                ),
             ],
         )
 
@@ -101,7 +115,8 @@ class IdleGPU(Tallied[IdleGPUParameters, Held, HeldGpu]):
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Held]:
         held = now.held(HELD, scraping.hold)
         labels = list(held)
-        view = Held(column(held, labels) / 3600, np.ones(len(labels)))
+        of_run = np.array([dict(each).get("run", "") != "" for each in labels], bool)
+        view = Held(column(held, labels) / 3600, np.ones(len(labels)), of_run)
         return Scraped(labels, view)
 
     def seen(self, gpu: HeldGpu) -> int:

@@ -18,7 +18,6 @@ from stepscope.measurements.load import DIGITS, LOAD, Counts, Distances, NodeLoa
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.scraped import (
     GPU_SAMPLES,
-    SAMPLES,
     Moment,
     Scraped,
     Window,
@@ -117,11 +116,12 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
         mean = " / ".join(f"({series} - {series} {earlier} or {series})" for series in both_ends)
         utilisation = "GPU {{ .Labels.gpu }} was {{ .Value | humanizePercentage }} busy on average"
         most, least = f"max without (gpu) ({enough})", f"min without (gpu) ({enough})"
+        readings = Record(READINGS, Gain(f"{GPU_SAMPLES}_count", window))
         return PrometheusRules(
-            targets=scraping.held(SAMPLES),
+            targets=readings.max_without("gpu"),
             every=4 * MINUTE,
             records=[
-                Record(READINGS, Gain(f"{GPU_SAMPLES}_count", window)),
+                readings,
                 Record(
                     DISTANCE,
                     "round(\n  clamp_min(\n    max without (le) (\n"

@@ -16,7 +16,7 @@ import numpy as np
 from stepscope.common.words import exact_percent, number, share
 from stepscope.measurements.measure import Portion
 from stepscope.measurements.own_cores import OWN_CORES, Contention, OwnCores
-from stepscope.measurements.scraped import SAMPLES, Moment, Scraped, column
+from stepscope.measurements.scraped import SAMPLES, Moment, Scraped, Window, column
 from stepscope.rules.parts import promql
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.expressions import Gain, Record
@@ -34,6 +34,7 @@ OTHERS = "stepscope_run_other_cpu_seconds_total"
 RAN = "stepscope_run_main_threads_ran_seconds_total"
 WAITED = "stepscope_run_main_threads_waited_seconds_total"
 SHARED_SAMPLES = "run_instance:stepscope_shared_cores:samples"
+DATA_WAITS = 'stepscope_step_component_seconds_total{component="data_wait"}'
 WAITED_SHARE = "run_instance:stepscope_waited_for_neighbours:ratio"
 COST = "run_instance:stepscope_cost_of_neighbours:ratio"
 CERTAIN = 20.0  # seconds of samples after which a clear-cut share is judged
@@ -43,9 +44,7 @@ USERS_NAMED = 3
 @dataclass(frozen=True)
 class NoisyNeighbourParameters(Parameters):
     threshold: Annotated[Percent, "the rule fires above this share of the time of main threads"] = 10
-    cost: Annotated[
-        Percent, "and main threads together waited for more than this share of the run's time"
-    ] = 2
+    cost: Annotated[Percent, "and the wait, with its part of waits for data, costs more of the run"] = 2
     patience: Annotated[Samples, "decisions begin after this many samples"] = 120
     live_window: Annotated[LiveMinutes, LIVE_WINDOW] = 15
 
@@ -72,6 +71,7 @@ class NoisyNeighbour(Tallied[NoisyNeighbourParameters, Contention, OwnCores]):
     bands = Bands("node", [Worst("{} of the time of main threads")])
     view = "loading"
     symptom = IDLE_GPUS
+    audience = "platform"
     unseen = "What the run and others use of its cores was not read."
 
     measure = OWN_CORES
@@ -95,13 +95,14 @@ class NoisyNeighbour(Tallied[NoisyNeighbourParameters, Contention, OwnCores]):
         samples = Record(SHARED_SAMPLES, Gain(SAMPLES, window) & targets)
         waits, of_others = (waited / (ran + waited)).on_one_line(), (others / (others + own)).on_one_line()
         seconds = samples * scraping.sample_interval
+        share, of_threads = Record(WAITED_SHARE, waits * of_others & samples), waited * of_others / seconds
         return PrometheusRules(
             targets=targets,
             every=2 * MINUTE,
             records=[
                 samples,
-                Record(WAITED_SHARE, waits * of_others & samples),
-                Record(COST, waited * of_others / seconds),
+                share,
+                Record(COST, of_threads + share * (self._data_waits(window) / seconds) | of_threads),
             ],
             alerts=[
                 Alert(
@@ -115,7 +116,7 @@ class NoisyNeighbour(Tallied[NoisyNeighbourParameters, Contention, OwnCores]):
                     + looked_up(
                         f"{COST}{{}}",
                         OF_NODE,
-                        " Together they waited for {{ .Value | humanizePercentage }} of the run's time",
+                        " That costs about {{ .Value | humanizePercentage }} of the run's time",
                     )
                     + f" (fires above {parameters.cost:g} %). "
                     "stepscope_run_neighbour_cpu_seconds_total names the users.",
@@ -130,7 +131,12 @@ class NoisyNeighbour(Tallied[NoisyNeighbourParameters, Contention, OwnCores]):
         labels = [series for series in samples if all(series in gain for gain in gains)]
         seen = column(samples, labels)
         seconds = seen * scraping.sample_interval
-        return Scraped(labels, Contention(seen, seconds, *(column(gain, labels) for gain in gains)))
+        waits = np.nan_to_num(column(self._data_waits(window).value(now), labels))
+        counted = [*(column(gain, labels) for gain in gains), waits]
+        return Scraped(labels, Contention(seen, seconds, *counted))
+
+    def _data_waits(self, window: Window) -> Gain:
+        return Gain(DATA_WAITS, window, lambda each: each.max_without("rank", "component"), joined=True)
 
     def seen(self, node: OwnCores) -> int:
         return int(node.total.seen[0])

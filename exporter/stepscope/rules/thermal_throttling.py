@@ -59,6 +59,8 @@ class ThermalThrottling(Tallied[ThermalThrottlingParameters, Portion, ThrottledG
     view = "health"
 
     about_gpus = True
+    audience = "platform"
+    any_process = True
     counted = "readings of a GPU"
     unseen = "No GPU reported how long heat throttled it."
     bands = Bands("GPU", [Worst("{} of the time")])

@@ -53,7 +53,6 @@ STAY = "run_instance_component:stepscope_longest_stay:seconds"
 AS_BEFORE = "run_instance_component:stepscope_usual_stay:seconds"
 OF_WORK = f'component=~"{"|".join((*KNOWN_PLACES, HOST))}"'
 EARLIER, RECENT = 360 * MINUTE, 30 * MINUTE  # stays of the last hours, and those that are not earlier ones
-PHASES_OF_STEPS = 'phase!~"initialization|finalization"'  # steps, and the time between them
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,6 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rules for a node's last step of any rank; the usual time is a mean, not a median."""
         factor, minimum, patience = self.parameters.factor, self.parameters.minimum, self.parameters.patience
-        spent = scraping.held(f"stepscope_phase_seconds_total{{{PHASES_OF_STEPS}}}")
         steps = scraping.held(f"{STEPS}_count")
         ended = scraping.held("stepscope_run_end_time_seconds")
         longest = f"max_over_time({STAY}[{time_span(scraping.reach(EARLIER))}] offset {time_span(RECENT)})"
@@ -142,7 +140,7 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
             every=MINUTE,
             records=[
                 Record(MOST, steps.sum_without("phase").max_without("rank")),
-                Record(USUAL, spent.sum_without("rank", "phase") / steps.sum_without("rank", "phase")),
+                Record(USUAL, scraping.between_steps()),
                 Record(STAY, scraping.held(f"{PLACE}{{{OF_WORK}}}").max_without("rank", "operation")),
                 Record(
                     AS_BEFORE,
@@ -161,7 +159,9 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
                 ),
                 # Text generation or an evaluation without a loader looks like this the first time.
                 stalled(
-                    f"{is_stall}\n  and {in_script}", labels={"standstill": "symptom", "place": "script"}
+                    f"{is_stall}\n  and {in_script}",
+                    severity="info",
+                    labels={"standstill": "symptom", "place": "script"},
                 ),
             ],
         )

@@ -431,7 +431,7 @@ def test_alertmanager_stops_a_stalled_run_which_checkpoints(tmp_path: Path) -> N
         trainer(tmp_path, run="bert") as other,
     ):
         changes = {**STOPPING, "http://localhost:9871": node.url}
-        config = configured(tmp_path, "nobody", changes, {"actions-token": TOKEN})
+        config = configured(tmp_path, "platform", changes, {"actions-token": TOKEN})
         with alertmanager(config) as server:
             server.post(
                 an_alert("TrainingStalled", RESNET, severity="critical", starts_at=now()),

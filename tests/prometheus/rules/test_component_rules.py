@@ -160,7 +160,7 @@ def test_work_that_the_run_is_known_to_do_is_no_stall_while_it_lasts_as_usual(
     test.run(tmp_path)
 
 
-def test_code_of_the_script_is_a_warning_the_first_time_and_critical_if_it_lasts(
+def test_code_of_the_script_is_information_the_first_time_and_critical_if_it_lasts(
     rules: Path, tmp_path: Path
 ) -> None:
     """Text generation or an evaluation, of two minutes first, then of four and of nine."""
@@ -175,7 +175,7 @@ def test_code_of_the_script_is_a_warning_the_first_time_and_critical_if_it_lasts
         ("hangs", 20, "script"),
         ("hangs", 20.25, "other"),
     ):
-        for one, severity in (("script", "warning"), ("other", "critical")):
+        for one, severity in (("script", "info"), ("other", "critical")):
             test.firing("TrainingStalled", 60 * at, int(one == place), run=run, place=one, severity=severity)
     test.run(tmp_path)
 

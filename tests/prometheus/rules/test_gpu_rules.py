@@ -51,7 +51,7 @@ def minutes(count: float) -> np.ndarray:
 
 
 def test_memory_that_grows_for_as_long_as_one_looks_leaks_and_jumps_do_not(
-    rules: Path, tmp_path: Path
+    rendered: Callable[..., Path], tmp_path: Path
 ) -> None:
     time = minutes(20)
     sawtooth = 0.05 * (np.arange(len(time)) % 3)
@@ -66,7 +66,7 @@ def test_memory_that_grows_for_as_long_as_one_looks_leaks_and_jumps_do_not(
         "levels-off": (np.minimum(0.2 + 0.1 * time, 0.7), 0),
         "falls": (0.9 - 0.01 * time, 0),
     }
-    test = RuleTest(rules)
+    test = RuleTest(rendered("GPUMemoryLeak.warm_up=0") / "stepscope.yml")
     for node, (used, leaks) in cases.items():
         test.add(memory(node, used, is_mig="mig" in node))
         test.status("GPUMemoryLeak", 600, 0, instance=node)  # patience: 1200 readings
@@ -77,10 +77,26 @@ def test_memory_that_grows_for_as_long_as_one_looks_leaks_and_jumps_do_not(
 
 def test_a_slow_leak_is_seen_after_an_hour(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
-    test.add(memory("slow", 0.2 + 0.0004 * minutes(70)))  # 2.4 points an hour
+    test.add(memory("slow", 0.2 + 0.0004 * minutes(80)))  # 2.4 points an hour
     test.firing("GPUMemoryLeak", 1800, 0)
-    test.firing("GPUMemoryLeak", 4140, 1)
-    test.equals("run_instance_gpu:stepscope_gpu_memory_leak:growth_ratio", 4140, 0.024)
+    test.firing("GPUMemoryLeak", 4740, 1)
+    test.equals("run_instance_gpu:stepscope_gpu_memory_leak:growth_ratio", 4740, 0.024)
+    test.run(tmp_path)
+
+
+def test_caches_may_grow_for_a_run_s_first_hour_and_a_leak_goes_on(rules: Path, tmp_path: Path) -> None:
+    time = minutes(80)
+    test = RuleTest(rules)
+    test.add(memory("cache", 0.5 + 0.003 * np.minimum(time, 60)))
+    test.add(memory("leak", 0.5 + 0.003 * time))
+    test.add(memory("late", 0.2 + 0.015 * np.minimum(time, 15) + 0.005 * np.maximum(time - 15, 0)))
+    for minute in range(16, 80, 4):
+        test.firing("GPUMemoryLeak", 60 * minute, 0, instance="cache")
+        test.firing("GPUMemoryNearlyFull", 60 * minute, 0, instance="cache", trouble="filling")
+    test.firing("GPUMemoryLeak", 60 * 64, 0)  # the last ten minutes have a part of the first hour
+    test.firing("GPUMemoryLeak", 60 * 76, 1, instance="leak")
+    test.firing("GPUMemoryNearlyFull", 60 * 40, 0)  # it will be full, but not within the first hour
+    test.firing("GPUMemoryNearlyFull", 60 * 76, 1, instance="late", trouble="filling")
     test.run(tmp_path)
 
 
@@ -183,6 +199,7 @@ def test_an_error_names_its_xid(rules: Path, tmp_path: Path) -> None:
             "labels": {
                 "rule": "GPUError",
                 "severity": "critical",
+                "audience": "platform",
                 "kind": "cause",
                 "trouble": "xid",
                 **where,
@@ -217,10 +234,13 @@ def test_a_gpu_that_is_held_without_work_names_its_holder(rules: Path, tmp_path:
         ("at", 900, "resnet-1", 0),
         ("above", 901, "resnet-1", 1),
         ("own", 901, "", 1),
+        ("hours", 7201, "", 1),
     ]
     for node, seconds, run, fires in cases:
         holder = labels(node, run=run, user="ada", pid="4711")
         test.add({f"stepscope_gpu_held_idle_seconds{{{holder}}}": [float(seconds)] * 9})
         more = {"run": run} if run else {}
+        more["severity"] = "info" if node == "own" else "warning"  # its user may think, for two hours
         test.firing("IdleGPU", 60, fires, instance=node, gpu="0", user="ada", pid="4711", **more)
+    test.firing("IdleGPU", 60, 3)
     test.run(tmp_path)

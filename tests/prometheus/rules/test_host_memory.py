@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -99,13 +100,25 @@ def test_memory_that_grows_steadily_alerts_and_what_grows_once_does_not(rules: P
 
 @pytest.mark.parametrize(("growth", "fires"), [(0.049, 0), (0.0501, 1)])
 def test_a_leak_fires_above_a_twentieth_of_what_the_run_may_use(
-    growth: float, fires: int, rules: Path, tmp_path: Path
+    growth: float, fires: int, rendered: Callable[..., Path], tmp_path: Path
 ) -> None:
     """In the ten minutes of `patience`: six parts of 100 s, which promtool rounds up to its steps of 15 s."""
-    test = RuleTest(rules)
+    test = RuleTest(rendered("HostMemoryLeak.warm_up=0") / "stepscope.yml")
     test.add(holds("run", 0.3 + growth / 10.5 * minutes(25)))
     test.equals("run_instance:stepscope_run_memory_leak:growth_ratio", LEAK, growth, tolerance=1e-9)
     test.status("HostMemoryLeak", LEAK, fires)
+    test.run(tmp_path)
+
+
+def test_in_its_first_hour_a_run_leaks_only_if_its_memory_is_full_within_two(
+    rules: Path, tmp_path: Path
+) -> None:
+    test = RuleTest(rules)
+    for run, growth in (("cache", 0.035), ("leak", 0.07)):  # of the memory in ten minutes
+        test.add(holds(run, 0.3 + growth / 10 * np.minimum(minutes(80), 40 if run == "cache" else 80)))
+        for at in (LEAK, 2400):
+            test.firing("HostMemoryLeak", at, int(run == "leak"), run=run)
+    test.firing("HostMemoryLeak", 4560, 0, run="cache")
     test.run(tmp_path)
 
 

@@ -164,7 +164,7 @@ def test_an_old_run_without_an_earlier_value_is_not_judged_until_the_window_is_k
         )
     )
     for time in (later, later + 5 * MINUTE, later + WINDOW - SCRAPE, later + WINDOW + SCRAPE):
-        test.status(rule, time, 0)
+        test.gives_nothing(f'stepscope:rule_status{{rule="{rule}"}} == 1', time)
     test.run(tmp_path)
 
 
@@ -178,7 +178,7 @@ def test_an_exporter_that_lost_its_counts_gives_no_verdict_until_they_are_a_wind
     labels = 'job="stepscope",instance="node-a",run="run"'
     first, then = starving(rule, over((0.0, lost)), "run"), starving(rule, over((1.0, HOUR)), "run")
     test.add({name: [*values, *then[name]] for name, values in first.items()})
-    test.status(rule, lost + 10 * MINUTE, 0)
+    test.gives_nothing(f'stepscope:rule_status{{rule="{rule}"}}', lost + 10 * MINUTE)
     test.gives_nothing(
         f"run_instance:stepscope_{rule[:-10].lower()}_starved:ratio{{{labels}}}", lost + 10 * MINUTE
     )

@@ -78,7 +78,11 @@ def test_a_running_vmalert_evaluates_every_rule_and_words_every_alert(
     failed = [(rule["name"], rule["lastError"]) for rule in rules if rule["lastError"]]
     assert failed == []
     alerts = [alert for rule in rules for alert in rule.get("alerts") or ()]
-    (ended,) = (alert for alert in alerts if alert["labels"]["rule"] == "RunFailed")
+    (ended,) = (
+        alert
+        for alert in alerts
+        if (alert["labels"]["rule"], alert["labels"]["audience"]) == ("RunFailed", "owner")
+    )
     assert ended["annotations"]["summary"] == "Run simulated-straggler failed: out of memory"
     assert ended["annotations"]["dashboard_url"].startswith(
         "https://grafana/d/stepscope-run?var-run=simulated"

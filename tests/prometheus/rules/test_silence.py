@@ -88,6 +88,9 @@ def test_a_cluster_without_stepscope_misses_no_exporter(meta: Path, tmp_path: Pa
     test = RuleTest(meta)
     dcgm = 'DCGM_FI_DEV_GPU_UTIL{cluster="%s",job="dcgm",gpu="0",Hostname="gpu-1"}'
     test.add({dcgm % "serving": [1.0] * HOUR, dcgm % "training": [1.0] * HOUR})
+    known = 'DCGM_FI_DEV_GPU_UTIL{cluster="training",job="dcgm",gpu="0",hostname="gpu-9.example"}'
+    pod = 'DCGM_FI_DEV_GPU_UTIL{cluster="training",job="dcgm-k8s",gpu="0",Hostname="dcgm-exporter-cmhft"}'
+    test.add({known: [1.0] * HOUR, pod: [1.0] * HOUR})  # names of pods are never those of nodes
     build = 'stepscope_exporter_build_info{cluster="training",job="stepscope",instance="gpu-9",version="1"}'
     test.add({build: [1.0] * HOUR})
     test.firing("ExporterMissing", 20 * MINUTE, 1)
@@ -99,6 +102,9 @@ def test_a_gpu_that_does_not_answer_or_disappears_is_lost(meta: Path, tmp_path: 
     test = RuleTest(meta)
     up = 'stepscope_gpu_up{%s,gpu="%s"}'
     for node in ("silent", "gone", "young", "down"):
+        alive = 80 if node == "down" else HOUR
+        build = f'stepscope_exporter_build_info{{{target(node)},version="1"}}'
+        test.add({build: [1.0] * alive + [GONE] * (alive < HOUR)})
         test.add({f'stepscope_collector_success{{{target(node)},collector="gpu"}}': [1.0] * HOUR})
         test.add({up % (target(node), 0): [1.0] * HOUR})
     test.add({up % (target("silent"), 1): [1.0] * 80 + [0.0] * 160})
@@ -184,7 +190,8 @@ def test_a_run_that_failed_is_told_for_an_hour_and_one_that_was_stopped_is_not(
         seen: Values = [*[None] * 20, 1.0, GONE, *[None] * 278]  # scraped once
         test.add({f"stepscope_run_ended_info{{{labels}}}": seen})
     test.firing("RunFailed", 5 * MINUTE - SCRAPE, 0)
-    test.firing("RunFailed", 5 * MINUTE, len(failed), severity="warning")
+    test.firing("RunFailed", 5 * MINUTE, len(failed))
+    test.firing("RunFailed", 5 * MINUTE, len(failed), severity="info", audience="owner")
     for reason in failed:  # for an hour after the last five minutes in which it was scraped
         test.firing("RunFailed", 70 * MINUTE - 2 * SCRAPE, 1, run=reason)
     test.firing("RunFailed", 70 * MINUTE + SCRAPE, 0)
@@ -210,4 +217,36 @@ def test_a_lean_exporter_under_the_default_rules_alerts_after_10_minutes(meta: P
         test.add({f"up{{{target(node)}}}": [1.0] * HOUR, series: [1.0] * HOUR})
     test.firing("ProfileDiffers", 10 * MINUTE - SCRAPE, 0)
     test.firing("ProfileDiffers", 12 * MINUTE, 1, instance="lean", severity="info")
+    test.run(tmp_path)
+
+
+def test_a_run_that_its_node_failed_is_a_warning_for_the_platform_too(meta: Path, tmp_path: Path) -> None:
+    test = RuleTest(meta)
+    for node in ("own", "lost", "memory", "limit"):
+        reason = "exit status 1" if node in ("own", "lost") else "out of memory"
+        labels = f'{target(node)},run="run"'
+        test.add({f'stepscope_run_ended_info{{{labels},reason="{reason}"}}': [1.0] * 60})
+        test.add({f"stepscope_memory_total_bytes{{{target(node)}}}": [8e9] * 60})
+        capacity = 4e9 if node == "limit" else 8e9
+        test.add({f"stepscope_run_memory_capacity_bytes{{{labels}}}": [capacity] * 60})
+        test.add({f'stepscope_gpu_up{{{target(node)},gpu="3"}}': [float(node != "lost")] * 60})
+    test.firing("RunFailed", 5 * MINUTE, 4, audience="owner", severity="info")
+    test.firing("RunFailed", 5 * MINUTE, 2, audience="platform", severity="warning")
+    test.firing("RunFailed", 5 * MINUTE, 1, audience="platform", instance="lost", fault="GPU")
+    test.firing("RunFailed", 5 * MINUTE, 1, audience="platform", instance="memory", fault="memory")
+    test.run(tmp_path)
+
+
+def test_an_alert_says_whose_the_run_is_also_over_a_gap_in_scraping(meta: Path, tmp_path: Path) -> None:
+    test = RuleTest(meta)
+    labels = f'{target("node")},run="run"'
+    test.add({f'stepscope_run_ended_info{{{labels},reason="exit status 1"}}': [1.0] * 60})
+    owner = 'user="ada",namespace="vision",pod="train-0",scheduler_job="4711"'
+    gone: Values = [1.0] * 21 + [GONE] + [None] * 38
+    for attempt in "01":  # a restart has two of them for a while
+        test.add({f'stepscope_run_info{{{labels},name="run",attempt="{attempt}",{owner}}}': gone})
+    told = {"user": "ada", "namespace": "vision", "pod": "train-0", "scheduler_job": "4711"}
+    for minute in (5, 9):
+        test.firing("RunFailed", minute * MINUTE, 1)
+        test.firing("RunFailed", minute * MINUTE, 1, **told)
     test.run(tmp_path)

@@ -16,7 +16,7 @@ batches = queue.Queue(4)
 
 def prepare():
     ready = torch.randn(128, 256)
-    while True:
+    while training:
         if not GOOD:
             rows = [
                 [sum((row * column) % part for part in range(2, 12)) / 40 for column in range(256)]
@@ -26,10 +26,15 @@ def prepare():
         batches.put(ready)
 
 
-threading.Thread(target=prepare, daemon=True).start()
+training = True
+thread = threading.Thread(target=prepare)
+thread.start()
 while lasts():
     with cost:
         x = batches.get()  # the cause
     optimizer.zero_grad()
     nn.functional.cross_entropy(model(x), y).backward()
     optimizer.step()
+training = False
+batches.get()  # a thread that waits ends; one that computes at the exit would crash the interpreter
+thread.join()

@@ -31,9 +31,11 @@ class Findings:
     def __init__(self) -> None:
         self._fired: set[str] = set()
         self._printed_at: dict[str, float] = {}
+        self._waits = False  # whether ranks wait for one that does not come
 
     def update(self, analysis: Analysis, now: float) -> None:
         """Prints what is found at present. `now` is in seconds of any clock that does not go back."""
+        self._say_who_is_missing(analysis)
         from stepscope.evaluation.problems import small_problems
         from stepscope.report.held import held, holds_now
 
@@ -50,6 +52,22 @@ class Findings:
             else:
                 self._fired.discard(rule.rule)
                 say(f"{Status.HEALTHY.icon} {rule.rule}: {when or 'no longer the case'}", "good")
+
+    def _say_who_is_missing(self, analysis: Analysis) -> None:
+        """Prints once that ranks wait, long before it is a hang."""
+        from stepscope.rules.collective_hang import NOW, CollectiveHang
+
+        waits = next(
+            (
+                rule.finding.partition(NOW)[2]
+                for rule in analysis.rules
+                if rule.rule == CollectiveHang.__name__
+            ),
+            "",
+        )
+        if waits and not self._waits:
+            say(f"{Status.COLLECTING.icon} {waits}", "warning")
+        self._waits = bool(waits)
 
     @property
     def present(self) -> list[str]:

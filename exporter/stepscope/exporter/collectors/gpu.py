@@ -13,6 +13,7 @@ from pathlib import Path
 from time import monotonic
 
 from stepscope.common.errors import UserError
+from stepscope.exporter.nvidia import health
 from stepscope.exporter.nvidia.nvml import Nvml
 from stepscope.exporter.nvidia.session import RETRY_SECONDS, Session
 from stepscope.exporter.nvidia.thread import NvmlThread
@@ -57,6 +58,7 @@ class GpuCollector(Collector):
             Family("stepscope_gpu_up", "gauge", "Whether the GPU answers (1), or is lost (0).", ("gpu",)),
             Family("stepscope_gpu_info", "info", "Identity of the GPU.", ("gpu", *IDENTITY)),
             *families,
+            *health.families(),
         )
         self._of_sample = [family for family in families if family.labels == ("gpu",)]
         others = (family for family in self.families if family not in self._of_sample)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from math import nan
 from typing import Any, NamedTuple, TypeVar
 
+from stepscope.exporter.nvidia.health import HARDWARE_FIELDS, HARDWARE_SECONDS, hardware_values
 from stepscope.exporter.nvidia.mig import MigDevice, MigReading, mig_devices, read_mig
 from stepscope.exporter.nvidia.nvml import ALL_LINKS, FieldBatch, Handle, Identity, Nvml, NvmlError
 from stepscope.exporter.sampling.sample import GpuSample
@@ -94,13 +95,14 @@ class Gpu:
         self._throttle_seconds = {throttle.reason: 0.0 for throttle in THROTTLES if throttle.bit}
         self._pcie = {"transmit": Traffic(), "receive": Traffic()}
         self._gpm: Gpm | None = None
-        self._fast = self._slow = FieldBatch(())
+        self._fast = self._slow = self._hardware = FieldBatch(())
         self._slow_values: list[Value] = []
+        self._hardware_values: list[Value] = []
         self._power_limit_watts = nan
         self._ecc_uncorrected_errors = nan
         self._info: Value = ("gpu_info", (), 1)
         self._last_read: float | None = None
-        self._slow_due = self._pids_due = self._mig_due = 0.0
+        self._slow_due = self._hardware_due = self._pids_due = self._mig_due = 0.0
 
     def attach(self, handle: Handle, identity: Identity, driver_version: str) -> None:
         """Uses the handle of a GPU after NVML was initialised, or after the GPU was lost."""
@@ -109,7 +111,8 @@ class Gpu:
         self.lost = False
         self._cannot.clear()
         self._fast, self._slow = FieldBatch(fast_fields(driver_version)), FieldBatch(SLOW_FIELDS)
-        self._slow_due = self._pids_due = self._mig_due = 0.0
+        self._hardware = FieldBatch(HARDWARE_FIELDS)
+        self._slow_due = self._hardware_due = self._pids_due = self._mig_due = 0.0
         if self._ask(self._nvml.gpm_supported):
             self._gpm = self._ask(lambda _handle: Gpm(self._nvml))
         self._is_mig = bool(self._ask(self._nvml.mig_enabled))
@@ -155,6 +158,7 @@ class Gpu:
         values += self._read_sensors()
         self._read_gpm(now)
         values += self._read_slow(now)
+        values += self._read_hardware(now)
         if self._is_mig:
             values += self._read_mig(now)
             return values  # a process belongs to a MIG device
@@ -346,6 +350,24 @@ class Gpu:
         for field, severity in ((CORRECTED, "corrected"), (UNCORRECTED, "uncorrected")):
             if field in answers:
                 yield "gpu_ecc_errors_total", (self.label, severity), answers[field]
+
+    def _read_hardware(self, now: float) -> list[Value]:
+        if now >= self._hardware_due:
+            self._hardware_due = self._due(now, HARDWARE_SECONDS, first=self._hardware_due == 0)
+            answers, self._hardware = self._read_fields(self._hardware)
+            self._hardware_values = [*hardware_values(self.label, answers), *self._pcie_link()]
+        return self._hardware_values
+
+    def _pcie_link(self) -> Iterable[Value]:
+        nvml = self._nvml
+        for name, question in (
+            ("gpu_pcie_link_width", nvml.pcie_width),
+            ("gpu_pcie_link_max_width", nvml.pcie_max_width),
+            ("gpu_pcie_link_generation", nvml.pcie_generation),
+            ("gpu_pcie_link_max_generation", nvml.pcie_max_generation),
+        ):
+            if (answer := self._ask(question)) is not None:
+                yield name, self._labels, answer
 
     def _read_processes(self, now: float) -> None:
         if now >= self._pids_due:

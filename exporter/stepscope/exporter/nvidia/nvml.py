@@ -318,6 +318,22 @@ class Nvml:
         """Returns the KB/s received over PCIe in the 20 ms that this call takes."""
         return self._number("nvmlDeviceGetPcieThroughput", handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
 
+    def pcie_width(self, handle: Handle) -> int:
+        """Returns the lanes of the PCIe link now."""
+        return self._number("nvmlDeviceGetCurrPcieLinkWidth", handle)
+
+    def pcie_max_width(self, handle: Handle) -> int:
+        """Returns the most lanes that the GPU and its slot allow."""
+        return self._number("nvmlDeviceGetMaxPcieLinkWidth", handle)
+
+    def pcie_generation(self, handle: Handle) -> int:
+        """Returns the generation of the PCIe link now. An idle GPU lowers it."""
+        return self._number("nvmlDeviceGetCurrPcieLinkGeneration", handle)
+
+    def pcie_max_generation(self, handle: Handle) -> int:
+        """Returns the highest generation that the GPU and its slot allow."""
+        return self._number("nvmlDeviceGetMaxPcieLinkGeneration", handle)
+
     def compute_processes(self, handle: Handle) -> list[tuple[int, float]]:
         """Lists processes with a compute context: the pid, and the bytes of memory (NaN: not known)."""
         return self._processes("nvmlDeviceGetComputeRunningProcesses_v3", handle)

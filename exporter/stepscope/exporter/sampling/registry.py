@@ -53,7 +53,7 @@ class Registry:
         self._success = Family(
             "stepscope_collector_success",
             "gauge",
-            "Whether the collector's last reading succeeded (1) or failed (0).",
+            "Whether the collector's last reading succeeded (1) or failed (0); absent without its source.",
             ("collector",),
         )
         self._duration = Family(
@@ -81,7 +81,9 @@ class Registry:
             sample = replace(sample)
             waiting = waiting[waiting.index(late) + 1 :]
         readings = list(zip(self._collectors, self._readings, strict=True))
-        self._success.publish({(each.name,): int(reading.succeeded) for each, reading in readings})
+        self._success.publish(
+            {(each.name,): int(reading.succeeded) for each, reading in readings if not reading.absent}
+        )
         self._duration.publish({(each.name,): reading.seconds for each, reading in readings})
         self._left_out.publish(
             {(each.name,): each.apart.lost for each in self._collectors if each.apart.lost}
@@ -131,6 +133,7 @@ class _Task:
         self.succeeded = False
         self.hanging = False
         self.seconds = 0.0
+        self.absent = False  # the last reading failed because there is nothing to read
         self._name = name
         self._act = act
         self._patience = patience
@@ -138,7 +141,6 @@ class _Task:
         self._logged_at = -inf  # monotonic
         self._failing_since: float | None = None  # monotonic; None: it works, or there is nothing to read
         self._lasts = False  # the log says that it failed for long
-        self._absent = False  # the last reading failed because there is nothing to read
         self._lock = Lock()  # between an end that comes late and the ticks
         self._since: float | None = None  # begin of the call (monotonic), while it runs
         self._left_behind = False  # the tick continued without it
@@ -153,12 +155,12 @@ class _Task:
         with self._lock:
             self._since = monotonic()
         begin = perf_counter()
-        self._absent = False
+        self.absent = False
         try:
             self._act(sample)
             complaint = None
         except SourceAbsentError as error:
-            complaint, self._absent = describe(error), True
+            complaint, self.absent = describe(error), True
         except BaseException as error:  # noqa: BLE001 - even SystemExit: whatever it raises, the others continue
             complaint = describe(error) + owner_in(error)
         with self._lock:
@@ -202,7 +204,7 @@ class _Task:
             return
         self._clear()
         now = monotonic()
-        if self._absent:
+        if self.absent:
             self._failing_since = None
         elif self._failing_since is None:
             self._failing_since = now
@@ -211,7 +213,7 @@ class _Task:
             self._lasts = True
             logger.error("%s has failed for %.0f s: %s", self._name, LASTING_SECONDS, complaint)
         elif complaint != self._logged and now - self._logged_at >= LASTING_SECONDS:
-            level = logging.INFO if self._absent else logging.WARNING
+            level = logging.INFO if self.absent else logging.WARNING
             logger.log(level, "%s failed: %s", self._name, complaint)
         else:
             return

@@ -52,7 +52,7 @@ def dashboard() -> Dashboard:
                 several=True,
             ),
         ],
-        [alerts(f'rule!="", kind="", {OF_CLUSTER}')],
+        [alerts(f'rule!="", kind="", severity!="none", {OF_CLUSTER}')],
     )
 
 

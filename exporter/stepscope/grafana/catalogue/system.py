@@ -28,6 +28,7 @@ from stepscope.rules.thermal_throttling import ThermalThrottling
 
 UID = "stepscope-system"
 ON_NODE = variables.OF_WHICH_NODE
+PORT = f"{{{{device}}}} {{{{port}}}}{ON_NODE}"
 GPU = f"GPU {{{{gpu}}}}{ON_NODE}"
 
 
@@ -36,7 +37,7 @@ def dashboard() -> Dashboard:
         UID,
         "System",
         "The load of the GPUs, cores, memory, disks and links of a run's nodes.",
-        [_overview(), _gpus(), _host(), _more_of_gpus(), _links(), _more_of_the_host()],
+        [_overview(), _gpus(), _host(), _more_of_gpus(), _links(), _hardware(), _more_of_the_host()],
         variables.of_node(),
         shown=["gpu"],
     )
@@ -254,6 +255,84 @@ def _links() -> list[Panel]:
     ]
 
 
+def _hardware() -> list[Panel]:
+    return [
+        section("Hardware", collapsed=True),
+        _of_gpus(
+            "Bad GPU memory",
+            """Above 0: a bad row or page of memory waits for a reset of the GPU, or could not be replaced
+            (RowRemapping). Rows: those that were replaced in the GPU's life.""",
+            *(
+                lines(f"stepscope_gpu_{of}{{{OF_NODE_GPU}}}", f"{GPU} {words}")
+                for of, words in {
+                    "row_remapping_pending": "row pending",
+                    "page_retirement_pending": "page pending",
+                    "row_remapping_failed": "row failed",
+                    "remapped_rows_total": "{{severity}} rows",
+                }.items()
+            ),
+        ),
+        _of_gpus(
+            "GPU memory temperature",
+            """It is often higher than that of the chip. Above its limit, clocks are reduced.""",
+            lines(f"stepscope_gpu_memory_temperature_celsius{{{OF_NODE_GPU}}}", GPU),
+            unit="celsius",
+            lowest=20,
+            at_least=90,
+        ),
+        _of_gpus(
+            "PCIe links",
+            """Share of the lanes and of the generation that GPU and slot allow. Fewer lanes are a fault
+            (PCIeLinkDegraded). An idle GPU lowers the generation to save power.""",
+            *(
+                lines(
+                    f"stepscope_gpu_pcie_link_{of}{{{OF_NODE_GPU}}}"
+                    f" / stepscope_gpu_pcie_link_max_{of}{{{OF_NODE_GPU}}}",
+                    f"{GPU} {of}",
+                )
+                for of in ("width", "generation")
+            ),
+            unit="percentunit",
+            highest=1,
+            overrides=[by_pattern("generation$", custom__lineStyle={"fill": "dash", "dash": [10, 5]})],
+        ),
+        _of_gpus(
+            "Errors of GPU links",
+            """New replays of PCIe and errors of NVLink since the previous point (PCIeReplays,
+            NVLinkErrors).""",
+            lines(gained(f"stepscope_gpu_pcie_replays_total{{{OF_NODE_GPU}}}"), f"{GPU} PCIe replays"),
+            lines(
+                gained(f"stepscope_gpu_nvlink_errors_total{{{OF_NODE_GPU}}}"), f"{GPU} NVLink {{{{kind}}}}"
+            ),
+        ),
+        time_series(
+            "InfiniBand traffic",
+            """Bytes per second of all InfiniBand and RoCE ports: gradients of other nodes, which the chart
+            Network does not have.""",
+            _bytes("infiniband_receive", "received"),
+            _bytes("infiniband_transmit", "sent"),
+            unit="Bps",
+        ),
+        time_series(
+            "InfiniBand ports",
+            """1: the port is active. A port that was active and is not (InfinibandLinkDown) ends the runs
+            that use it.""",
+            lines(f"stepscope_infiniband_port_up{{{OF_NODE}}}", PORT),
+        ),
+        time_series(
+            "InfiniBand errors and waits",
+            """New errors and lost links since the previous point (InfinibandErrors), and thousands of ticks
+            in which a port had data but no credit: the network is congested.""",
+            lines(gained(f"stepscope_infiniband_errors_total{{{OF_NODE}}}"), f"{PORT} {{{{kind}}}}"),
+            lines(gained(f"stepscope_infiniband_link_downed_total{{{OF_NODE}}}"), f"{PORT} link lost"),
+            lines(
+                f"{gained(f'stepscope_infiniband_transmit_wait_ticks_total{{{OF_NODE}}}')} / 1000",
+                f"{PORT} waits",
+            ),
+        ),
+    ]
+
+
 def _more_of_the_host() -> list[Panel]:
     return [
         section("Pressure and disks", collapsed=True),
@@ -275,6 +354,18 @@ def _more_of_the_host() -> list[Panel]:
             _bytes("disk_read", "read"),
             _bytes("disk_written", "written"),
             unit="Bps",
+        ),
+        time_series(
+            "Free disk space",
+            """Share that is free of the file systems in which the run's processes work. Checkpoints written
+            to a relative path are there (DiskFilling).""",
+            lines(
+                f"stepscope_run_file_system_free_bytes{{{OF_NODE}}}"
+                f" / stepscope_run_file_system_size_bytes{{{OF_NODE}}}",
+                f"{{{{mountpoint}}}}{ON_NODE}",
+            ),
+            unit="percentunit",
+            highest=1,
         ),
         time_series(
             "Disk busy time",

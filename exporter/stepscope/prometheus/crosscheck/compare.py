@@ -8,17 +8,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from stepscope.measurements.scraped import Labels
+from stepscope.measurements.scraped import Labels, without
 from stepscope.prometheus.crosscheck.expected import Expected, alert_states, expected
 from stepscope.prometheus.crosscheck.readings import Readings
-from stepscope.prometheus.crosscheck.server import Grid, Milliseconds, Server
+from stepscope.prometheus.crosscheck.rule_files import pace, read_groups
+from stepscope.prometheus.crosscheck.server import Grid, Milliseconds, Pace, Server
 from stepscope.prometheus.crosscheck.stored import Stored, Window
+from stepscope.prometheus.rules.files import RULES, render
 from stepscope.prometheus.rules.groups import STATUS
 from stepscope.prometheus.rules.options import Options
 from stepscope.prometheus.rules.profiles import alerting_rules
 from stepscope.report.terminal import shown
 from stepscope.rules.parts.base import Rule
-from stepscope.rules.parts.promql import Alert, Scraping
+from stepscope.rules.parts.promql import OWNER, Alert, Scraping
 
 TOLERANCE = 1e-9
 
@@ -53,20 +55,21 @@ class Outcome:
 
 
 def check_rules(
-    server: Server, options: Options, intervals: Mapping[str, Milliseconds], windows: Sequence[Window]
+    server: Server, options: Options, loaded: Mapping[str, Pace], windows: Sequence[Window]
 ) -> list[Outcome]:
-    """Checks every rule for every run; `intervals` are by group. Raises UserError if Prometheus fails."""
+    """Checks every rule for every run; `loaded` is by group. Raises UserError if Prometheus fails."""
+    meant = {group.name: pace(group) for group in read_groups(render(options)[RULES], RULES)}
     rules = alerting_rules(options)
     outcomes: list[Outcome] = []
     with shown("rules checked", len(rules) * len(windows)) as progress:
         for rule in rules:
             group = f"stepscope-{rule.name}"
             for window in windows:
-                if group in intervals:
-                    stored = Stored(
-                        server, rule, options.scraping, intervals[group], window, options.labels()
-                    )
+                if group in loaded:
+                    interval = loaded[group].interval
+                    stored = Stored(server, rule, options.scraping, interval, window, options.labels())
                     outcome = _Check(server, rule, options.scraping, stored).outcome()
+                    outcome.disagreements += _of_pace(rule.name, window.end, meant[group], loaded[group])
                 else:
                     missing = Disagreement(
                         rule.name, window.end, f"group {group}", frozenset(), "a group", None
@@ -75,6 +78,19 @@ def check_rules(
                 outcomes.append(outcome)
                 progress(len(outcomes))
     return outcomes
+
+
+def _of_pace(rule: str, time: Milliseconds, meant: Pace, loaded: Pace) -> Iterator[Disagreement]:
+    """Yields what is not evaluated as it was rendered: its interval, or how long an alert waits or stays."""
+    none: Labels = frozenset()
+    if meant.interval != loaded.interval:
+        yield Disagreement(rule, time, "interval", none, meant.interval / 1000, loaded.interval / 1000)
+    if len(meant.alerts) != len(loaded.alerts):
+        yield Disagreement(rule, time, "alerts", none, len(meant.alerts), len(loaded.alerts))
+    for own, found in zip(meant.alerts, loaded.alerts, strict=False):
+        for name, ours, theirs in zip(("for", "keep_firing_for"), own, found, strict=True):
+            if ours != theirs and not math.isnan(theirs):
+                yield Disagreement(rule, time, name, none, ours, theirs)
 
 
 class _Check:
@@ -184,7 +200,10 @@ class _Check:
     def _states(
         self, alert: Alert, position: int, expected: Mapping[Milliseconds, Expected]
     ) -> dict[Milliseconds, dict[Labels, str]]:
-        conditions = [expected[time].conditions[position] for time in self.times]
+        conditions = [
+            frozenset(without(labels, *OWNER) for labels in expected[time].conditions[position])
+            for time in self.times
+        ]
         found = alert_states(self.times, conditions, alert.pending, alert.keep_firing)
         return dict(zip(self.times, found, strict=True))
 

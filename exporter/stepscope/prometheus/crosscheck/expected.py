@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from stepscope.exporter.sampling.active_runs import UNNAMED
 from stepscope.measurements.scraped import Labels, Moment, Vector
 from stepscope.prometheus.crosscheck.server import Milliseconds
 from stepscope.prometheus.rules.groups import FINDING, STATUS
@@ -51,21 +52,27 @@ def expected(rule: Rule[Any, Any], now: Moment, scraping: Scraping) -> Expected:
         **{name: each.value(now) for name, each in expressions.items() if isinstance(each, Expression)},
         **scraped.records,
     }
-    judged = rule.judge_live(scraped.view, scraping.sample_interval)
+    judgement = rule.judge_live(scraped.view, scraping.sample_interval)
     findings = tuple(
         {
             labels: value
             for labels, value, holds in zip(
                 scraped.labels, condition.value.tolist(), condition.holds.tolist(), strict=True
             )
-            if holds
+            if holds and (rule.any_process or not _is_unnamed(labels))
         }
-        for condition in judged.conditions
+        for condition in judgement.conditions
     )
-    targets = expressions.get(f"{rules.targets}", rules.targets)
+    of_record = expressions.get(f"{rules.targets}")
+    targets = of_record if isinstance(of_record, Expression) else rules.targets
     assert isinstance(targets, Expression)
     alert_labels = tuple(frozenset(alert.labels.items()) for alert in rules.alerts)
-    return Expected(records, targets.value(now), findings, alert_labels)
+    judged = [each for each in targets.value(now) if rule.any_process or not _is_unnamed(each)]
+    return Expected(records, judged, findings, alert_labels)
+
+
+def _is_unnamed(labels: Labels) -> bool:
+    return any(name == "run" and value.startswith(UNNAMED) for name, value in labels)
 
 
 @lru_cache(maxsize=256)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +15,7 @@ import yaml
 
 from stepscope.common.durations import parse_duration
 from stepscope.common.errors import UserError
-from stepscope.prometheus.crosscheck.server import Milliseconds
+from stepscope.prometheus.crosscheck.server import Milliseconds, Pace
 from stepscope.prometheus.rules.engines import ENGINES, PROMETHEUS
 from stepscope.prometheus.rules.files import RULES, command_of, render
 from stepscope.prometheus.rules.options import Options
@@ -27,7 +29,10 @@ _METRIC = re.compile(r"\bstepscope_\w+")
 
 @dataclass(frozen=True)
 class FileRule:
-    """A recording rule (`record`) or an alerting one (`alert`); durations are seconds."""
+    """A recording rule (`record`) or an alerting one (`alert`); durations are seconds.
+
+    Labels whose values are templates, such as the owner of a run, are left out: only a server fills them in.
+    """
 
     name: str
     is_alert: bool
@@ -57,6 +62,12 @@ def read_groups(text: str, place: str) -> list[FileGroup]:
         ) from None
 
 
+def pace(group: FileGroup) -> Pace:
+    """Returns how often a group of a file must be evaluated, and how long its alerts wait and stay."""
+    alerts = [(rule.pending, rule.keep_firing) for rule in group.rules if rule.is_alert]
+    return Pace(group.interval, alerts)
+
+
 def metrics(groups: Sequence[FileGroup]) -> set[str]:
     """Returns the names of the raw series that the rules read."""
     return {name for group in groups for rule in group.rules for name in _METRIC.findall(rule.expression)}
@@ -73,7 +84,7 @@ def _rule(rule: Mapping[str, Any]) -> FileRule:
         rule["alert" if is_alert else "record"],
         is_alert,
         rule["expr"],
-        rule.get("labels") or {},
+        {name: value for name, value in (rule.get("labels") or {}).items() if "{{" not in str(value)},
         _seconds(rule.get("for", 0)),
         _seconds(rule.get("keep_firing_for", 0)),
     )
@@ -99,6 +110,18 @@ def _not_checked(options: Options) -> str:
     )
 
 
+def _refused(path: Path) -> None:
+    """Raises UserError for a file that Prometheus's own tool, if there is one, refuses."""
+    if (promtool := shutil.which("promtool")) is None:
+        return
+    done = subprocess.run(
+        [promtool, "check", "rules", path], capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode:
+        reason = " ".join((done.stderr or done.stdout).split())
+        raise UserError(f"--rules {path}: promtool refuses it ({reason[:300]})")
+
+
 def rendered(files: Sequence[Path]) -> Rendered:
     """Returns the files, or the default rules if there are none. Raises UserError if their options differ."""
     if not files:
@@ -120,6 +143,7 @@ def rendered(files: Sequence[Path]) -> Rendered:
             raise UserError(f"--rules {path}: {error}") from None
         if not ENGINES[options.engine].stores_at_once:
             raise UserError(f"--rules {path}: {_not_checked(options)}")
+        _refused(path)
         found.setdefault(options, path)
     if len(found) > 1:
         first, second, *_ = found.values()

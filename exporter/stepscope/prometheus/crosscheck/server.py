@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from math import nan
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +45,16 @@ class Grid:
 
     def earlier(self, milliseconds: Milliseconds) -> Grid:
         return Grid(self.start - milliseconds, self.step, self.count)
+
+
+class Pace(NamedTuple):
+    """The evaluation interval of a group, and `for` and `keep_firing_for` of its alerts in order, in seconds.
+
+    NaN: the server does not say.
+    """
+
+    interval: Milliseconds
+    alerts: Sequence[tuple[float, float]]
 
 
 class Server:
@@ -92,11 +104,21 @@ class Server:
         with self._trusting_nothing():
             return self._api.launches(name, start / 1000, end / 1000)
 
-    def intervals(self) -> dict[str, Milliseconds]:
-        """Returns the evaluation interval of each group of rules, by the group's name."""
+    def pace(self) -> dict[str, Pace]:
+        """Returns how each group of rules is evaluated, by the group's name."""
         with self._trusting_nothing():
             groups = self._ruler.data("rules")["groups"]
-            return {group["name"]: round(1000 * float(group["interval"])) for group in groups}
+            return {
+                group["name"]: Pace(
+                    round(1000 * float(group["interval"])),
+                    [
+                        (float(rule["duration"]), float(rule.get("keepFiringFor", nan)))
+                        for rule in group["rules"]
+                        if rule["type"] == "alerting"
+                    ],
+                )
+                for group in groups
+            }
 
     def decides_later(self) -> bool:
         """Returns whether its rules read what the evaluation before recorded, as for Thanos and vmalert."""

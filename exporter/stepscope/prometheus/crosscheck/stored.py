@@ -14,7 +14,7 @@ from stepscope.prometheus.crosscheck.scrape_times import ScrapeTimes
 from stepscope.prometheus.crosscheck.server import Grid, Milliseconds, Server
 from stepscope.prometheus.rules.groups import FINDING, STATUS
 from stepscope.rules.parts.base import Rule
-from stepscope.rules.parts.promql import Alert, Scraping
+from stepscope.rules.parts.promql import OWNER, Alert, Scraping
 
 # Prometheus stores no ALERTS at the first two evaluations after a start: it restores their states first
 # (rules/manager.go, Group.run; rules/alerting.go, AlertingRule.Eval).
@@ -87,13 +87,13 @@ class Stored:
 
     @cached_property
     def alerting(self) -> list[tuple[Milliseconds, dict[Labels, str]]]:
-        """Returns the states of the alerts by all their other labels, at each evaluation of the window."""
+        """Returns the states by the labels of targets and rules, at each evaluation of the window."""
         found = []
         for time in self.times:
             if time >= self.window.start:
                 states = {}
                 for labels in self._alerting.get(time, {}):
-                    own = without(labels - self._added, "alertname", "alertstate")
+                    own = without(labels - self._added, "alertname", "alertstate", *OWNER)
                     states[own] = dict(labels)["alertstate"]
                 found.append((time, states))
         return found

@@ -12,7 +12,7 @@ from stepscope.prometheus.rules.groups import Entry, Group, alert_rule, record, 
 from stepscope.prometheus.rules.options import Options
 from stepscope.rules.parts.base import Rule
 from stepscope.rules.parts.expressions import time_span
-from stepscope.rules.parts.other_exporters import ON_NODE, RUNS, STEPSCOPE, OtherExporters
+from stepscope.rules.parts.other_exporters import ON_NODE, STEPSCOPE, OtherExporters, of_runs
 from stepscope.rules.parts.promql import PrometheusRules
 
 COARSE = {"resolution": "scrape"}
@@ -54,7 +54,7 @@ def _restricted(
         # Records have the labels that all entries get; readings do not have them yet.
         ours = others.measured_by_us(rule.reads_cores)
         found = f"max without (resolution, run) ({expression})\n  unless {ON_NODE} {ours}"
-        return f"({found})\n* {ON_NODE} group_left (run)\n{RUNS}" if knows_runs else found
+        return of_runs(found) if knows_runs else found
 
     alerts = [replace(alert, expression=of_others(alert.expression), lost="") for alert in rules.alerts]
     return replace(rules, targets=of_others(f"{rules.targets}"), alerts=alerts)

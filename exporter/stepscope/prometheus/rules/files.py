@@ -15,6 +15,7 @@ from stepscope.prometheus.rules.delayed import for_engine
 from stepscope.prometheus.rules.engines import ENGINES
 from stepscope.prometheus.rules.existing_clusters import existing_clusters_groups, other_sources_groups
 from stepscope.prometheus.rules.groups import Group
+from stepscope.prometheus.rules.hardware import hardware_group
 from stepscope.prometheus.rules.meta import meta_group
 from stepscope.prometheus.rules.options import Options
 from stepscope.prometheus.rules.profiles import working, working_rules
@@ -39,8 +40,8 @@ def render(options: Options) -> dict[str, str]:
             [*working_rules(options), *other_sources_groups(options)],
         ),
         META: (
-            "Stepscope: whether it sees what it should (docs/rules.md).",
-            working([meta_group(options)], options),
+            "Stepscope: whether it sees what it should, and whether hardware fails (docs/rules.md).",
+            working([meta_group(options), hardware_group(options)], options),
         ),
         USAGE: (
             "Stepscope: what nodes and runs use, recorded for dashboards (docs/dashboards.md).",

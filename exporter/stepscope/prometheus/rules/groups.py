@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from textwrap import dedent, indent
 from typing import Any
 
 from stepscope.common.errors import UserError
+from stepscope.exporter.sampling.active_runs import UNNAMED
+from stepscope.measurements.scraped import SAMPLES
 from stepscope.prometheus.rules.options import Options
 from stepscope.rules.parts.base import Rule
 from stepscope.rules.parts.expressions import Expression, bracketed, time_span
 from stepscope.rules.parts.parameters import Bounds, specifications
-from stepscope.rules.parts.promql import Alert, PrometheusRules, Severity
+from stepscope.rules.parts.promql import Alert, PrometheusRules, Severity, owner_labels
 
 Group = dict[str, Any]
 Entry = dict[str, Any]
@@ -78,9 +81,21 @@ def alerting(
             "summary": alert.summary,
             "description": alert.description,
             "recommendation": recommendation,
+            **_value(alert.description),
             **links,
         },
     }
+
+
+def _value(description: str) -> dict[str, str]:
+    """Returns annotations for messages on several alerts: the value as the description formats it.
+
+    Alertmanager can only compare text, so `value_order` is the same value with leading zeros.
+    """
+    formatted = re.search(r"{{[^{}]*\$value[^{}]*}}", description)
+    if formatted is None:
+        return {}
+    return {"value": formatted[0], "value_order": "{{ printf `%024.6f` $value }}"}
 
 
 def _runbook(name: str, options: Options, page: str = HEURISTICS) -> str:
@@ -94,7 +109,21 @@ def _rules(rule: Rule[Any, Any], options: Options) -> PrometheusRules | None:
         raise UserError(f"--set {rule.name}.{error}") from None
 
 
+def _of_training(rule: Rule[Any, Any], rules: PrometheusRules, options: Options) -> PrometheusRules:
+    """Leaves out processes without Stepscope, unless the rule judges them too: they may not train."""
+    if rule.any_process:
+        return rules
+    others = options.scraping.held(f'{SAMPLES}{{run=~"{UNNAMED}.*"}}')
+
+    def only(expression: Expression | str) -> str:
+        return f"(\n{indent(laid_out(expression), '  ')}\n)\nunless on (run) {others}"
+
+    alerts = [replace(alert, expression=only(alert.expression)) for alert in rules.alerts]
+    return replace(rules, targets=only(rules.targets), alerts=alerts)
+
+
 def _group(rule: Rule[Any, Any], rules: PrometheusRules, options: Options) -> Group:
+    rules = _of_training(rule, rules, options)
     return {
         "name": f"stepscope-{rule.name}",
         "interval": time_span(max(rules.every, options.scraping.interval)),
@@ -162,7 +191,8 @@ def _clamped(expression: str, value: int) -> str:
 
 
 def alert_rule(rule: Rule[Any, Any], alert: Alert, options: Options) -> Entry:
-    return alerting(rule.name, alert, rule.alert_labels(alert), rule.recommendation, options)
+    labels = {**rule.alert_labels(alert), **owner_labels()}
+    return alerting(rule.name, alert, labels, rule.recommendation, options)
 
 
 def _in_words(rule: Rule[Any, Any]) -> str:

@@ -5,14 +5,17 @@ They have no `kind`, unlike those of rules: no cause silences them.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from stepscope.evaluation.settings import Settings
 from stepscope.prometheus.rules.engines import ENGINES, Engine
-from stepscope.prometheus.rules.groups import DASHBOARD, Group, alerting, record
+from stepscope.prometheus.rules.groups import DASHBOARD, Entry, Group, alerting, record
 from stepscope.prometheus.rules.options import Options
+from stepscope.rules.gpu_error import NOT_OF_PROGRAMS
 from stepscope.rules.parts.expressions import time_span
-from stepscope.rules.parts.promql import MINUTE, Alert, Scraping, ratio
+from stepscope.rules.parts.other_exporters import by_node
+from stepscope.rules.parts.promql import MINUTE, Alert, Audience, Scraping, owner_labels, ratio
 from stepscope.rules.parts.silences import (
     CollectorFailing,
     ExporterDown,
@@ -29,6 +32,25 @@ KNOWN = "instance:stepscope_exporter_known:bool"
 BUILD = "stepscope_exporter_build_info"
 TAKEN, MISSED = "stepscope_sampler_ticks_total", "stepscope_sampler_ticks_missed_total"
 TARGET = "on (cluster, job, instance)"
+# Nodes with GPUs by the short names that dcgm-exporter gives: that of the node, of a pod, or of an instance
+# in a cloud. A job of it whose names never match ours knows no nodes.
+OF_DCGM = "instance:stepscope_gpu_node:bool"
+KNOWN_TO_DCGM = by_node(
+    'label_replace(DCGM_FI_DEV_GPU_UTIL, "source", "$1", "job", "(.*)") * 0 + 1',
+    ("instance", "hostname", "Hostname"),
+    "source",
+)
+KNOWN_TO_OTHERS = "\n  or\n  ".join(
+    by_node(series, (label,))
+    for series, label in (
+        ('(kube_pod_container_resource_requests{resource="nvidia_com_gpu"} > 0)', "node"),
+        (
+            f'(node_pci_device_info{{vendor_id="0x10de"}} * {TARGET} group_left (nodename) node_uname_info)',
+            "nodename",
+        ),
+        ('(up{job=~".*stepscope.*"} == 0)', "instance"),
+    )
+)
 # Both remember while an exporter is down, until it is up again.
 STILL_UNFINISHED = f"""
 clamp(stepscope_samples_total unless stepscope_run_end_time_seconds, 1, 1)
@@ -40,9 +62,8 @@ group by (cluster, job, instance) ({BUILD})
 or
 {KNOWN} and {TARGET} up == 0
 """
-# Names of nodes without their domain or port; whole IP addresses.
-NODE = r"(\\d+[.]\\d+[.]\\d+[.]\\d+|[\\w-]+).*"
 _REPAIR_GPU = "Look for XID errors in the kernel's log, and reset the GPU or drain the machine."
+WATCHDOG = "Watchdog"
 # Reasons that accuse nobody: a user stopped the run, or nobody said how it ended.
 NOT_FAILED = "finished|signal SIG(INT|TERM|HUP|QUIT)|ended without saying so"
 _FAILED = f'last_over_time(stepscope_run_ended_info{{reason!~"{NOT_FAILED}"}}[5m])'
@@ -59,11 +80,20 @@ class Silence(NamedTuple):
     alert: Alert
     recommendation: str
     dashboard: str = EXPORTER_DASHBOARD
+    audience: Audience = "platform"
+    of_run: bool = False  # whether its labels say whose the run is
+
+    def entry(self, options: Options) -> Entry:
+        """Returns its alerting rule."""
+        alert = self.alert
+        labels = {"rule": self.name, "severity": alert.severity, "audience": self.audience, **alert.labels}
+        labels |= owner_labels() if self.of_run else {}
+        return alerting(self.name, alert, labels, self.recommendation, options, "rules.md", self.dashboard)
 
 
 def silences(scraping: Scraping, settings: Settings, engine: Engine) -> list[Silence]:
     """Returns the alerts; docs/rules.md has a section on each."""
-    gpu, failed = settings.silence(GPULost), settings.silence(RunFailed)
+    gpu = settings.silence(GPULost)
     gone = MINUTE * gpu.gone_minutes
     missed = settings.silence(SamplesMissed).threshold
     return [
@@ -84,7 +114,8 @@ def silences(scraping: Scraping, settings: Settings, engine: Engine) -> list[Sil
             "GPULost",
             Alert(
                 f"(stepscope_gpu_up offset {time_span(gone)} unless stepscope_gpu_up)\n"
-                f'  and {TARGET} stepscope_collector_success{{collector="gpu"}} == 1',
+                f"  and {TARGET} {BUILD}\n"
+                f'  unless {TARGET} stepscope_collector_success{{collector="gpu"}} == 0',
                 "GPU {{ $labels.gpu }} of {{ $labels.instance }} has disappeared",
                 f"{time_span(gone)} ago, the driver of {{{{ $labels.instance }}}} listed GPU "
                 "{{ $labels.gpu }}. It no longer does, so rules cannot judge it.",
@@ -129,6 +160,7 @@ def silences(scraping: Scraping, settings: Settings, engine: Engine) -> list[Sil
             "stepscope_exporter_left_out names the run or the collector. Raise --limit.{{ $labels.limit }}, "
             "or find out why there are so many.",
         ),
+        _watchdog(),
         _scrape_interval(scraping, settings.silence(ScrapeIntervalDiffers).factor),
         *_shared_targets(),
         Silence(
@@ -141,38 +173,64 @@ def silences(scraping: Scraping, settings: Settings, engine: Engine) -> list[Sil
             ),
             f"{engine.reason} has the reason.",
         ),
+        *_failed_runs(settings.silence(RunFailed)),
+    ]
+
+
+def _failed_runs(failed: RunFailed) -> list[Silence]:
+    """Returns an alert for owners on every failure, and two for the platform on those that are the node's."""
+    of_run = "on (job, instance, run)"
+    failed_run = partial(
+        Alert,
+        summary="Run {{ $labels.run }} failed: {{ or $labels.type $labels.reason }}",
+        description="Run {{ $labels.run }} on {{ $labels.instance }} ended with: {{ $labels.reason }}"
+        "{{ with $labels.type }}, {{ . }} at {{ $labels.place }}{{ end }}.",
+        keep_firing=MINUTE * failed.minutes,
+    )
+    exhausted = 'last_over_time(stepscope_run_ended_info{reason="out of memory"}[5m])'
+    return [
         Silence(
             "RunFailed",
-            Alert(
-                f"{_FAILED} * on (job, instance, run) group_left (type, place) {_RAISED}\n"
-                f"  or on (job, instance, run)\n{_FAILED}",
-                "Run {{ $labels.run }} failed: {{ or $labels.type $labels.reason }}",
-                "Run {{ $labels.run }} on {{ $labels.instance }} ended with: {{ $labels.reason }}"
-                "{{ with $labels.type }}, {{ . }} at {{ $labels.place }}{{ end }}.",
-                keep_firing=MINUTE * failed.minutes,
+            failed_run(
+                f"{_FAILED} * {of_run} group_left (type, place) {_RAISED}\n  or {of_run}\n{_FAILED}",
+                severity="info",
             ),
             "Read the end of the run's own log: it has the message of an exception. After `out of memory`, "
             "compare the memory of the run with its limit.",
-            DASHBOARD,
+            *(DASHBOARD, "owner"),
+            of_run=True,
+        ),
+        *(
+            Silence(
+                "RunFailed",
+                failed_run(expression, labels={"fault": fault}),
+                recommendation,
+                DASHBOARD,
+                of_run=True,
+            )
+            for fault, expression, recommendation in (
+                (
+                    "GPU",
+                    f"{_FAILED}\n  and {TARGET} (\n"
+                    f"    increase(stepscope_gpu_xid_errors_total{{{NOT_OF_PROGRAMS}}}[10m]) > 0\n"
+                    "      or\n    stepscope_gpu_up == 0\n  )",
+                    "A GPU of the node had an error, or is lost: drain the node, and run it again elsewhere.",
+                ),
+                (
+                    "memory",
+                    f"{exhausted}\n  and {of_run}\n"
+                    f"last_over_time(stepscope_run_memory_capacity_bytes[5m])\n"
+                    f"  >= {TARGET} group_left () last_over_time(stepscope_memory_total_bytes[5m])",
+                    "The memory of the node ran out, because the run has no limit of its own: set limits, so "
+                    "that one run cannot end others.",
+                ),
+            )
         ),
     ]
 
 
 def _exporters(down: ExporterDown, missing: ExporterMissing) -> list[Silence]:
-    known_to_others = "\n  or\n".join(
-        f'  label_replace({series}, "instance", "$1", "{label}", "{NODE}")'
-        for series, label in (
-            ("DCGM_FI_DEV_GPU_UTIL", "Hostname"),
-            ('kube_pod_container_resource_requests{resource="nvidia_com_gpu"} > 0', "node"),
-            (
-                'node_pci_device_info{vendor_id="0x10de"} '
-                f"* {TARGET} group_left (nodename) node_uname_info",
-                "nodename",
-            ),
-            ('up{job=~".*stepscope.*"} == 0', "instance"),
-        )
-    )
-    seen = f'label_replace({BUILD} or {KNOWN}, "instance", "$1", "instance", "{NODE}")'
+    seen = f"on (cluster, instance) {by_node(f'({BUILD} or {KNOWN})', ['instance'])}"
     check = "Check the node first, then the exporter (systemctl status stepscope-exporter)."
     return [
         Silence(
@@ -201,8 +259,9 @@ def _exporters(down: ExporterDown, missing: ExporterMissing) -> list[Silence]:
         Silence(
             "ExporterMissing",
             Alert(
-                f"group by (cluster, instance) (\n{known_to_others}\n)\n"
-                f"  unless on (cluster, instance) {seen}\n"
+                f"group by (cluster, instance) (\n"
+                f"  {OF_DCGM} and on (cluster, source) ({OF_DCGM} and {seen})\n  or\n  {KNOWN_TO_OTHERS}\n)\n"
+                f"  unless {seen}\n"
                 f"  and on (cluster) {BUILD}",
                 "{{ $labels.instance }} has GPUs, but no exporter of Stepscope",
                 "Others know {{ $labels.instance }} as a node with GPUs (dcgm-exporter, node_exporter, or "
@@ -214,6 +273,20 @@ def _exporters(down: ExporterDown, missing: ExporterMissing) -> list[Silence]:
             "train, silence this alert.",
         ),
     ]
+
+
+def _watchdog() -> Silence:
+    """Returns the alert that always fires, and is not a finding: its absence is the news."""
+    return Silence(
+        WATCHDOG,
+        Alert(
+            "vector(1)",
+            "Alerts of Stepscope reach Alertmanager",
+            "This alert always fires. If the service that expects it hears nothing, alerts are lost.",
+            severity="none",
+        ),
+        "Nothing. If it stops, check Prometheus and Alertmanager.",
+    )
 
 
 def _scrape_interval(scraping: Scraping, factor: float) -> Silence:
@@ -287,12 +360,14 @@ def _shared_targets() -> list[Silence]:
 
 
 def meta_group(options: Options) -> Group:
-    rules = [record(UNFINISHED, STILL_UNFINISHED), record(KNOWN, STILL_KNOWN)]
+    rules = [
+        record(UNFINISHED, STILL_UNFINISHED),
+        record(KNOWN, STILL_KNOWN),
+        record(OF_DCGM, KNOWN_TO_DCGM),
+    ]
     found = silences(options.scraping, options.settings, ENGINES[options.engine])
     if options.profile != "lean":
         found.append(_profile_differs())
-    for name, alert, recommendation, dashboard in found:
-        labels = {"rule": name, "severity": alert.severity, **alert.labels}
-        rules.append(alerting(name, alert, labels, recommendation, options, "rules.md", dashboard))
+    rules += [silence.entry(options) for silence in found]
     interval = time_span(max(2 * MINUTE, options.scraping.interval))
     return {"name": "stepscope-meta", "interval": interval, "rules": rules}

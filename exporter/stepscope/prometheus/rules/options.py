@@ -21,6 +21,7 @@ from stepscope.rules.parts.parameters import specifications
 from stepscope.rules.parts.promql import MINUTE, Scraping
 
 ALERT_PREFIX = "Stepscope"
+PUBLIC_DOCS = "https://github.com/stepscope/stepscope/blob/main/docs"
 # Labels of alerts that expressions, Alertmanager's inhibition and notifications rely on.
 OWN_LABELS = re.compile(
     "alertname|rule|severity|kind|symptom|scope|trouble|stage|standstill|limit|reason|"
@@ -35,7 +36,7 @@ class Options:
     scraping: Scraping = field(default_factory=Scraping)
     alert_prefix: str = ALERT_PREFIX
     grafana_url: str = ""  # without it, alerts have no link to a dashboard
-    docs_url: str = ""  # without it, alerts have no link to their rule's section
+    docs_url: str = PUBLIC_DOCS  # "": alerts have no link to their rule's section
     profile: str = "default"  # of the exporters' metrics: default, or lean
     speed: float = 1.0  # of a simulated node; all other times here are simulated ones
     engine: str = PROMETHEUS  # that evaluates the rules
@@ -81,7 +82,7 @@ class Options:
             words += ["--alert-prefix", self.alert_prefix]
         if self.grafana_url:
             words += ["--grafana-url", self.grafana_url]
-        if self.docs_url:
+        if self.docs_url != PUBLIC_DOCS:
             words += ["--docs-url", self.docs_url]
         if self.profile != "default":
             words += ["--profile", self.profile]
@@ -227,7 +228,7 @@ def add_options(parser: ArgumentParser) -> None:
         metavar="URL",
         help="of your Grafana with Stepscope's dashboards (default: alerts link to no dashboard)",
     )
-    add_docs_url(parser, "alerts do not link to their rule", "--runbook-url")
+    add_docs_url(parser, "the public docs", "--runbook-url", default=PUBLIC_DOCS)
     parser.add_argument(
         "--profile",
         choices=("lean", "default"),

@@ -14,7 +14,7 @@ from stepscope.rules.parts.bands import Bands, Interval
 from stepscope.rules.parts.judgement import Judgement, Tallies
 from stepscope.rules.parts.other_exporters import OtherExporters
 from stepscope.rules.parts.parameters import Parameters
-from stepscope.rules.parts.promql import Alert, PrometheusRules, Scraping
+from stepscope.rules.parts.promql import Alert, Audience, PrometheusRules, Scraping
 from stepscope.rules.parts.topics import About, Effect, Symptom
 
 P = TypeVar("P", bound=Parameters)
@@ -79,6 +79,10 @@ class Rule(ABC, Generic[P, V]):
     # Above 0 if it explains why data is late: dashboards then show its recommendation for DataStarved. If
     # several such rules fire, they show that of the highest number.
     explains_late_data: ClassVar[int] = 0
+
+    audience: ClassVar[Audience] = "owner"
+    # Whether it also judges processes that do not use Stepscope: they may be notebooks or servers.
+    any_process: ClassVar[bool] = False
 
     # The components of steps whose share of the time the rule judges: no other finding is made of them.
     judges: ClassVar[tuple[str, ...]] = ()
@@ -153,7 +157,14 @@ class Rule(ABC, Generic[P, V]):
         alertmanager.yml uses them for inhibition: a cause silences the symptom that both name, in its scope.
         """
         symptom = {"symptom": self.symptom.name, "scope": self.symptom.scope} if self.symptom else {}
-        return {"rule": self.name, "severity": alert.severity, "kind": self.kind, **symptom, **alert.labels}
+        return {
+            "rule": self.name,
+            "severity": alert.severity,
+            "audience": self.audience,
+            "kind": self.kind,
+            **symptom,
+            **alert.labels,
+        }
 
 
 class OfWholeRun(Rule[P, None]):

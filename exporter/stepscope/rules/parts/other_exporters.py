@@ -23,6 +23,8 @@ IDLE = 'mode=~"idle|iowait"'  # of a core
 SCRAPES = 40  # readings that a percentile needs
 ON_GPU = "on (cluster, instance, gpu)"
 ON_NODE = "on (cluster, instance)"
+# Names of nodes without their domain or port, and whole IP addresses: exporters differ in which they give.
+NODE = r"(\\d+[.]\\d+[.]\\d+[.]\\d+|[\\w-]+).*"
 # DCGM's bits of the reasons why clocks are low: 0x20 and 0x40 are slowdowns by heat. The name is that of the
 # version: before DCGM 4 the first, then the second.
 CLOCK_REASONS = ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS")
@@ -85,8 +87,10 @@ class OtherExporters:
 
     def measured_by_us(self, reads_cores: bool) -> str:
         """Returns the nodes that our exporter measures itself: these are judged by its samples."""
-        gpus = self.scraping.held("stepscope_gpu_up")
-        return f"({gpus} and {ON_NODE} {self.scraping.held(CORES)})" if reads_cores else f"{gpus}"
+        gpus = f"{self.scraping.held('stepscope_gpu_up')}"
+        if reads_cores:
+            gpus = f"({gpus} and {ON_NODE} {self.scraping.held(CORES)})"
+        return by_node(gpus, ["instance"])
 
     def percentile(self, quantile: float, reading: str, samples: int) -> str:
         """Returns a percentile over the time of `samples`."""
@@ -126,22 +130,34 @@ class OtherExporters:
         """Returns a value per node, by the name that uname gives it or, without that, by its address."""
         value, target = f"{over_cores} without (cpu) ({cores})", "on (cluster, job, instance)"
         named = f"{value} * {target} group_left (nodename) node_uname_info"
-        return _by_node(f"{named} or {value} unless {target} node_uname_info", ["nodename"])
+        return by_node(f"{named} or {value} unless {target} node_uname_info", ["instance", "nodename"])
 
 
 CORES = "stepscope_cpu_utilization_ratio"
 # The run of a node's GPUs, 1: our exporter knows the runs that train there, but not on which GPU each does.
-_RUNS = "max by (cluster, instance, run) (stepscope_samples_total)"
-RUNS = f"""\
+# `instance` is the short name there, as in readings of others, and `of_node` ours.
+_OURS = 'label_replace(stepscope_samples_total, "of_node", "$1", "instance", "(.+)")'
+_RUNS = f"""\
+label_replace(
+    max by (cluster, node, of_node, run) (label_replace({_OURS}, "node", "$1", "instance", "{NODE}")),
+    "instance", "$1", "node", "(.+)"
+  )"""
+_RUNS_OF_NODES = f"""\
 (
   clamp({_RUNS}, 1, 1)
     and on (cluster, instance) count by (cluster, instance) ({_RUNS}) == 1
   or
   label_replace(
-    clamp(count by (cluster, instance) ({_RUNS}) > 1, 1, 1),
+    clamp(count by (cluster, instance, of_node) ({_RUNS}) > 1, 1, 1),
     "run", "several", "", ""
   )
 )"""
+
+
+def of_runs(readings: str) -> str:
+    """Returns readings of the nodes on which our exporter knows runs, with the names that it has for both."""
+    found = f"({readings})\n* {ON_NODE} group_left (run, of_node)\n{_RUNS_OF_NODES}"
+    return f'max without (of_node) (label_replace({found}, "instance", "$1", "of_node", "(.+)"))'
 
 
 def below(reading: str, percent: float) -> str:
@@ -152,17 +168,16 @@ def _gpu(expression: str) -> str:
     """Names dcgm-exporter's GPUs as ours. A MIG device is "0:3": its GPU, and its GPU instance there."""
     joined = f'label_join({expression}, "gpu", ":", "gpu", "GPU_I_ID")'
     of_gpu = f'label_replace({joined}, "gpu", "$1", "gpu", "(.*):")'
-    return _by_node(of_gpu, ["hostname", "Hostname"], "gpu")
+    return by_node(of_gpu, ["instance", "hostname", "Hostname"], "gpu")
 
 
-def _by_node(expression: str, names: Sequence[str], *kept: str) -> str:
-    """Returns the largest value of each node, which the last of the labels `names` or the address names.
+def by_node(expression: str, names: Sequence[str], *kept: str) -> str:
+    """Returns the largest value of each node, by the short name in the last of these labels that it has.
 
     A node may have several targets, and a GPU several pods.
     """
-    named = f'label_replace({expression}, "of_node", "$1", "instance", "([^:]+)(:.*)?")'
     for label in names:
-        named = f'label_replace({named}, "of_node", "$1", "{label}", "(.+)")'
+        expression = f'label_replace({expression}, "node", "$1", "{label}", "{NODE}")'
     labels = ", ".join(("cluster", *kept))
-    by_node = f"max by ({labels}, of_node) ({named})"
-    return f'max by ({labels}, instance) (label_replace({by_node}, "instance", "$1", "of_node", "(.+)"))'
+    largest = f"max by ({labels}, node) ({expression})"
+    return f'max by ({labels}, instance) (label_replace({largest}, "instance", "$1", "node", "(.+)"))'

@@ -13,13 +13,17 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stepscope.exporter.sampling.sample_tally import BOUNDS, GRID
-from stepscope.measurements.scraped import GAP, Window
+from stepscope.measurements.scraped import GAP, STEPS, Window
 from stepscope.rules.parts.confidence import EARLY, margin
 from stepscope.rules.parts.expressions import Expression, LastValues, Record
 from stepscope.rules.parts.parameters import ShareLimits, fraction, live_minimum
 
-Severity = Literal["info", "warning", "critical"]
+# critical: data or hardware is at risk now; warning: money is lost now; info: it could be better; none:
+# no finding
+Severity = Literal["none", "info", "warning", "critical"]
+Audience = Literal["platform", "owner"]  # who can end it: those who run the nodes, or the user of the run
 
+PHASES_OF_STEPS = 'phase!~"initialization|finalization"'  # steps, and the time between them
 MINUTE = 60.0  # also the time between two scans of a report
 
 
@@ -46,6 +50,11 @@ class Scraping:
     def held(self, series: str, ago: float = 0.0, of_run: bool = True) -> LastValues:
         """Returns the last scraped values of a selector, as of `ago` seconds before."""
         return LastValues(series, self.hold, ago, of_run)
+
+    def between_steps(self) -> Expression:
+        """Returns the mean time from step to step of a node's ranks, without what is before and after."""
+        spent = self.held(f"stepscope_phase_seconds_total{{{PHASES_OF_STEPS}}}")
+        return spent.sum_without("rank", "phase") / self.held(f"{STEPS}_count").sum_without("rank", "phase")
 
     def last(self, seconds: float) -> Window:
         """Returns the window of the last `seconds`, in whole scrapes."""
@@ -98,6 +107,7 @@ def ratio(percent: float) -> str:
     return f"{percent / 100:.12g}"
 
 
+OWNER = ("user", "namespace", "pod", "scheduler_job")  # labels of run_info: whose a run is
 OF_RUN = ("cluster", "run")  # labels: on all nodes
 OF_NODE = ("cluster", "job", "instance", "run")
 OF_RANK, OF_GPU = (*OF_NODE, "rank"), (*OF_NODE, "gpu")
@@ -115,6 +125,20 @@ def looked_up(
     values = " ".join(f"$labels.{label}" for label in labels)
     query = expression.replace("{}", "{%[1]s}")
     return f"{{{{ range printf `{query}` (printf `{selector}` {values}) | query }}}}{words}{{{{ end }}}}"
+
+
+def owner_labels() -> dict[str, str]:
+    """Returns templates of labels that say whose the alert's run is, empty ones if it has none.
+
+    A label that the alert has already stays as it is: the user of a process that is no run.
+    """
+    info = "topk(1, last_over_time(stepscope_run_info{}[10m]))"
+    return {
+        label: f"{{{{ if $labels.{label} }}}}{{{{ $labels.{label} }}}}{{{{ else }}}}"
+        + looked_up(info, OF_NODE, f"{{{{ .Labels.{label} }}}}")
+        + "{{ end }}"
+        for label in OWNER
+    }
 
 
 def rank_of_run(series: str, rank: str = "rank", run: str = "run") -> str:

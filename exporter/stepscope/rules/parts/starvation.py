@@ -100,7 +100,7 @@ class Starvation(Patient[S, Portion]):
         samples = Record(self._samples, Gain(SAMPLES, window))
         share = Record(self._share, starved / samples)
         return PrometheusRules(
-            targets=scraping.held(SAMPLES),
+            targets=share,
             every=2 * MINUTE,
             records=[samples, share],
             alerts=[

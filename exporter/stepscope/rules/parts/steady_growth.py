@@ -47,21 +47,21 @@ class SteadyGrowth:
         least = f"{self.each * self.least:.12g}"
         return [
             Record(self._gain, f"{self.lows} - {self.lows} offset {span} > {least}"),
-            Record(self._total, " + ".join(self._gains)),
+            Record(self.total, " + ".join(self._gains)),
         ]
 
     @property
     def expression(self) -> str:
         """Returns the PromQL of the gain in all parts, if each has its share of it."""
-        each = f"{self.each:.12g} * {self._total}"
-        return "\n  and ".join([self._total, *(f"{gain} > {each}" for gain in self._gains)])
+        each = f"{self.each:.12g} * {self.total}"
+        return "\n  and ".join([self.total, *(f"{gain} > {each}" for gain in self._gains)])
 
     @property
     def _gain(self) -> str:
         return f"{self.lows.rpartition(':')[0]}:gain{time_span(self.part)}"
 
     @property
-    def _total(self) -> str:
+    def total(self) -> str:
         return f"{self.lows.rpartition(':')[0]}:growth{time_span(self.seconds)}"
 
     @property
@@ -70,6 +70,10 @@ class SteadyGrowth:
         offsets = [time_span(number * self.part) for number in range(1, self.parts)]
         return [self._gain, *(f"{self._gain} offset {offset}" for offset in offsets)]
 
+    def full_in(self, share: str) -> str:
+        """Returns the PromQL of the seconds until memory is full at the rate of all parts."""
+        return f"(1 - {share}) * {self.seconds:.12g} / {self.total}"
+
     def recorded(self, now: Moment) -> dict[str, Vector]:
         """Returns the values of `records`."""
         early, late = now.recorded(self.lows, ago=self.part), now.recorded(self.lows)
@@ -77,7 +81,7 @@ class SteadyGrowth:
         least = float(f"{self.each * self.least:.12g}")
         return {
             self._gain: {labels: gain for labels, gain in gains.items() if gain > least},
-            self._total: {labels: sum(steps) for labels, steps in self._of_parts(now).items()},
+            self.total: {labels: sum(steps) for labels, steps in self._of_parts(now).items()},
         }
 
     def grown(self, now: Moment) -> Vector:
@@ -112,6 +116,10 @@ class LongGrowth:
     growth: str
     increase: float
     patience: int
+
+    def warmed_up(self, warm_up: float, sample_interval: float) -> float:
+        """Returns the samples of a run after which growth of the shortest time is all after its warm-up."""
+        return 60 * warm_up / sample_interval + self.patience
 
     def windows(self, scraping: Scraping) -> list[SteadyGrowth]:
         """Returns the times, the longest last."""

@@ -16,7 +16,14 @@ from stepscope.prometheus.crosscheck.compare import Outcome, check_rules
 from stepscope.prometheus.crosscheck.expected import alert_states
 from stepscope.prometheus.crosscheck.offline.prometheus import LocalPrometheus, local_prometheus
 from stepscope.prometheus.crosscheck.replay.run import RecordedRun
-from stepscope.prometheus.crosscheck.rule_files import FileGroup, FileRule, Rendered, metrics, read_groups
+from stepscope.prometheus.crosscheck.rule_files import (
+    FileGroup,
+    FileRule,
+    Rendered,
+    metrics,
+    pace,
+    read_groups,
+)
 from stepscope.prometheus.crosscheck.scrape_times import ScrapeTimes
 from stepscope.prometheus.crosscheck.server import Grid, Milliseconds, Series, Server
 from stepscope.prometheus.crosscheck.stored import Window
@@ -53,8 +60,7 @@ def check_recording(
             ScrapeTimes(interval, unseen=0),
             restarted=None,
         )
-        intervals = {group.name: group.interval for group in checked}
-        return check_rules(server, rules.options, intervals, [window])
+        return check_rules(server, rules.options, {group.name: pace(group) for group in checked}, [window])
 
 
 def evaluate(

@@ -1,0 +1,105 @@
+"""Space of the file systems in which training processes work: that of the working directory of each rank.
+
+The exporter does not know where a run writes its checkpoints. A script that writes them to a relative path
+writes them there. A network file system may not answer for long, so a thread asks, every minute.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+from threading import Thread
+from time import monotonic
+
+from stepscope.exporter.sampling.collector import Collector, collector
+from stepscope.exporter.sampling.families import Family, LabelValues
+from stepscope.exporter.sampling.sample import Sample
+
+SECONDS = 60.0  # between two readings
+LONGEST_SECONDS = 10.0  # that file systems may take to answer
+LABELS = ("run", "mountpoint")
+ESCAPED = re.compile(r"\\(\d{3})")  # a space in a mount point is \040
+
+
+@collector
+class FileSystemsCollector(Collector):
+    """A file system that does not answer, or a process of another user, costs only its own values."""
+
+    name = "file_systems"
+    after = ("training",)
+
+    def __init__(self, procfs: Path, clock: Callable[[], float] = monotonic) -> None:
+        self._procfs, self._clock = procfs, clock
+        self._due = 0.0
+        self._thread: Thread | None = None
+        self._spaces: Mapping[LabelValues, tuple[float, float]] = {}
+        self.free = Family(
+            "stepscope_run_file_system_free_bytes",
+            "gauge",
+            "Space that the run may still use where its processes have their working directory.",
+            LABELS,
+        )
+        self.size = Family("stepscope_run_file_system_size_bytes", "gauge", "Its whole space.", LABELS)
+        self.families = (self.free, self.size)
+
+    @classmethod
+    def from_arguments(cls, arguments: Namespace) -> FileSystemsCollector:
+        return cls(Path(arguments.path_procfs))
+
+    def collect(self, sample: Sample) -> None:
+        pids = {
+            label: {process.pid for process in run.processes if process.pid is not None}
+            for label, run in sample.runs.items()
+        }
+        now = self._clock()
+        if now >= self._due and not self.is_asking():
+            self._due = now + SECONDS
+            self._thread = Thread(target=self._ask, args=(pids,), name="file systems", daemon=True)
+            self._thread.start()
+        if self.is_asking() and now - self._due + SECONDS > LONGEST_SECONDS:
+            self._spaces = {}  # no value is better than a stale one
+        spaces = {labels: space for labels, space in self._spaces.items() if pids.get(labels[0])}
+        self.free.publish({labels: free for labels, (free, _size) in spaces.items()})
+        self.size.publish({labels: size for labels, (_free, size) in spaces.items()})
+
+    def is_asking(self) -> bool:
+        """Returns whether the thread waits for a file system."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Waits until the thread has asked; for tests."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _ask(self, pids: Mapping[str, set[int]]) -> None:
+        found: dict[LabelValues, tuple[float, float]] = {}
+        for label, of_run in pids.items():
+            for pid in sorted(of_run):
+                try:
+                    folder = self._procfs / str(pid) / "cwd"
+                    mountpoint = writable_mount(self._procfs / str(pid) / "mountinfo", os.readlink(folder))
+                    if mountpoint is None or (label, mountpoint) in found:
+                        continue
+                    space = os.statvfs(folder)
+                except (OSError, IndexError):  # the process has ended, or is another user's
+                    continue
+                if space.f_blocks:
+                    size = space.f_frsize * space.f_blocks
+                    found[label, mountpoint] = (float(space.f_frsize * space.f_bavail), float(size))
+        self._spaces = found
+
+
+def writable_mount(mountinfo: Path, folder: str) -> str | None:
+    """Returns the mount point of a folder, by proc(5)'s mountinfo; None if it is read-only."""
+    above = {folder, *map(str, PurePosixPath(folder).parents)}
+    mounts: dict[str, bool] = {}
+    for line in mountinfo.read_text(errors="surrogateescape").splitlines():
+        fields = line.split(" ")
+        point = ESCAPED.sub(lambda escaped: chr(int(escaped[1], 8)), fields[4])
+        if point in above:
+            mounts[point] = "rw" in fields[5].split(",")  # the last one of a mount point hides the others
+    nearest = max(mounts, key=len, default=None)
+    return nearest if nearest is not None and mounts[nearest] else None
