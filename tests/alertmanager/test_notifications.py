@@ -229,13 +229,12 @@ def test_many_alerts_of_one_rule_make_one_message_of_bearable_length(tmp_path: P
 
 
 def test_a_message_has_the_severity_of_what_fires_whatever_has_ended(tmp_path: Path) -> None:
-    waiting = an_alert("MaxInitializationTime", stage="waiting", severity="page")
+    waiting = an_alert("MaxInitializationTime", stage="waiting", severity="critical")
     late = an_alert("MaxInitializationTime", stage="late")
     with slack(tmp_path) as (server, stub):
         server.post(waiting)
-        assert (
-            stub.next().content["attachments"][0]["title"].startswith("PAGE: StepscopeMaxInitializationTime")
-        )
+        (attachment,) = stub.next().content["attachments"]
+        assert attachment["title"].startswith("CRITICAL: StepscopeMaxInitializationTime")
         server.post(ended(waiting), late)
         (attachment,) = stub.next().content["attachments"]
         assert attachment["title"] == "WARNING: StepscopeMaxInitializationTime, run resnet on gpu-node-1"
@@ -367,7 +366,7 @@ def test_the_title_has_the_worst_severity_and_nothing_begins_with_a_comma(tmp_pa
         posted = [stub.next().content["attachments"][0] for _ in range(2)]
         assert {one["title"].partition(":")[0] for one in posted} <= {"WARNING", "CRITICAL"}
         assert all("*Where:* since" in one["text"] for one in posted)
-        server.post(*several([62], run="mixed", severity="info"), *several([58], run="mixed", node="z"))
+        server.post(*several([62], run="mixed", severity="warning"), *several([58], run="mixed", node="z"))
         (attachment,) = stub.next().content["attachments"]
         assert attachment["title"].startswith("WARNING: ")
         assert attachment["color"] == "warning"

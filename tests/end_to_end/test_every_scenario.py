@@ -88,13 +88,13 @@ def test_the_crosscheck_finds_no_disagreement(shown: Film) -> None:
     assert answer.returncode == bool(disagreeing), answer.stdout + answer.stderr
     rows = re.findall(r"(?m)^([A-Z]\w+) +simulated-(\S+) +\d+ +(\d+) ", answer.stdout)
     fired = {(scenario, rule) for rule, scenario, evaluations in rows if int(evaluations)}
-    assert fired == {(name, rule) for name in shown.scenarios for rule in all_scenarios()[name].fires}
+    assert fired == {(name, rule) for name in shown.scenarios for rule in all_scenarios()[name].alerts()}
 
 
 @pytest.mark.parametrize("scenario", all_scenarios())
 def test_every_rule_that_a_scenario_names_is_told_or_silenced(scenario: str) -> None:
     its = EXPECTED[scenario]
-    assert {each.rule for each in its.told} | its.silenced.keys() == all_scenarios()[scenario].fires
+    assert {each.rule for each in its.told} | its.silenced.keys() == all_scenarios()[scenario].alerts()
 
 
 @pytest.mark.parametrize("scenario", all_scenarios())

@@ -234,7 +234,7 @@ def labels_by_rule() -> dict[str, dict[str, str]]:
         alert["labels"]["rule"]: {
             name: value
             for name, value in alert["labels"].items()
-            if name in ("kind", "symptom", "scope", "standstill")
+            if name in ("kind", "symptom", "scope", "standstill", "audience")
         }
         for alert in alerts
     }

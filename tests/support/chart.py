@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -124,12 +124,16 @@ def operator_errors(resources: Iterable[Resource]) -> list[str]:
 
 def _routes_apart(resource: Resource) -> list[Resource]:
     """Returns the resource, and one for each route inside a route: their schema says nothing of these."""
-    route = resource["spec"].get("route", {})
-    inner = route.get("routes", [])
-    if not inner:
+    if "route" not in resource["spec"]:
         return [resource]
-    routes = [{name: value for name, value in route.items() if name != "routes"}, *inner]
+    routes = _all_routes(resource["spec"]["route"])
     return [{**resource, "spec": {**resource["spec"], "route": one}} for one in routes]
+
+
+def _all_routes(route: Resource) -> Iterator[Resource]:
+    yield {name: value for name, value in route.items() if name != "routes"}
+    for inner in route.get("routes", []):
+        yield from _all_routes(inner)
 
 
 def restricted_violations(pod: Resource) -> list[str]:

@@ -25,7 +25,7 @@ IMPLIED = {
     *("PrivateMounts", "ProtectControlGroups", "ProtectKernelTunables", "SystemCallArchitectures"),
     *("ProtectClock", "ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules"),
     *("LockPersonality", "RestrictRealtime", "RestrictSUIDSGID", "SystemCallErrorNumber"),
-    *("ExecStart", "Group", "Restart", "RestartSec", "LoadCredential", "StateDirectoryMode"),
+    *("ExecStart", "Group", "MemoryMax", "Restart", "RestartSec", "LoadCredential", "StateDirectoryMode"),
 }
 SYSTEM_CALLS_OF_NAMESPACES = {"unshare", "setns"}
 

@@ -198,4 +198,5 @@ def _print_list() -> None:
     width = max(map(len, scenarios))
     for name, scenario in scenarios.items():
         print(f"{name:{width}}  {summary(scenario)}")
-        print(f"{'':{width}}  fires: {', '.join(sorted(scenario.fires)) or 'nothing'}")
+        later = "".join(f", in reports {rule}" for rule in sorted(scenario.too_early))
+        print(f"{'':{width}}  fires: {', '.join(sorted(scenario.alerts())) or 'nothing'}{later}")

@@ -81,11 +81,13 @@ class Scenario:
     """A healthy node. `@scenario` above a subclass lists it.
 
     Its docstring describes the simulation, and explains why its rules fire. `fires` names the rules that must
-    fire within `minutes` of the run; no others may.
+    fire within `minutes` of the run; no others may. `too_early`: those of them that are only reported, as
+    their alerts are about later growth.
     """
 
     name: ClassVar[str]
     fires: ClassVar[frozenset[str]] = frozenset()
+    too_early: ClassVar[frozenset[str]] = frozenset()
     minutes: ClassVar[float] = 10
 
     ranks: int = GPUS
@@ -107,6 +109,11 @@ class Scenario:
     throttled: float = 0.0  # CPU time for which its limit stops the run, as a share of what it grants
     gpu_load: Range = (0.96, 1.0)  # while its rank computes
     celsius: float = 64.0  # of a busy GPU
+
+    @classmethod
+    def alerts(cls) -> frozenset[str]:
+        """Returns the rules that alert within `minutes`."""
+        return cls.fires - cls.too_early
 
     def at(self, elapsed: float) -> Scenario:
         """Returns the scenario in force at `elapsed` seconds: a run may be healthy at times only."""

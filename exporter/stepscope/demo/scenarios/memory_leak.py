@@ -14,13 +14,14 @@ class MemoryLeak(Scenario):
     """Each step keeps a little GPU memory, as when losses are summed without .item().
 
     GPU memory grows from 3 % by six points per minute. That is more than five points within a minute
-    (GPUMemoryIncrease), steady over the run (GPUMemoryLeak), and leads to full memory within the hour
-    (GPUMemoryNearlyFull). Nothing is slow yet. The simulated leak stops at 97 %, after 15 minutes; a real run
-    would crash.
+    (GPUMemoryIncrease), steady over the run (GPUMemoryLeak, an alert only after a run's first hour), and
+    leads to full memory within the hour (GPUMemoryNearlyFull). Nothing is slow yet. The simulated leak stops
+    at 97 %, after 15 minutes; a real run would crash.
     """
 
     name = "memory-leak"
     fires = frozenset({"GPUMemoryIncrease", "GPUMemoryLeak", "GPUMemoryNearlyFull"})
+    too_early = frozenset({"GPUMemoryLeak"})
     minutes = 15
 
     def gpu_memory(self, gpu: int, elapsed: float) -> float:

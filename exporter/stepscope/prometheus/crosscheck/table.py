@@ -30,8 +30,9 @@ def summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 def _line(found: Disagreement) -> str:
     labels = ", ".join(f'{name}="{value}"' for name, value in sorted(found.labels))
+    series = f"{found.series}{{{labels}}}" if labels else found.series
     return (
-        f"{found.rule}: {machine_time(found.time / 1000, 'milliseconds')} {found.series}{{{labels}}}: "
+        f"{found.rule}: {machine_time(found.time / 1000, 'milliseconds')} {series}: "
         f"expected {_shown(found.expected)}, Prometheus has {_shown(found.recorded)}"
     )
 
