@@ -28,6 +28,7 @@ from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from math import nan
 from pathlib import Path
 from statistics import mean
@@ -49,6 +50,7 @@ BEFORE = 1020  # seconds of past samples: longer than any rule looks back at scr
 AHEAD = 580  # seconds of future samples: Prometheus accepts up to ten minutes
 WARMING = 90  # seconds
 MEASURED = 240  # seconds: the longest interval of a group, so that each group is evaluated
+LATE = 60  # seconds more, on a busy machine
 
 
 @dataclass
@@ -234,16 +236,19 @@ def _configure(directory: Path, files: Sequence[Path]) -> None:
 
 
 def _evaluate(url: str, groups: dict[str, Group], seconds: float) -> None:
-    """Collects the evaluations of the next seconds."""
-    deadline = time.monotonic() + seconds
+    """Collects the evaluations that begin in the next seconds, or until each group has one."""
+    begin, deadline = time.time(), time.monotonic() + seconds
     noted = time.monotonic()
-    while (now := time.monotonic()) < deadline:
+    while (now := time.monotonic()) < deadline or (
+        now < deadline + LATE and not all(group.evaluations for group in groups.values())
+    ):
         if now >= noted:
-            say(f"evaluating for {deadline - now:,.0f} s more")
+            say(f"evaluating for {max(0.0, deadline - now):,.0f} s more")
             noted += 30
-        time.sleep(min(2.0, max(0.0, deadline - now)))
+        time.sleep(min(2.0, max(0.1, deadline - now)))
         for found in get(url, "rules?type=record")["groups"]:  # without alerts, of which there may be many
-            if found["evaluationTime"] > 0:
+            since = datetime.fromisoformat(found["lastEvaluation"]).timestamp()
+            if found["evaluationTime"] > 0 and since >= begin:
                 groups[found["name"]].evaluations[found["lastEvaluation"]] = found["evaluationTime"]
 
 

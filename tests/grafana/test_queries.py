@@ -17,8 +17,23 @@ SCENARIOS = sorted(all_scenarios())
 OF_ONE_RUN = ("stepscope-run", "stepscope-system", "stepscope-histograms", "stepscope-steps")
 OF_ALL = ("stepscope-cluster", "stepscope-exporter")
 
+# Panels and their queries.
+HARDWARE = {
+    "Bad GPU memory": "ABCD",
+    "GPU memory temperature": "A",
+    "PCIe links": "AB",
+    "Errors of GPU links": "AB",
+    "InfiniBand traffic": "AB",
+    "InfiniBand ports": "A",
+    "InfiniBand errors and waits": "ABC",
+}
 # What no scenario can fill, and why; its panel has other series on the demo.
 NOT_SIMULATED = {
+    **{
+        ("stepscope-system", title, letter): "the simulated node has no such counters"
+        for title, letters in HARDWARE.items()
+        for letter in letters
+    },
     (
         "stepscope-system",
         "Memory bandwidth, SM and tensor core activity",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stepscope.prometheus.rules.options import PUBLIC_DOCS
 
 from tests.support.promtool import RuleTest, Values
 
@@ -210,6 +211,7 @@ def test_an_error_names_its_xid(rules: Path, tmp_path: Path) -> None:
                 "program did not cause. XIDs so far: 79. GPUs of the run with such errors: 1 of 1.",
                 "recommendation": "Take the machine out of use and run NVIDIA's diagnostics "
                 "(dcgmi diag -r 3).",
+                "runbook_url": f"{PUBLIC_DOCS}/heuristics.md#gpuerror",
             },
         },
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stepscope.prometheus.rules.options import PUBLIC_DOCS
 
 from tests.support.promtool import RuleTest
 from tests.support.scrapes import Series, only, scraped_samples
@@ -123,6 +124,7 @@ def test_debuggers_published_run_alerts_with_its_numbers_and_words(rules: Path, 
                 f"{in_window}% of the samples of the last 15 minutes of run published (fires above 50 %).",
                 "recommendation": "If other cores are free, give the data loader more workers and let it "
                 "prefetch. If all are full, make the transform cheaper or move it to the GPU.",
+                "runbook_url": f"{PUBLIC_DOCS}/heuristics.md#cpubottleneck",
             },
         },
     )

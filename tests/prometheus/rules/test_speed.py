@@ -14,7 +14,7 @@ from stepscope.prometheus.rules.files import RULES, render
 from stepscope.prometheus.rules.options import Options
 from stepscope.prometheus.rules.speed import at_speed
 
-DURATION = r"\b(?:\d+(?:ms|[smh]))+\b"
+DURATION = r"\b(?:\d+(?:ms|[smhd]))+\b"
 
 
 def test_every_duration_of_every_rule_is_a_tenth_and_nothing_else_differs() -> None:

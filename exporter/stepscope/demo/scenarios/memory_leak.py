@@ -14,9 +14,10 @@ class MemoryLeak(Scenario):
     """Each step keeps a little GPU memory, as when losses are summed without .item().
 
     GPU memory grows from 3 % by six points per minute. That is more than five points within a minute
-    (GPUMemoryIncrease), steady over the run (GPUMemoryLeak, an alert only after a run's first hour), and
-    leads to full memory within the hour (GPUMemoryNearlyFull). Nothing is slow yet. The simulated leak stops
-    at 97 %, after 15 minutes; a real run would crash.
+    (GPUMemoryIncrease), steady over the run (GPUMemoryLeak), and leads to full memory within the hour
+    (GPUMemoryNearlyFull). Nothing is slow yet. Alerts of GPUMemoryLeak are about growth after a run's first
+    hour, so here only reports have it. The simulated leak stops at 97 %, after 15 minutes; a real run would
+    crash.
     """
 
     name = "memory-leak"
