@@ -68,7 +68,7 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
     def judge_live(self, view: Filling, sample_interval: float) -> Judgement:
         judged = self.judge(view)
         (growth, holds) = judged.conditions[0]
-        lasts = view.samples > self._growth.warmed_up(self.parameters.warm_up, sample_interval)
+        lasts = view.samples > self._growth.warmed_up(sample_interval)
         return judgement(judged.enough, (growth, holds & lasts))
 
     def finding(self, gpus: list[dict[str, Any]]) -> str:
@@ -91,7 +91,7 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rules for growth in each sixth of `patience`, or of 6 or 36 times as long."""
         parameters = self.parameters
-        warmed_up = self._growth.warmed_up(parameters.warm_up, scraping.sample_interval)
+        warmed_up = self._growth.warmed_up(scraping.sample_interval)
         return PrometheusRules(
             targets=scraping.held(MEMORY_READINGS),
             every=self._growth.every(scraping),
@@ -120,7 +120,10 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
 
     @property
     def _growth(self) -> LongGrowth:
-        return LongGrowth(SHARE, LOWEST, GROWTH, self.parameters.increase, self.parameters.patience)
+        chosen = self.parameters
+        return LongGrowth(
+            SHARE, LOWEST, GROWTH, chosen.increase, chosen.patience, chosen.warm_up, MEMORY_READINGS
+        )
 
     def details(self, run: RunMeasurements, name: str, node: MemoryOfNode) -> list[dict[str, Any]]:
         growth = node.lows.growth()

@@ -73,7 +73,7 @@ class HostMemoryLeak(Patient[HostMemoryLeakParameters, Filling]):
     def judge_live(self, view: Filling, sample_interval: float) -> Judgement:
         judged = self.judge(view)
         (growth, holds) = judged.conditions[0]
-        lasts = view.samples > self._growth.warmed_up(self.parameters.warm_up, sample_interval)
+        lasts = view.samples > self._growth.warmed_up(sample_interval)
         return judgement(
             judged.enough, (growth, holds & (lasts | (view.full_in < 60 * self.parameters.horizon)))
         )
@@ -81,7 +81,7 @@ class HostMemoryLeak(Patient[HostMemoryLeakParameters, Filling]):
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rules for growth in each sixth of `patience`, or of 6 or 36 times as long."""
         soonest = self._growth.windows(scraping)[0]
-        warmed_up = self._growth.warmed_up(self.parameters.warm_up, scraping.sample_interval)
+        warmed_up = self._growth.warmed_up(scraping.sample_interval)
         parameters, held, capacity = self.parameters, scraping.held(HELD), scraping.held(CAPACITY)
         return PrometheusRules(
             targets=held & capacity,
@@ -121,7 +121,8 @@ class HostMemoryLeak(Patient[HostMemoryLeakParameters, Filling]):
 
     @property
     def _growth(self) -> LongGrowth:
-        return LongGrowth(SHARE, LOWEST, GROWTH, self.parameters.increase, self.parameters.patience)
+        chosen = self.parameters
+        return LongGrowth(SHARE, LOWEST, GROWTH, chosen.increase, chosen.patience, chosen.warm_up, SAMPLES)
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         nodes = {name: node for name, node in run.of(self.measure).items() if node.lows.known}

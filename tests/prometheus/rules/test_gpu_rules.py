@@ -76,22 +76,24 @@ def test_memory_that_grows_for_as_long_as_one_looks_leaks_and_jumps_do_not(
     test.run(tmp_path)
 
 
-def test_a_slow_leak_is_seen_after_an_hour(rules: Path, tmp_path: Path) -> None:
+def test_a_slow_leak_is_seen_after_an_hour_more_than_caches_may_fill(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
-    test.add(memory("slow", 0.2 + 0.0004 * minutes(80)))  # 2.4 points an hour
-    test.firing("GPUMemoryLeak", 1800, 0)
-    test.firing("GPUMemoryLeak", 4740, 1)
-    test.equals("run_instance_gpu:stepscope_gpu_memory_leak:growth_ratio", 4740, 0.024)
+    test.add(memory("slow", 0.2 + 0.0004 * minutes(150)))  # 2.4 points an hour
+    for minute in (30, 80, 118):
+        test.firing("GPUMemoryLeak", 60 * minute, 0)
+    test.firing("GPUMemoryLeak", 60 * 130, 1)
+    test.equals("run_instance_gpu:stepscope_gpu_memory_leak:growth_ratio", 60 * 130, 0.024)
     test.run(tmp_path)
 
 
 def test_caches_may_grow_for_a_run_s_first_hour_and_a_leak_goes_on(rules: Path, tmp_path: Path) -> None:
-    time = minutes(80)
+    time = minutes(200)
     test = RuleTest(rules)
     test.add(memory("cache", 0.5 + 0.003 * np.minimum(time, 60)))
-    test.add(memory("leak", 0.5 + 0.003 * time))
-    test.add(memory("late", 0.2 + 0.015 * np.minimum(time, 15) + 0.005 * np.maximum(time - 15, 0)))
-    for minute in range(16, 80, 4):
+    test.add(memory("leak", 0.5 + 0.003 * np.minimum(time, 80)))
+    late = np.minimum(time, 80)
+    test.add(memory("late", 0.2 + 0.015 * np.minimum(late, 15) + 0.005 * np.maximum(late - 15, 0)))
+    for minute in range(16, 200, 4):
         test.firing("GPUMemoryLeak", 60 * minute, 0, instance="cache")
         test.firing("GPUMemoryNearlyFull", 60 * minute, 0, instance="cache", trouble="filling")
     test.firing("GPUMemoryLeak", 60 * 64, 0)  # the last ten minutes have a part of the first hour
@@ -212,6 +214,8 @@ def test_an_error_names_its_xid(rules: Path, tmp_path: Path) -> None:
                 "recommendation": "Take the machine out of use and run NVIDIA's diagnostics "
                 "(dcgmi diag -r 3).",
                 "runbook_url": f"{PUBLIC_DOCS}/heuristics.md#gpuerror",
+                "value": "1",
+                "value_order": f"{1:024.6f}",
             },
         },
     )

@@ -125,6 +125,8 @@ def test_debuggers_published_run_alerts_with_its_numbers_and_words(rules: Path, 
                 "recommendation": "If other cores are free, give the data loader more workers and let it "
                 "prefetch. If all are full, make the transform cheaper or move it to the GPU.",
                 "runbook_url": f"{PUBLIC_DOCS}/heuristics.md#cpubottleneck",
+                "value": f"{in_window}%",
+                "value_order": f"{np.mean(gpus[1200:3000] < 0.1):024.6f}",
             },
         },
     )

@@ -108,7 +108,10 @@ class LongGrowth:
     """Steady growth in the time of `patience` samples, or in 6 or 36 times as long.
 
     `share`, `lowest` and `growth` are series: the memory in use, its lowest use, and its growth in the
-    longest of these times in which it was steady. `increase` is in percent.
+    longest of these times in which it was steady. `increase` is in percent, `warm_up` in minutes.
+
+    A longer time counts only if the run's warm-up was over when it began: caches that filled then would be
+    its growth. `samples` is the series that counts the run's.
     """
 
     share: str
@@ -116,10 +119,19 @@ class LongGrowth:
     growth: str
     increase: float
     patience: int
+    warm_up: float
+    samples: str
 
-    def warmed_up(self, warm_up: float, sample_interval: float) -> float:
+    def warmed_up(self, sample_interval: float) -> float:
         """Returns the samples of a run after which growth of the shortest time is all after its warm-up."""
-        return 60 * warm_up / sample_interval + self.patience
+        return 60 * self.warm_up / sample_interval + self.patience
+
+    def _longer(self, scraping: Scraping) -> list[tuple[SteadyGrowth, float]]:
+        """Returns the times but the shortest, and the samples of a run from which on each counts."""
+        return [
+            (window, round((60 * self.warm_up + window.seconds) / scraping.sample_interval))
+            for window in self.windows(scraping)[1:]
+        ]
 
     def windows(self, scraping: Scraping) -> list[SteadyGrowth]:
         """Returns the times, the longest last."""
@@ -136,19 +148,29 @@ class LongGrowth:
         """Returns the recording rules; `share` is the memory in use."""
         windows = self.windows(scraping)
         span = time_span(scraping.reach(windows[0].part))
+        samples = scraping.held(self.samples)
+        grown = [windows[0].expression]
+        grown += [
+            f"{window.expression}\n  and {samples} > {least}" for window, least in self._longer(scraping)
+        ]
         return [
             Record(self.share, share),
             Record(self.lowest, f"min_over_time({self.share}[{span}])"),
             *(record for window in windows for record in window.records),
-            Record(self.growth, "\nor\n".join(f"({window.expression})" for window in windows[::-1])),
+            Record(self.growth, "\nor\n".join(f"({each})" for each in grown[::-1])),
         ]
 
     def recorded(self, now: Moment, scraping: Scraping) -> dict[str, Vector]:
         """Returns the values of `records` without the memory in use."""
         windows = self.windows(scraping)
-        longest: Vector = {}
-        for window in windows:  # the longest one comes last
-            longest |= window.grown(now)
+        samples = now.held(self.samples, scraping.hold)
+        longest = windows[0].grown(now)
+        for window, least in self._longer(scraping):  # the longest one comes last
+            longest |= {
+                labels: grown
+                for labels, grown in window.grown(now).items()
+                if samples.get(labels, 0.0) > least
+            }
         return {
             self.lowest: lowest(now.recorded_over(self.share, scraping.reach(windows[0].part))),
             **{name: values for window in windows for name, values in window.recorded(now).items()},
