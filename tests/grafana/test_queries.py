@@ -20,6 +20,7 @@ OF_ALL = ("stepscope-cluster", "stepscope-exporter")
 # Panels and their queries.
 HARDWARE = {
     "Bad GPU memory": "ABCD",
+    "Free disk space": "A",
     "GPU memory temperature": "A",
     "PCIe links": "AB",
     "Errors of GPU links": "AB",
