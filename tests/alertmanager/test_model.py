@@ -65,8 +65,8 @@ EVENTS = [
     # Sent again after the repeat interval.
     at(0.3, NEVER, "ThermalThrottling", "b", gpu="3"),
     # Critical; over before the next message, and back in the same group.
-    at(0.2, 2.0, "TrainingStalled", "c", severity="critical"),
-    at(8.5, NEVER, "TrainingStalled", "c", severity="critical"),
+    at(0.2, 2.0, "GPUError", "c", severity="critical"),
+    at(8.5, NEVER, "GPUError", "c", severity="critical"),
     # Over before its first message: nobody hears of it.
     at(1.0, 1.5, "Dataloader", "d", severity="info"),
     # Until a run has begun, only failures are reported.
@@ -122,7 +122,7 @@ def test_the_model_sends_what_alertmanager_sends(tmp_path: Path) -> None:
         assert told == told_by_model(config.read_text())
     assert ("GPUMemoryLeak", "e") not in told
     assert len(told["ThermalThrottling", "b"]) == 2  # it was repeated
-    assert told["TrainingStalled", "c"] == [
+    assert told["GPUError", "c"] == [
         ({"gpu-1 - -"}, set()),
         (set(), {"gpu-1 - -"}),
         ({"gpu-1 - -"}, set()),

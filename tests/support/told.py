@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from pwd import getpwuid
 from typing import Any
 
 import yaml
@@ -48,6 +50,7 @@ class Told:
             **labels_by_rule()[self.rule],
             "run": run_of(scenario),
             "instance": node_of(scenario),
+            "user": getpwuid(os.getuid()).pw_name,  # who simulates it
             "job": "stepscope",
             **self.labels,
         }
