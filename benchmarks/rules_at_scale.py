@@ -246,7 +246,7 @@ def _evaluate(url: str, groups: dict[str, Group], seconds: float) -> None:
             say(f"evaluating for {max(0.0, deadline - now):,.0f} s more")
             noted += 30
         time.sleep(min(2.0, max(0.1, deadline - now)))
-        for found in get(url, "rules?type=record")["groups"]:  # without alerts, of which there may be many
+        for found in get(url, "rules?exclude_alerts=true")["groups"]:  # there may be many
             since = datetime.fromisoformat(found["lastEvaluation"]).timestamp()
             if found["evaluationTime"] > 0 and since >= begin:
                 groups[found["name"]].evaluations[found["lastEvaluation"]] = found["evaluationTime"]

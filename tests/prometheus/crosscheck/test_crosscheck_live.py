@@ -97,9 +97,9 @@ def test_one_threshold_changed_by_hand_is_a_disagreement_that_names_the_rule(
         "TrainingStalled",
     }
     assert re.search(
-        r'(?m)^CPUBottleneck: \S+Z ALERTS\{instance="127\.0\.0\.1", job="stepscope", kind="cause", '
-        r'rule="CPUBottleneck", run="simulated-cpu-bottleneck", scope="node", severity="warning", '
-        r'symptom="idle GPUs"\}: '
+        r'(?m)^CPUBottleneck: \S+Z ALERTS\{audience="owner", instance="127\.0\.0\.1", job="stepscope", '
+        r'kind="cause", rule="CPUBottleneck", run="simulated-cpu-bottleneck", scope="node", '
+        r'severity="warning", symptom="idle GPUs"\}: '
         r"expected firing, Prometheus has nothing$",
         answer.stdout,
     )
