@@ -11,7 +11,7 @@ from stepscope.common.errors import UserError
 from stepscope.prometheus.crosscheck.compare import Outcome, check_rules
 from stepscope.prometheus.crosscheck.offline.check import check_recording
 from stepscope.prometheus.crosscheck.replay.run import RecordedRun
-from stepscope.prometheus.crosscheck.rule_files import CHECK, rendered
+from stepscope.prometheus.crosscheck.rule_files import CHECK, rendered, rules_of
 from stepscope.prometheus.crosscheck.scrape_times import scrape_times
 from stepscope.prometheus.crosscheck.server import Milliseconds, Server
 from stepscope.prometheus.crosscheck.stored import Window
@@ -149,7 +149,7 @@ def _check_server(server: Server, options: Options, arguments: Namespace) -> lis
         Window(run, start, end, scrape_times(server, run, start, end), server.started(), options.speed)
         for run in runs
     ]
-    return check_rules(server, options, loaded, windows)
+    return check_rules(server, options, rules_of(options), loaded, windows)
 
 
 def _time(server: Server, arguments: Namespace) -> tuple[Milliseconds, Milliseconds]:

@@ -53,10 +53,8 @@ MISSING = "run_instance:stepscope_ranks_missing:count"
 IN_COLLECTIVE = f'component="{COMMUNICATION}"'
 IS_STOPPED = f'state="{STOPPED}"'
 KNOWN = f'component=~"{"|".join(KNOWN_PLACES)}"'
-SAID_AFTER, SAID_STEPS = (
-    15.0,
-    5.0,
-)  # seconds, and usual times of a step: a wait that lasts is said, and no hang
+# Seconds, and usual times of a step, that a wait lasts when it is reported, long before it is a hang.
+SAID_AFTER, SAID_STEPS = 15.0, 5.0
 NOW = " Now: "  # before it, in the finding
 STANDSTILLS_CAUSE = {"standstill": "cause"}  # silences TrainingStalled
 

@@ -99,7 +99,7 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
             alerts=[
                 Alert(
                     f"{GROWTH} > {ratio(parameters.increase)}\n"
-                    f"  and {scraping.held(MEMORY_READINGS)} > {max(parameters.patience, warmed_up):.12g}",
+                    f"  and {scraping.held(MEMORY_READINGS)} > {warmed_up:.12g}",
                     summary=f"The memory of {WHERE} fills up steadily",
                     description=f"In run {{{{ $labels.run }}}}, the used memory of {WHERE} has grown "
                     "steadily, by {{ $value | humanizePercentage }} of its total memory so far "

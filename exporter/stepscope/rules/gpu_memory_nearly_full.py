@@ -15,7 +15,7 @@ from stepscope.common.words import duration, exact_percent, others, others_of
 from stepscope.measurements import memory_growth
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.memory_growth import Filling, MemoryOfNode
-from stepscope.measurements.scraped import MEMORY_READINGS, Moment, Scraped, both, column, divided, lowest
+from stepscope.measurements.scraped import MEMORY_READINGS, Moment, Scraped, column, lowest
 from stepscope.measurements.usage import USAGE
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.expressions import Record, time_span
@@ -123,7 +123,7 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
                 Record(SHARE, share_in_use(scraping)),
                 Record(LOWEST, f"min_over_time({SHARE}[{time_span(self._reach(scraping))}])"),
                 *growth.records,
-                Record(FULL_IN, f"(1 - {SHARE}) * {growth.seconds:.12g} / ({growth.expression})"),
+                Record(FULL_IN, growth.full_in(SHARE, f"({growth.expression})")),
             ],
             alerts=[
                 Alert(
@@ -180,9 +180,7 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
         records = {
             LOWEST: lowest(now.recorded_over(SHARE, self._reach(scraping))),
             **growth.recorded(now),
-            FULL_IN: both(
-                share, growth.grown(now), lambda used, grew: divided((1 - used) * growth.seconds, grew)
-            ),
+            FULL_IN: growth.recorded_full_in(share, growth.grown(now)),
         }
         labels = list({**share, **full_in})
         view = Filling(

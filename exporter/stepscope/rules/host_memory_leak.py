@@ -15,7 +15,7 @@ import numpy as np
 from stepscope.common.words import duration, percent
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.memory_growth import HOST_MEMORY_GROWTH, Filling
-from stepscope.measurements.scraped import SAMPLES, Moment, Scraped, both, column
+from stepscope.measurements.scraped import SAMPLES, Moment, Scraped, column
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.base import Verdict, status_of
 from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
@@ -92,7 +92,7 @@ class HostMemoryLeak(Patient[HostMemoryLeakParameters, Filling]):
                     f"{GROWTH} > {ratio(parameters.increase)}\n"
                     f"  and {scraping.held(SAMPLES)} > {parameters.patience}\n"
                     f"  and ({scraping.held(SAMPLES)} > {warmed_up:.12g}\n"
-                    f"    or {soonest.full_in(SHARE)} < {60 * parameters.horizon:.12g})",
+                    f"    or {soonest.full_in(SHARE, soonest.total)} < {60 * parameters.horizon:.12g})",
                     summary="The memory of run {{ $labels.run }} on {{ $labels.instance }} grows steadily",
                     description="On {{ $labels.instance }}, the memory that run {{ $labels.run }} holds has "
                     "grown steadily, by {{ $value | humanizePercentage }} of what it may use "
@@ -109,8 +109,7 @@ class HostMemoryLeak(Patient[HostMemoryLeakParameters, Filling]):
         samples = column(now.held(SAMPLES, scraping.hold), labels)
         records = self._growth.recorded(now, scraping)
         soonest = self._growth.windows(scraping)[0]
-        shares, grown = now.recorded(SHARE), records[soonest.total]
-        full_in = both(shares, grown, lambda used, grew: (1 - used) * soonest.seconds / grew)
+        full_in = soonest.recorded_full_in(now.recorded(SHARE), records[soonest.total])
         view = Filling(
             samples,
             np.ones(len(labels), bool),

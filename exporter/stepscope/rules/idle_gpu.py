@@ -68,14 +68,21 @@ class IdleGPU(Tallied[IdleGPUParameters, Held, HeldGpu]):
     unseen = "No GPU's processes and utilisation were read together."
     measure = HELD_IDLE
 
+    @property
+    def _minutes(self) -> tuple[float, float]:
+        """Returns the times after which a GPU is idle, and is wasted even by a process that is no run."""
+        threshold = self.parameters.threshold
+        return threshold, max(threshold, self.parameters.other)
+
     def judge(self, view: Held) -> Judgement:
-        hours, longer = view.hours, max(self.parameters.threshold, self.parameters.other) / 60
-        is_idle, wasted = hours > self.parameters.threshold / 60, view.of_run | (hours > longer)
+        minutes, other = self._minutes
+        hours = view.hours
+        is_idle, wasted = hours > minutes / 60, view.of_run | (hours > other / 60)
         return judgement(view.readings > 0, (hours, is_idle & wasted), (hours, is_idle & ~wasted))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rule for every GPU of a node, also those that no run uses."""
-        minutes, other = self.parameters.threshold, max(self.parameters.threshold, self.parameters.other)
+        minutes, other = self._minutes
         of_runs, of_others = (f"{scraping.held(selector)} / 3600" for selector in (OF_RUNS, OF_OTHERS))
         idle = partial(
             Alert,

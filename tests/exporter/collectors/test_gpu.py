@@ -25,18 +25,6 @@ NOT_SUPPORTED = 3
 
 
 @pytest.fixture
-def nvml(tmp_path: Path) -> FakeNvml:
-    return FakeNvml(tmp_path / "nvml", gpus=2)
-
-
-@pytest.fixture
-def ticks(nvml: FakeNvml) -> Iterator[GpuTicks]:
-    ticks = GpuTicks(nvml.library)
-    yield ticks
-    ticks.collector.close()
-
-
-@pytest.fixture
 def old_nvml(tmp_path: Path) -> FakeNvml:
     return FakeNvml(tmp_path / "old", gpus=1, old_driver=True)
 

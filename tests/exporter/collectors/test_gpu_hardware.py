@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from stepscope.exporter.nvidia import health
 
@@ -14,18 +11,6 @@ from tests.support.gpu_ticks import GpuTicks
 NOT_SUPPORTED = 3
 REMAPPING_PENDING, REPLAYS = 144, 94
 HARDWARE = {family.name.removeprefix("stepscope_gpu_") for family in health.families()}
-
-
-@pytest.fixture
-def nvml(tmp_path: Path) -> FakeNvml:
-    return FakeNvml(tmp_path / "nvml", gpus=2)
-
-
-@pytest.fixture
-def ticks(nvml: FakeNvml) -> Iterator[GpuTicks]:
-    ticks = GpuTicks(nvml.library)
-    yield ticks
-    ticks.collector.close()
 
 
 def test_every_value_of_a_gpu_with_worn_memory_and_bad_links(nvml: FakeNvml, ticks: GpuTicks) -> None:

@@ -180,17 +180,19 @@ def _host() -> list[Panel]:
     ]
 
 
+def _temperature(title: str, description: str, of: str) -> Panel:
+    degrees = lines(f"stepscope_{of}_celsius{{{OF_NODE_GPU}}}", GPU)
+    return _of_gpus(title, description, degrees, unit="celsius", lowest=20, at_least=90)
+
+
 def _more_of_gpus() -> list[Panel]:
     return [
         section("Temperature, clocks, activity and errors of GPUs", collapsed=True),
-        _of_gpus(
+        _temperature(
             "GPU temperature",
             """Compare the GPUs of a node and the nodes of a rack: a hotter one has worse cooling. Clocks are
             reduced above about 85 to 90 degrees, see "Throttling".""",
-            lines(f"stepscope_gpu_temperature_celsius{{{OF_NODE_GPU}}}", GPU),
-            unit="celsius",
-            lowest=20,
-            at_least=90,
+            "gpu_temperature",
         ),
         _of_gpus(
             "GPU clocks",
@@ -272,13 +274,10 @@ def _hardware() -> list[Panel]:
                 }.items()
             ),
         ),
-        _of_gpus(
+        _temperature(
             "GPU memory temperature",
             """It is often higher than that of the chip. Above its limit, clocks are reduced.""",
-            lines(f"stepscope_gpu_memory_temperature_celsius{{{OF_NODE_GPU}}}", GPU),
-            unit="celsius",
-            lowest=20,
-            at_least=90,
+            "gpu_memory_temperature",
         ),
         _of_gpus(
             "PCIe links",

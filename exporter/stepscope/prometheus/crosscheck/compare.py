@@ -11,10 +11,9 @@ from typing import Any
 from stepscope.measurements.scraped import Labels, without
 from stepscope.prometheus.crosscheck.expected import Expected, alert_states, expected
 from stepscope.prometheus.crosscheck.readings import Readings
-from stepscope.prometheus.crosscheck.rule_files import pace, read_groups
+from stepscope.prometheus.crosscheck.rule_files import FileGroup, pace
 from stepscope.prometheus.crosscheck.server import Grid, Milliseconds, Pace, Server
 from stepscope.prometheus.crosscheck.stored import Stored, Window
-from stepscope.prometheus.rules.files import RULES, render
 from stepscope.prometheus.rules.groups import STATUS
 from stepscope.prometheus.rules.options import Options
 from stepscope.prometheus.rules.profiles import alerting_rules
@@ -55,10 +54,17 @@ class Outcome:
 
 
 def check_rules(
-    server: Server, options: Options, loaded: Mapping[str, Pace], windows: Sequence[Window]
+    server: Server,
+    options: Options,
+    intended: Sequence[FileGroup],
+    loaded: Mapping[str, Pace],
+    windows: Sequence[Window],
 ) -> list[Outcome]:
-    """Checks every rule for every run; `loaded` is by group. Raises UserError if Prometheus fails."""
-    meant = {group.name: pace(group) for group in read_groups(render(options)[RULES], RULES)}
+    """Checks every rule for every run. Raises UserError if Prometheus fails.
+
+    `intended`: the groups that the options give; `loaded`: how the server evaluates groups, by their names.
+    """
+    meant = {group.name: pace(group) for group in intended}
     rules = alerting_rules(options)
     outcomes: list[Outcome] = []
     with shown("rules checked", len(rules) * len(windows)) as progress:

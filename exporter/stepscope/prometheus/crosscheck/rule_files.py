@@ -62,6 +62,11 @@ def read_groups(text: str, place: str) -> list[FileGroup]:
         ) from None
 
 
+def rules_of(options: Options) -> list[FileGroup]:
+    """Returns the groups of rules that the options give."""
+    return read_groups(render(options)[RULES], RULES)
+
+
 def pace(group: FileGroup) -> Pace:
     """Returns how often a group of a file must be evaluated, and how long its alerts wait and stay."""
     alerts = [(rule.pending, rule.keep_firing) for rule in group.rules if rule.is_alert]

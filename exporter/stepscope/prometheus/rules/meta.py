@@ -197,7 +197,8 @@ def _failed_runs(failed: RunFailed) -> list[Silence]:
             ),
             "Read the end of the run's own log: it has the message of an exception. After `out of memory`, "
             "compare the memory of the run with its limit.",
-            *(DASHBOARD, "owner"),
+            DASHBOARD,
+            audience="owner",
             of_run=True,
         ),
         *(

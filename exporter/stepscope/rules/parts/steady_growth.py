@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.measurements.scraped import Labels, Moment, Vector, both, lowest
+from stepscope.measurements.scraped import Labels, Moment, Vector, both, divided, lowest
 from stepscope.rules.parts.expressions import Expression, Record, time_span
 from stepscope.rules.parts.promql import MINUTE, Scraping
 
@@ -70,9 +70,13 @@ class SteadyGrowth:
         offsets = [time_span(number * self.part) for number in range(1, self.parts)]
         return [self._gain, *(f"{self._gain} offset {offset}" for offset in offsets)]
 
-    def full_in(self, share: str) -> str:
-        """Returns the PromQL of the seconds until memory is full at the rate of all parts."""
-        return f"(1 - {share}) * {self.seconds:.12g} / {self.total}"
+    def full_in(self, share: str, growth: str) -> str:
+        """Returns the PromQL of the seconds until memory is full, if it goes on to grow as in all parts."""
+        return f"(1 - {share}) * {self.seconds:.12g} / {growth}"
+
+    def recorded_full_in(self, shares: Vector, growth: Vector) -> Vector:
+        """Returns the values of `full_in`."""
+        return both(shares, growth, lambda used, grew: divided((1 - used) * self.seconds, grew))
 
     def recorded(self, now: Moment) -> dict[str, Vector]:
         """Returns the values of `records`."""
@@ -123,7 +127,10 @@ class LongGrowth:
     samples: str
 
     def warmed_up(self, sample_interval: float) -> float:
-        """Returns the samples of a run after which growth of the shortest time is all after its warm-up."""
+        """Returns the samples of a run after which growth of the shortest time is all after its warm-up.
+
+        That is never less than `patience`.
+        """
         return 60 * self.warm_up / sample_interval + self.patience
 
     def _longer(self, scraping: Scraping) -> list[tuple[SteadyGrowth, float]]:

@@ -23,11 +23,11 @@ from stepscope.prometheus.crosscheck.rule_files import (
     metrics,
     pace,
     read_groups,
+    rules_of,
 )
 from stepscope.prometheus.crosscheck.scrape_times import ScrapeTimes
 from stepscope.prometheus.crosscheck.server import Grid, Milliseconds, Series, Server
 from stepscope.prometheus.crosscheck.stored import Window
-from stepscope.prometheus.rules.files import RULES, render
 from stepscope.report.terminal import shown
 from stepscope.rules import all_rules
 
@@ -44,7 +44,7 @@ def check_recording(
     """
     groups = [group for place, text in rules.texts.items() for group in read_groups(text, place)]
     checked = [group for group in groups if group.name.removeprefix("stepscope-") in all_rules()]
-    intended = read_groups(render(rules.options)[RULES], RULES)
+    intended = rules_of(rules.options)
     interval = round(1000 * rules.options.scraping.interval)
     begin = round(1000 * run.start)
     moments = range(begin, round(1000 * run.end) + 1, interval)
@@ -60,7 +60,8 @@ def check_recording(
             ScrapeTimes(interval, unseen=0),
             restarted=None,
         )
-        return check_rules(server, rules.options, {group.name: pace(group) for group in checked}, [window])
+        paces = {group.name: pace(group) for group in checked}
+        return check_rules(server, rules.options, intended, paces, [window])
 
 
 def evaluate(
