@@ -13,10 +13,8 @@ import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
 
 import psutil
@@ -47,6 +45,7 @@ LIFE = 100  # ticks from the first run's start to the end of all
 RETENTION = 60.0  # seconds, 120 ticks: what ends in a period is forgotten within it
 PATIENCE = 60.0
 BLOCKS = 100  # Python's own caches vary by less
+BLOCKS_OF_USE = 3  # what _Use itself takes: a tuple and two large numbers
 KIBIBYTES = 4096
 
 
@@ -78,12 +77,11 @@ def _soak(attempt: Attempt) -> str:
             uses.append(_Use.now())
     node.exporter.close()
     first, last = uses[warm // PERIOD - 1], uses[-1]
-    # What is not given back grows in each period. A cache of Python's grows once.
-    blocks = [after.blocks - before.blocks for before, after in pairwise(uses[warm // PERIOD - 1 :])]
+    of_uses = (len(uses) - warm // PERIOD) * BLOCKS_OF_USE
     for what, grown, allowed in (
         ("descriptors", last.descriptors - first.descriptors, 0),
         ("threads", last.threads - first.threads, 0),
-        ("blocks of memory in Python", median(blocks) * len(blocks), BLOCKS),
+        ("blocks of memory in Python", last.blocks - first.blocks - of_uses, BLOCKS),
         ("KiB of memory", last.kibibytes - first.kibibytes, KIBIBYTES),
     ):
         assert grown <= allowed, f"{grown} more {what} after {attempt.count:,} ticks"
@@ -104,6 +102,7 @@ class _Use(NamedTuple):
 
     @classmethod
     def now(cls) -> _Use:
+        sys._clear_type_cache()  # it keeps names alive, more with each file that is opened
         gc.collect()
         return cls(
             len(os.listdir("/proc/self/fd")),

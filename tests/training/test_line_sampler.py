@@ -366,6 +366,22 @@ os.execv(sys.executable, [sys.executable, "second.py"])
     }
 
 
+def test_what_a_script_does_after_its_run_ended_belongs_to_the_run(tmp_path: Path, ledgers: Path) -> None:
+    script = f"""
+import stepscope
+def report():
+    spin(1000)
+stepscope.start(run="ended")
+until({LONG_ENOUGH}, lambda: spin(1000))
+stepscope.finish()
+until({LONG_ENOUGH}, report)
+"""
+    (file,) = sampled(tmp_path, ledgers, script)
+    assert (file.run.partition("-")[0], file.thread.role) == ("ended", "training")
+    phases = {line.phase for line in file.counts.lines if line.caller.endswith("report")}
+    assert phases == {"finalization"}
+
+
 def test_the_switch_interval_of_the_program_is_kept(tmp_path: Path, ledgers: Path) -> None:
     script = f"""
 import sys

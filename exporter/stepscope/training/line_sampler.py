@@ -198,11 +198,10 @@ class LineSampler:
         """Returns 16 x phase + component of now."""
         session = sys.modules.get("stepscope.training.session")
         ledger = session.session.ledger if session is not None else None
-        if ledger is not self._ledger:
-            self._ledger, self._counters = ledger, None
-            if ledger is not None:
-                counters = memoryview(ledger.memory)[ledger_layout.COUNTERS_AT : ledger_layout.WORKERS_AT]
-                self._counters = counters.cast("d")
+        if ledger is not None and ledger is not self._ledger:  # what follows a run's end belongs to it
+            self._ledger = ledger
+            counters = memoryview(ledger.memory)[ledger_layout.COUNTERS_AT : ledger_layout.WORKERS_AT]
+            self._counters = counters.cast("d")
         return 0 if self._counters is None else code_of(self._counters)
 
     def _identify(self, table: LineTable) -> None:
