@@ -12,6 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import numpy as np
+
 from stepscope.common.status import Status
 from stepscope.common.words import number, percent
 from stepscope.measurements.measure import Measure, RunMeasurements
@@ -25,6 +27,7 @@ from stepscope.measurements.scraped import (
     column,
     highest,
     lowest,
+    without,
 )
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.base import Rule, Verdict, status_of
@@ -44,6 +47,7 @@ from stepscope.rules.parts.promql import (
     ratio,
 )
 from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.starting import is_starting
 from stepscope.rules.parts.topics import Effect
 
 MEAN = "run_instance_gpu:stepscope_gpu_memory:mean"
@@ -131,7 +135,8 @@ class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, Rises]):
             alerts=[
                 Alert(
                     f"{RISE} > {ratio(parameters.increase)}\n"
-                    f"  and {scraping.held(MEMORY_READINGS, before)} > {parameters.patience}",
+                    f"  and {scraping.held(MEMORY_READINGS, before)} > {parameters.patience}\n"
+                    f"  unless ignoring (gpu) ({is_starting(scraping, before + MINUTE)})",
                     summary=f"{WHERE} suddenly uses much more memory",
                     description=f"In run {{{{ $labels.run }}}}, the used memory of {WHERE} rose by "
                     "{{ $value | humanizePercentage }} of its total memory within "
@@ -182,7 +187,9 @@ class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, Rises]):
         highs = highest(now.recorded_over(MEAN, baseline, before))
         rise = both(lows, highs, lambda low, high: _rounded(low - high))
         earlier, labels = now.held(MEMORY_READINGS, scraping.hold, ago=before), list(rise)
-        view = Rises(column(earlier, labels) > self.parameters.patience, column(rise, labels))
+        starting = is_starting(scraping, before + MINUTE).value(now)
+        goes_on = np.array([without(gpu, "gpu") not in starting for gpu in labels], bool)
+        view = Rises(goes_on & (column(earlier, labels) > self.parameters.patience), column(rise, labels))
         return Scraped(labels, view, {RISE: rise})
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:

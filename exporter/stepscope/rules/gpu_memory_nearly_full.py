@@ -49,9 +49,8 @@ class GPUMemoryNearlyFullParameters(Parameters):
     threshold: Annotated[Percent, "the rule fires when more of a GPU's memory than this is in use"] = 95
     horizon: Annotated[Minutes, "it also fires when the memory is full before that at the current rate"] = 60
     patience: Annotated[Samples, "decisions begin after this many samples"] = 120
-    warm_up: Annotated[
-        Minutes, "alerts are about growth that continues after this time of a run, or fills the memory in it"
-    ] = 60
+    warm_up: Annotated[Minutes, "alerts are about growth that continues after this time of a run"] = 60
+    urgent: Annotated[Minutes, "or that fills the memory within this time: a cache may stop before"] = 15
 
 
 @rule
@@ -86,8 +85,8 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
     def judge_live(self, view: Filling, sample_interval: float) -> Judgement:
         judged = self.judge(view)
         full, (full_in, soon) = judged.conditions
-        age, warm_up = view.samples * sample_interval, 60 * self.parameters.warm_up
-        lasts = (age > warm_up) | (age + view.full_in < warm_up)
+        lasts = view.samples > self._warmed_up(sample_interval)
+        lasts |= view.full_in < 60 * self.parameters.urgent
         return judgement(judged.enough, (full.value, full.holds), (full_in, soon & lasts))
 
     def finding(self, gpus: list[dict[str, Any]]) -> str:
@@ -114,8 +113,7 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
         """Returns the rules; one reading per scrape is enough, because memory use changes slowly."""
         parameters = self.parameters
         growth = self._growth(scraping)
-        age = f"{scraping.held(MEMORY_READINGS)} * {scraping.sample_interval:.12g}"
-        warm_up = f"{60 * parameters.warm_up:.12g}"
+        warmed_up = self._warmed_up(scraping.sample_interval)
         return PrometheusRules(
             targets=scraping.held(MEMORY_READINGS),
             every=dividing(growth.part, 2 * MINUTE),
@@ -141,7 +139,8 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
                     f"{FULL_IN} < {60 * parameters.horizon:.12g} "
                     f"unless {SHARE} > {ratio(parameters.threshold)}\n"
                     f"  and {scraping.held(MEMORY_READINGS)} > {parameters.patience}\n"
-                    f"  and ({age} > {warm_up} or {age} + {FULL_IN} < {warm_up})",
+                    f"  and ({scraping.held(MEMORY_READINGS)} > {warmed_up:.12g} "
+                    f"or {FULL_IN} < {60 * parameters.urgent:.12g})",
                     summary=f"The memory of {WHERE} will be full soon",
                     description=f"In run {{{{ $labels.run }}}}, the memory of {WHERE} will be full in "
                     "{{ $value | humanizeDuration }} at the current rate "
@@ -202,6 +201,10 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
             else 1.0
         )
         return SteadyGrowth(LOWEST, QUARTERS, quarter, least)
+
+    def _warmed_up(self, sample_interval: float) -> float:
+        """Returns the samples of a run after which a forecast looks at what grew after the warm-up."""
+        return 60 * self.parameters.warm_up / sample_interval + memory_growth.FORECAST_ROWS
 
     def _reach(self, scraping: Scraping) -> float:
         return self._growth(scraping).part + max(MINUTE, scraping.interval) / 2

@@ -59,7 +59,7 @@ class HostMemoryLeak(Patient[HostMemoryLeakParameters, Filling]):
         "memory looks the same until its first epoch ends."
     )
     topic = "host memory"
-    bands = Bands("node", [Worst("growth by {} of the memory")])
+    bands = Bands("node", [Worst("growth by {} of the memory")] * 2)
     view = ""
     effect = Effect.RISK
     unseen = "The memory of the run's processes was not read."
@@ -68,38 +68,54 @@ class HostMemoryLeak(Patient[HostMemoryLeakParameters, Filling]):
 
     def judge(self, view: Filling) -> Judgement:
         enough = view.read & (view.samples > self.parameters.patience)
-        return judgement(enough, (view.growth, view.growth > fraction(self.parameters.increase)))
+        grows = view.growth > fraction(self.parameters.increase)
+        return judgement(enough, (view.growth, grows), (view.growth, np.zeros_like(grows)))
 
     def judge_live(self, view: Filling, sample_interval: float) -> Judgement:
         judged = self.judge(view)
-        (growth, holds) = judged.conditions[0]
-        lasts = view.samples > self._growth.warmed_up(sample_interval)
-        return judgement(
-            judged.enough, (growth, holds & (lasts | (view.full_in < 60 * self.parameters.horizon)))
-        )
+        growth, grows = judged.conditions[0]
+        leaks = view.samples > self._growth.warmed_up(sample_interval)
+        leaks |= view.full_in < 60 * self.parameters.horizon
+        return judgement(judged.enough, (growth, grows & leaks), (growth, grows & ~leaks))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rules for growth in each sixth of `patience`, or of 6 or 36 times as long."""
         soonest = self._growth.windows(scraping)[0]
         warmed_up = self._growth.warmed_up(scraping.sample_interval)
         parameters, held, capacity = self.parameters, scraping.held(HELD), scraping.held(CAPACITY)
+        samples = scraping.held(SAMPLES)
+        grows = f"{GROWTH} > {ratio(parameters.increase)}\n  and {samples} > {parameters.patience}\n"
+        leaks = (
+            f"({samples} > {warmed_up:.12g}\n"
+            f"    or {soonest.full_in(SHARE, soonest.total)} < {60 * parameters.horizon:.12g})"
+        )
+        grown = (
+            "On {{ $labels.instance }}, the memory that run {{ $labels.run }} holds has grown steadily, by "
+            "{{ $value | humanizePercentage }} of what it may use "
+            f"(fires above {parameters.increase:g} %)."
+        )
+        now = looked_up(f"{SHARE}{{}}", OF_NODE, " Now it holds {{ .Value | humanizePercentage }}.")
         return PrometheusRules(
             targets=held & capacity,
             every=self._growth.every(scraping),
             records=self._growth.records(held / (capacity > 0), scraping),
             alerts=[
                 Alert(
-                    f"{GROWTH} > {ratio(parameters.increase)}\n"
-                    f"  and {scraping.held(SAMPLES)} > {parameters.patience}\n"
-                    f"  and ({scraping.held(SAMPLES)} > {warmed_up:.12g}\n"
-                    f"    or {soonest.full_in(SHARE, soonest.total)} < {60 * parameters.horizon:.12g})",
+                    f"{grows}  and {leaks}",
                     summary="The memory of run {{ $labels.run }} on {{ $labels.instance }} grows steadily",
-                    description="On {{ $labels.instance }}, the memory that run {{ $labels.run }} holds has "
-                    "grown steadily, by {{ $value | humanizePercentage }} of what it may use "
-                    f"(fires above {parameters.increase:g} %)."
-                    + looked_up(f"{SHARE}{{}}", OF_NODE, " Now it holds {{ .Value | humanizePercentage }}."),
+                    description=grown + now,
                     keep_firing=600,
-                )
+                    labels={"trouble": "leak"},
+                ),
+                Alert(
+                    f"{grows}  unless {leaks}",
+                    summary="The memory of run {{ $labels.run }} on {{ $labels.instance }} grows: "
+                    "a cache, or a leak",
+                    description=f"{grown} It may be a cache that fills, or a leak.{now}",
+                    severity="info",
+                    keep_firing=600,
+                    labels={"trouble": "cache or leak"},
+                ),
             ],
         )
 

@@ -24,11 +24,10 @@ from stepscope.rules.parts.parameters import Minutes, Parameters
 from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Scraping
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.remedies import no_steps
+from stepscope.rules.parts.starting import AGE, FIRST_STEP, START
 from stepscope.runs.model import RunFacts, ranks_of
 
-START, END = "stepscope_run_start_time_seconds", "stepscope_run_end_time_seconds"
-FIRST_STEP = "stepscope_run_first_step_time_seconds"
-AGE = "stepscope_run_age_seconds"  # on the exporter's own clock
+END = "stepscope_run_end_time_seconds"
 SAID = 13 * MINUTE  # after a late first step, while alerts name it; so they end within 15 minutes
 INITIALIZATION = "run_instance:stepscope_initialization:seconds"
 

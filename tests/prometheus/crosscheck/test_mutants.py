@@ -90,7 +90,8 @@ UNSEEN = {
     "Dataloader": r"min without|> 43|workers:(sum [*]|min /) \(\(|cores\[\w+\]\) > ",
     # One kind of error per GPU in 5 minutes; a difference of two selectors has the kinds that both select.
     "GPUError": r'min without|"another"\}\[\w+\]( offset|\) - )',
-    "GPUMemoryIncrease": r"rise > 0\.15 ",  # it rises at once by far more
+    # It rises at once by far more, and long after a short start.
+    "GPUMemoryIncrease": r"rise > 0\.15 |age_seconds\S+ > 1200|\+ \(\S+first_step|< 24003",
     "GPUMemoryLeak": r"36m|1h12m|1h48m|> 0.06 ",  # longer than the recording; it leaks a lot or not at all
     # It grows alike in every quarter; it is full soon or never.
     "GPUMemoryNearlyFull": r"\(\S+ \+ \S+ offset 6m|offset 6m > [^>]+ and \S+ offset 4m|> 0.0025|< 72003"

@@ -108,7 +108,8 @@ def test_memory_that_is_nearly_full_or_will_be_alerts(rules: Path, tmp_path: Pat
     cases = {
         "full": (np.full(len(time), 0.951), "full", 1),
         "at": (np.full(len(time), 0.95), "full", 0),
-        "filling": (0.2 + 0.02 * time, "filling", 1),  # full in less than half an hour
+        "filling": (0.2 + 0.035 * time, "filling", 1),  # full in 13 minutes
+        "cache": (0.2 + 0.02 * time, "filling", 0),  # in half an hour, and the run has just begun
         "filling-slowly": (0.2 + 0.002 * time, "filling", 0),
         "jump": (np.where(time < 9, 0.2, 0.6), "filling", 0),
     }
@@ -122,7 +123,7 @@ def test_memory_that_is_nearly_full_or_will_be_alerts(rules: Path, tmp_path: Pat
     test.equals(
         'run_instance_gpu:stepscope_gpu_memory_full_in:seconds{instance="filling"}',
         720,
-        60 * 0.56 / 0.02,
+        60 * 0.38 / 0.035,
         1e-6,
     )
     test.run(tmp_path)

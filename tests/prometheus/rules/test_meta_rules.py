@@ -55,9 +55,9 @@ def test_an_exporter_that_is_down_alerts_while_its_run_has_not_ended(meta: Path,
     test = RuleTest(meta)
     test.add(stale(node("training", 40, 60, 8, ended=False), 40))  # down from 10 min to 25 min
     test.add(stale(node("ended", 40, 60, 8, ended=True), 40))
-    test.firing("ExporterDown", 600 + 105, 0)
-    test.firing("ExporterDown", 600 + 120, 1, instance="training", run="run", severity="warning")
-    test.firing("ExporterDown", 600 + 120, 0, instance="ended")
+    test.firing("ExporterDown", 600 + 165, 0)
+    test.firing("ExporterDown", 600 + 180, 1, instance="training", run="run", severity="warning")
+    test.firing("ExporterDown", 600 + 180, 0, instance="ended")
     test.firing("ExporterDown", 1485, 1)  # longer than any look back
     test.firing("ExporterDown", 1500, 0)
     test.run(tmp_path)

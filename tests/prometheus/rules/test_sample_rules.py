@@ -96,6 +96,43 @@ def test_missing_readings_are_neither_high_nor_low_and_without_a_gpu_there_is_no
     test.run(tmp_path)
 
 
+def first_step(run: str, seconds: float, until: float) -> Series:
+    """Returns the series of a run with its first step so many seconds after its start."""
+    ages = [15.0 * scrape for scrape in range(int(until / 15) + 1)]
+    of_run = f'{{job="stepscope",instance="node-a",run="{run}"}}'
+    return {
+        f"stepscope_run_age_seconds{of_run}": [*ages],
+        f"stepscope_run_start_time_seconds{of_run}": [1.0] * len(ages),
+        f"stepscope_run_first_step_time_seconds{of_run}": [
+            None if age < seconds else 1.0 + seconds for age in ages
+        ],
+    }
+
+
+@BOTTLENECKS
+def test_what_happens_before_the_first_step_is_no_bottleneck_unless_it_lasts_for_20_minutes(
+    rule: str, rules: Path, tmp_path: Path
+) -> None:
+    """The first run loads for 8 minutes, the second starves for ever, the third has no step in 25 minutes."""
+    minutes = 40
+    minute = np.arange(120 * minutes) / 120
+    test = RuleTest(rules)
+    for run, starves, start in (
+        ("loads", minute < 8, 8),
+        ("starves", minute >= 0, 8),
+        ("late", minute < 25, 25),
+    ):
+        cores, gpus = np.ones((len(minute), 2)), np.where(starves, 0.0, 1.0).reshape(-1, 1)
+        test.add(starving(rule, cores, gpus, run))
+        test.add(first_step(run, 60 * start, 60 * minutes))
+    for each in range(minutes):
+        test.firing(rule, 60 * each, 0, run="loads")
+    for each, of_starving, of_late in ((18, 0, 0), (24, 1, 1), (34, 1, 0)):
+        test.firing(rule, 60 * each, of_starving, run="starves")
+        test.firing(rule, 60 * each, of_late, run="late")
+    test.run(tmp_path)
+
+
 def test_debuggers_published_run_alerts_with_its_numbers_and_words(rules: Path, tmp_path: Path) -> None:
     """3,019 samples of which 2,129 were bottlenecks: 70.52 %; the alert shows the last 15 minutes."""
     cores, gpus = np.full((3030, 8), 0.14), np.full((3030, 1), 0.6)
@@ -154,8 +191,8 @@ def test_low_gpu_utilization_of_the_cases_of_its_numpy_tests(rules: Path, tmp_pa
     test = RuleTest(rules)
     rows = 2 * LATER
     cases = {
-        "0.69": (np.full((rows, 1), 0.69), "under-utilised"),
-        "0.71": (np.full((rows, 1), 0.71), None),
+        "0.49": (np.full((rows, 1), 0.49), "under-utilised"),
+        "0.51": (np.full((rows, 1), 0.51), None),
         "0": (np.zeros((rows, 1)), "under-utilised"),
         "1": (np.ones((rows, 1)), None),
         "idle-20": (mixed(rows, 0.95, 0.0, 0.20), "fluctuating"),
@@ -291,7 +328,11 @@ def test_gpu_memory_that_rises_within_a_minute_and_stays_alerts_and_slow_growth_
         "evaluation": (np.where((time > 600) & (time < 770), 0.8, 0.5), 0),
         "as-high-before": (np.where((time > 540) | (time < 30), 0.8, 0.5), 0),
         "before-patience": (np.where(time < 400, 0.3, 0.6), 0),
+        "first-step": (np.where(time < 600, 0.5, 0.9), 0),
+        "after-it": (np.where(time < 600, 0.5, 0.9), 1),
     }
+    test.add(first_step("first-step", 600, time[-1]))
+    test.add(first_step("after-it", 240, time[-1]))
     for run, (memory, fires) in cases.items():
         test.add(
             only(

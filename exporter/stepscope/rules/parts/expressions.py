@@ -4,7 +4,7 @@
 computes the same from the series that Prometheus scraped. These combine expressions:
 
 - `+`, `-`, `*` and `/` compute.
-- `>` and `>=` keep the series for which they are true.
+- `>`, `>=` and `<` keep the series for which they are true.
 - `&`, `|` and `unless` are PromQL's `and`, `or` and `unless`.
 - `sum_without` and `max_without` aggregate.
 
@@ -26,9 +26,13 @@ import numpy as np
 from stepscope.measurements.scraped import SAMPLES, Labels, Moment, Vector, Window, divided, grouped, without
 
 LONG = 80  # characters of a left side after which the line ends
-BINDING = {"or": 1, "and": 2, "unless": 2, ">": 3, ">=": 3, "+": 4, "-": 4, "*": 5, "/": 5}
+BINDING = {"or": 1, "and": 2, "unless": 2, ">": 3, ">=": 3, "<": 3, "+": 4, "-": 4, "*": 5, "/": 5}
 TIGHT = 9  # binds tighter than all operators
-COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {">": operator.gt, ">=": operator.ge}
+COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+}
 ARITHMETIC: Mapping[str, Callable[[float, float], float]] = {
     "+": operator.add,
     "-": operator.sub,
@@ -75,6 +79,9 @@ class Expression(ABC):
 
     def __ge__(self, other: float) -> Operation:
         return Operation(self, ">=", other)
+
+    def __lt__(self, other: float) -> Operation:
+        return Operation(self, "<", other)
 
     def __and__(self, other: Expression) -> Operation:
         return Operation(self, "and", other)

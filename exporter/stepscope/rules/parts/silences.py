@@ -11,7 +11,7 @@ from stepscope.rules.parts.parameters import Errors, Factor, Minutes, Parameters
 
 @dataclass(frozen=True)
 class ExporterDown(Parameters):
-    minutes: Annotated[Minutes, "an exporter is down for this time on a node with an active run"] = 2
+    minutes: Annotated[Minutes, "an exporter is down for this time on a node with an active run"] = 3
     idle_minutes: Annotated[Minutes, "or for this time on another node"] = 15
 
 

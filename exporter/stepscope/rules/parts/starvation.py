@@ -23,6 +23,7 @@ from stepscope.rules.parts.other_exporters import MEMORY_IN_USE, ON_GPU, OtherEx
 from stepscope.rules.parts.parameters import Parameters
 from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Scraping, on_grid, ratio
 from stepscope.rules.parts.shares import inside_steps, of_phases
+from stepscope.rules.parts.starting import is_mostly_start
 from stepscope.rules.parts.tallied import Patient
 from stepscope.runs.model import COMPONENTS, PHASES
 
@@ -105,7 +106,8 @@ class Starvation(Patient[S, Portion]):
             records=[samples, share],
             alerts=[
                 self.alert(
-                    promql.too_large(scraping, self._share, self._samples, parameters),
+                    f"({promql.too_large(scraping, self._share, self._samples, parameters)})\n"
+                    f"  unless ({is_mostly_start(scraping, MINUTE * parameters.live_window)})",
                     f"in {{{{ $value | humanizePercentage }}}} of the samples of the last "
                     f"{parameters.live_window:g} minutes of run {{{{ $labels.run }}}}",
                 )
@@ -144,7 +146,10 @@ class Starvation(Patient[S, Portion]):
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Portion]:
-        return view_of_shares(now.recorded(self._samples), now.recorded(self._share))
+        starting = is_mostly_start(scraping, MINUTE * self.parameters.live_window).value(now)
+        shares = now.recorded(self._share)
+        judged = {labels: share for labels, share in shares.items() if labels not in starting}
+        return view_of_shares(now.recorded(self._samples), judged)
 
     @property
     def _samples(self) -> str:
