@@ -35,6 +35,7 @@ from tests.support.compose import FILE, REPOSITORY
 from tests.support.exporter_process import ExporterProcess
 from tests.support.keys import make_keys
 from tests.support.prometheus import needs_prometheus, serving
+from tests.support.systemd_unit import FOLDER, settings
 
 VERSIONS = ("1.27", "1.30", "1.33", "1.37")
 CONFIG_MAP_LIMIT = SECRET_LIMIT = 1 << 20  # bytes. A release is stored in a Secret
@@ -69,6 +70,7 @@ EVERYTHING: tuple[Resource, ...] = (
             "podAnnotations": {"note": "x"},
             "webConfigSecret": WEB,
             "priorityClassName": "system-node-critical",
+            "stateDirectory": "",
         },
         "image": {"repository": "registry.example/t", "pullSecrets": [{"name": "registry"}]},
         "pools": {"cpu": None, "h100": {"enabled": True, "gpus": True, "args": ["--metrics.profile=lean"]}},
@@ -118,6 +120,7 @@ def test_all_is_in_the_namespace_of_the_release_but_claims_are_where_the_pods_ar
     }
     assert namespaces == {
         ("PersistentVolume", None),
+        ("PriorityClass", None),
         ("PersistentVolumeClaim", "team-a"),
         ("PersistentVolumeClaim", "team-b"),
     }
@@ -161,6 +164,7 @@ def test_without_an_image_it_says_what_to_do() -> None:
         ({"pools": {"gpu": {"gpu": True}}}, "'gpu' not allowed"),
         ({"ledgers": {"directory": "ledgers"}}, "/ledgers/directory"),
         ({"exporter": {"args": ["node=a"]}}, "/exporter/args/0"),
+        ({"exporter": {"stateDirectory": "/state"}}, "/exporter/stateDirectory"),
         ({"exporter": {"webConfigSecret": "./web.yml"}}, "/exporter/webConfigSecret"),
         ({"exporter": {"webConfigSecret": {"name": WEB}}}, "/exporter/webConfigSecret"),
         ({"monitor": {"scheme": "HTTPS"}}, "/monitor/scheme"),
@@ -353,7 +357,30 @@ def test_every_container_has_as_few_privileges_as_its_work_allows(pool: str) -> 
     assert "add" not in exporter["securityContext"]["capabilities"]
     paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
     writable = {paths.get(one["name"]) for one in exporter["volumeMounts"] if not one.get("readOnly")}
-    assert writable == {"/dev/shm/stepscope", None}  # None: the state, in an emptyDir
+    assert writable == {"/dev/shm/stepscope", "/var/lib/stepscope-exporter"}
+
+
+def test_the_state_is_on_the_node_unless_told_otherwise() -> None:
+    systemd = settings(FOLDER / "stepscope-exporter.service")["StateDirectory"]
+    path = state_volume(rendered())["hostPath"]["path"]
+    assert path not in [f"/var/lib/{name}" for name in systemd]  # each has an owner of its own
+    assert state_volume(rendered(EVERYTHING[1])) == {"name": "state", "emptyDir": {}}
+
+
+def state_volume(resources: list[Resource]) -> Resource:
+    volumes: dict[str, Resource] = {one["name"]: one for one in pod_of("gpu", resources)["volumes"]}
+    return volumes["state"]
+
+
+def test_an_exporter_is_evicted_after_training_pods_and_never_evicts_them() -> None:
+    ((name, priority),) = of_kind("PriorityClass", rendered()).items()
+    assert {pod_of(pool, rendered())["priorityClassName"] for pool in ("cpu", "gpu")} == {name}
+    assert priority["preemptionPolicy"] == "Never"
+    assert 0 < priority["value"] <= 1_000_000_000  # more is reserved for Kubernetes itself
+    assert "globalDefault" not in priority
+    own = rendered(EVERYTHING[1])
+    assert pod_of("gpu", own)["priorityClassName"] == "system-node-critical"
+    assert not of_kind("PriorityClass", own)
 
 
 def test_the_network_policy_lets_scrapes_in_and_nothing_out() -> None:

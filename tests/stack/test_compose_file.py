@@ -81,7 +81,7 @@ class TestAsDockerComposeReadsIt:
         (device,) = with_gpus["deploy"]["resources"]["reservations"]["devices"]
         assert (device["driver"], device["count"], device["capabilities"]) == ("nvidia", -1, ["gpu"])
         assert without["command"] == [*with_gpus["command"], "--no-collector.gpu"]
-        same = ("volumes", "networks", "ports", "image")
+        same = ("volumes", "networks", "ports", "image", "mem_limit")
         assert [without[key] for key in same] == [with_gpus[key] for key in same]
         settings = uncommented("COMPOSE_PROFILES", "STEPSCOPE_EXPORTERS")
         assert services(environment=settings)["exporter"]["deploy"]["replicas"] == 0

@@ -141,11 +141,10 @@ def in_pod(machine: Machine, container: dict[str, Any]) -> Sandbox:
     volumes = {volume["name"]: volume for volume in pod()["volumes"]}
     mounted, read_only = {}, []
     for mount in container["volumeMounts"]:
-        path = volumes[mount["name"]].get("hostPath", {}).get("path")
-        if path is None:
-            source = machine.folder / mount["name"]  # an emptyDir: anybody in the pod may write to it
-            source.mkdir(exist_ok=True)
-            source.chmod(0o777)
+        path = volumes[mount["name"]]["hostPath"]["path"]
+        if mount["name"] == "state":
+            source = machine.folder / "state"
+            source.mkdir(0o755, exist_ok=True)  # by the kubelet, which is root
         else:
             source = machine.memory / Path(path).relative_to("/dev/shm") if "/dev/shm" in path else Path(path)
         mounted[mount["mountPath"]] = source
@@ -230,6 +229,22 @@ def test_an_exporter_that_may_only_read_shared_memory_finds_the_ledgers_there(ma
     mounted = {"/dev/shm": machine.memory}
     exporter = machine.export(Sandbox(SERVICE_USER, mounted=mounted, read_only=["/dev/shm"]))
     assert_published(exporter, ADA)
+
+
+def test_the_counts_of_a_run_survive_its_exporters_pod(machine: Machine) -> None:
+    start = by_kubernetes(machine)
+    first = start()
+    machine.train(ADA)
+    first.wait_for(lambda: counted(first) > 20)
+    before = counted(first)
+    assert first.stop() == 0
+    assert counted(start()) >= before
+    state = machine.folder / "state"
+    assert (stat.S_IMODE(state.stat().st_mode), state.stat().st_uid) == (0o700, user_of_the_image())
+
+
+def counted(exporter: SandboxedExporter) -> float:
+    return sum(exporter.scrape().all("stepscope_samples_total").values())
 
 
 def test_a_user_cannot_remove_the_ledger_of_another(machine: Machine) -> None:

@@ -56,6 +56,11 @@ def test_a_service_that_gives_up_is_started_again_however_often(unit: Path) -> N
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_no_service_takes_memory_from_training(unit: Path) -> None:
+    assert settings(unit)["MemoryMax"] == ["256M"]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 @pytest.mark.parametrize(
     "hiding",
     [

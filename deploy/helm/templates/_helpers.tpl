@@ -46,6 +46,10 @@ relabelings:
 {{- toJson $files -}}
 {{- end }}
 
+{{- define "stepscope.priorityClass" -}}
+{{ .Values.exporter.priorityClassName | default (printf "%s-exporter" .Release.Name) }}
+{{- end }}
+
 {{- define "stepscope.image" -}}
 {{ required "image.repository: build the image from the Dockerfile, push it to your registry, and name it here" .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ with .Values.image.digest }}@{{ . }}{{ end }}
 {{- end }}
