@@ -86,6 +86,15 @@ def test_panels_have_units_and_options_that_migrations_need(uid: str) -> None:
 
 
 @every_dashboard
+def test_a_column_has_the_same_unit_in_every_row(uid: str) -> None:
+    with_a_prefix_per_value = {"watth", "kwatth", "watt", "kwatt", "joule", "hertz"}
+    for panel in panels(DASHBOARDS[uid]):
+        for override in panel["fieldConfig"]["overrides"] if panel["type"] == "table" else ():
+            units = {one["value"] for one in override["properties"] if one["id"] == "unit"}
+            assert units.isdisjoint(with_a_prefix_per_value), override["matcher"]["options"]
+
+
+@every_dashboard
 def test_panels_fill_rows_and_do_not_overlap(uid: str) -> None:
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARDS[uid]["panels"]:

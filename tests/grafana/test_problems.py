@@ -19,13 +19,14 @@ from tests.support.promtool import RuleTest
 
 pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package")
 
+BEGAN = 1_700_000_000.0
 COSTS_TIME = {"Straggler", "DataStarved"}  # of the rules below, those that say how much
 
 
-def query(title: str = "Alerts by run and rule") -> str:
-    """The first query of a panel, with all chosen."""
+def query(title: str = "Alerts by run and rule", number: int = 0) -> str:
+    """A query of a panel, with all chosen."""
     (panel,) = (each for each in panels(dashboards()["stepscope-cluster"]) if each["title"] == title)
-    return re.sub(r"\$(runs|nodes|job|cluster)", ".*", panel["targets"][0]["expr"])
+    return re.sub(r"\$(runs|nodes|job|cluster)", ".*", panel["targets"][number]["expr"])
 
 
 def cluster(runs: dict[str, dict[str, int]]) -> RuleTest:
@@ -43,8 +44,9 @@ def cluster(runs: dict[str, dict[str, int]]) -> RuleTest:
         for rule_name, alerts in found.items():
             of = f'run="{run}", rule="{rule_name}", job="stepscope"'
             if rank < alerts:
-                where = f'instance="n{rank}", alertstate="firing", kind="bottleneck", severity="warning"'
-                test.add({f"ALERTS{{{of}, {where}}}": [1] * 3})
+                where = f'instance="n{rank}", kind="bottleneck", severity="warning", user="ada"'
+                test.add({f'ALERTS{{{of}, {where}, alertstate="firing"}}': [1] * 3})
+                test.add({f"ALERTS_FOR_STATE{{{of}, {where}}}": [BEGAN + rank] * 3})
             if rank == 0 and rule_name in COSTS_TIME:
                 test.add({f"stepscope:rule_lost_ratio{{{of}}}": [0.3] * 3})
     return test
@@ -55,11 +57,11 @@ def shown(tmp_path: Path, run: str, found: dict[str, int], *, expected: dict[str
     test = cluster({run: found})
     for rule_name in all_rules():
         of_rule = f'stepscope:rule_distance{{rule="{rule_name}"}} ^ 0'
-        chosen = f"sum(({query()}) * on (rule) group_left () {of_rule})"
+        number = f"sum(({query()}) * on (rule) group_left () {of_rule})"
         if rule_name in expected:
-            test.equals(chosen, 30, expected[rule_name])
+            test.equals(number, 30, expected[rule_name])
         else:
-            test.gives_nothing(chosen, 30)
+            test.gives_nothing(number, 30)
     test.run(tmp_path)
 
 
@@ -81,11 +83,29 @@ def test_the_advice_is_the_most_specific_one_whose_evidence_is_an_alert_of_the_s
         ("both", "because of IOBottleneck"),
         ("slow", "of Straggler"),
     ):
-        chosen = f'label_replace(label_replace(vector(1), "run", "{run}", "", ""), '
-        chosen += f'"recommendation", "{text}", "", "")'
-        test.equals(f"count(({advice}) and on (run, recommendation) {chosen})", 30, 1)
+        test.equals(f"count({chosen(advice, run=run, recommendation=text)})", 30, 1)
     test.equals(f"count({advice})", 30, 5)
     test.run(tmp_path)
+
+
+def test_a_row_has_the_node_or_how_many_there_are_the_user_and_since_when(tmp_path: Path) -> None:
+    alerts = {"one": {"Straggler": 1, "CommunicationBound": 7}, "all": {"DataStarved": 8}}
+    test = cluster(alerts)
+    for run, node, count in (("one", "n0", 1), ("all", "8 nodes", 8)):
+        test.equals(f"sum({chosen(query(), run=run, user='ada')})", 30, count)
+        test.equals(f"count({chosen(query(number=1 + (count > 1)), run=run, instance=node)})", 30, 1)
+        test.equals(f"sum({chosen(query(number=3), run=run)})", 30, 1000 * BEGAN)
+    for number in (1, 2):
+        test.equals(f"count({query(number=number)})", 30, 1)
+    test.run(tmp_path)
+
+
+def chosen(expression: str, **labels: str) -> str:
+    """Returns the series of an expression that have these labels."""
+    wanted = "vector(1)"
+    for name, value in labels.items():
+        wanted = f'label_replace({wanted}, "{name}", "{value}", "", "")'
+    return f"({expression}) and on ({', '.join(labels)}) {wanted}"
 
 
 def test_long_communication_by_itself_is_a_problem(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ NOT_SIMULATED = {
     ("stepscope-run", "Counted per second, all ranks", "A"): "the simulated script counts nothing",
     ("stepscope-run", "Model FLOPs utilisation (MFU)", "A"): "the simulated script counts no FLOPs",
     ("stepscope-run", "Gauges of rank 0", "A"): "the simulated script sets no gauge",
+    ("stepscope-cluster", "Alerts by run and rule", "C"): "each simulated run has one node",
 }
 # What a scenario leaves empty, and why; others fill it.
 EMPTY = {
@@ -61,8 +62,10 @@ EMPTY = {
 # What shows only what was found, or only where something is wrong.
 OF_FINDINGS = {("stepscope-run", "What is wrong"), ("stepscope-cluster", "Nodes with idle GPUs")}
 NO_SCHEDULER = "lacks the columns ['Job', 'Namespace', 'Scheduler']"  # labels that are empty
-# What Prometheus tells of itself, which test_live_server.py asks one that runs for.
+# What Prometheus tells of itself and of when alerts began: see test_live_server.py and test_problems.py.
 OF_PROMETHEUS = {
+    ("stepscope-cluster", "Alerts by run and rule", "D"),
+    ("stepscope-cluster", "Alerts by run and rule", "*"),
     ("stepscope-exporter", "Rule evaluation time", "A"),
     ("stepscope-exporter", "Failed rule evaluations", "A"),
 }

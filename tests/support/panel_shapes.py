@@ -47,13 +47,14 @@ def _wrong(panel: Panel, letter: str, series: list[Series]) -> str | None:
 
 
 def _wrong_histogram(series: list[Series]) -> str | None:
-    """Grafana takes cumulative counts apart by `le`, and needs each bound once."""
+    """Grafana takes cumulative counts apart by `le`, and needs each bound once, and one that has them all."""
     bounds = [one.labels.get("le") for one in series]
     if None in bounds or any(len(one.labels) > 1 for one in series):
         return "is not by le alone"
-    if "+Inf" not in bounds or len(set(bounds)) < len(bounds):
-        return "lacks a bound, or has one twice"
     ordered = sorted(series, key=lambda one: float(one.labels["le"]))
+    whole = "+Inf" in bounds or all(math.isclose(share, 1) for share in ordered[-1].values)
+    if not whole or len(set(bounds)) < len(bounds):
+        return "lacks a bound, or has one twice"
     last = [one.values[-1] for one in ordered]
     if any(low > high + 1e-6 * max(high, 1) for low, high in pairwise(last)):
         return "is not cumulative"

@@ -166,7 +166,10 @@ def bars(
     nothing: str = NOTHING,
     overrides: Sequence[Override] = (),
 ) -> Panel:
-    """Draws one horizontal bar per series, to compare values at one moment."""
+    """Draws one horizontal bar per series, to compare values at one moment.
+
+    Round differences of times: some nanoseconds of rounding error would look like a measurement.
+    """
     options = {
         "reduceOptions": {"values": False, "calcs": ["lastNotNull"], "fields": ""},
         "orientation": "horizontal",

@@ -53,9 +53,10 @@ def in_range(selector: str) -> str:
     return f"increase({selector}[$__range])"
 
 
-def share_of_column(counts: str) -> str:
-    """Returns cumulative counts by `le` as shares of all of them."""
-    return f"{counts} / on () group_left () (max({counts}) > 0)"
+def share_of_column(histogram: str, of: str, bounds: str = "") -> str:
+    """Returns cumulative counts by `le` as shares of all of them; `bounds` matches those that are drawn."""
+    drawn, every = (f"{histogram}{{{', '.join(filter(None, (of, le)))}}}" for le in (bounds, 'le="+Inf"'))
+    return f"sum by (le) ({gained(drawn)}) / on () group_left () (sum({gained(every)}) > 0)"
 
 
 def or_zero(expression: str, measured: str) -> str:

@@ -45,7 +45,9 @@ UID = "stepscope-cluster"
 NO_PRICE = "enter the price of a node at the top"
 RUNS = 'run=~"$runs"'
 NODES = f'{OF_JOB}, instance=~"$nodes"'
-FIRING = f'ALERTS{{alertstate="firing", kind!="", {RUNS}, {NODES}}}'
+OF_ALERTS = f'kind!="", {RUNS}, {NODES}'
+FIRING = f'ALERTS{{alertstate="firing", {OF_ALERTS}}}'
+ALERT = "cluster, run, rule"  # labels that distinguish rows
 ANY_FIRING = 'ALERTS{alertstate="firing", kind!=""}'  # also of what is not chosen at the top
 OF_ANY_JOB = f'ALERTS{{alertstate="firing", kind!="", {RUNS}, {OF_CLUSTER}}}'
 OF_RUNS = f"{RUNS}, {NODES}"
@@ -208,7 +210,7 @@ def _runs() -> list[Panel]:
                 "Value #B": "GPUs",
                 "Value #C": "Waste",
                 "Value #D": "Steps/s",
-                "Value #E": "Energy",
+                "Value #E": "Energy (kWh)",
                 "Value #F": "Cost",
                 "Value #G": "Alerts",
             },
@@ -230,7 +232,9 @@ def _runs() -> list[Panel]:
                     color={"mode": "continuous-YlRd"},
                 ),
                 by_name("Steps/s", custom__width=85, decimals=2),
-                by_name("Energy", custom__width=110, unit="kwatth", decimals=2),
+                by_name(
+                    "Energy (kWh)", custom__width=110, decimals=2
+                ),  # a unit would have its own prefix per row
                 by_name("Cost", custom__width=90, unit="currencyUSD", decimals=2),
             ],
         ),
@@ -263,30 +267,41 @@ def _runs() -> list[Panel]:
 
 
 def _findings() -> list[Panel]:
+    nodes = f"group by ({ALERT}, instance) ({FIRING})"
+    number = f"count by ({ALERT}) ({nodes})"
+    several = f'count_values by ({ALERT}) ("nodes", {number} > 1)'
     excess, own = of_run(straggler.EXCESS), of_run(straggler.OWN)
     return [
         section("What is wrong"),
         table(
             "Alerts by run and rule",
-            """The problems of each run with the number of nodes, GPUs or ranks. Alerts that see the same
-            problem are one row, as on the run's own dashboard. Fix critical ones first: these runs have
-            stalled or are about to fail.""",
-            rows(_least_last(f"count by (cluster, run, rule, severity) ({_problems(FIRING)})")),
+            """The problems of each run. "Count" is the number of nodes, GPUs or ranks, and "Since" is when
+            the first of them began. Alerts that see the same problem are one row, as on the run's own
+            dashboard. Fix critical ones first: these runs have stalled or are about to fail.""",
+            rows(_least_last(f"count by (cluster, run, rule, severity, user) ({_problems(FIRING)})")),
+            rows(_of_problems(f"{nodes} and on ({ALERT}) {number} == 1")),
+            rows(_of_problems(f'label_replace({several}, "instance", "$1 nodes", "nodes", "(.+)")')),
+            rows(_of_problems(f"1000 * min by ({ALERT}) (ALERTS_FOR_STATE{{{OF_ALERTS}}})")),
             columns={
                 "severity": "Severity",
                 "cluster": "Cluster",
                 "run": "Run",
+                "user": "User",
                 "rule": "Rule",
-                "Value": "Times",
+                "instance": "Node",
+                "Value #A": "Count",
+                "Value #D": "Since",
             },
-            width=13,
             height=10,
             sort_by=("Severity", False),
             nothing="no alert; the verdict says whether any could fire",
             overrides=[
                 run_column(),
-                by_name("Rule", custom__width=170),
-                by_name("Times", custom__width=70),
+                by_name("User", custom__width=90),
+                by_name("Rule", custom__width=190),
+                by_name("Node", custom__minWidth=180),
+                by_name("Count", custom__width=70),
+                by_name("Since", custom__width=165, unit="dateTimeAsIsoNoDateIfToday"),
                 by_name("Cluster", custom__width=120),
                 by_name(
                     "Severity",
@@ -307,8 +322,8 @@ def _findings() -> list[Panel]:
             dashboard has the advice for all of its problems, and knows in which part of a step a rank is
             slow.""",
             now(f"topk(5, {_advice()})", "{{run}}, {{rule}}: {{recommendation}}"),
-            width=11,
-            height=10,
+            width=24,
+            height=7,
             show="name",
             sideways=True,
             size=14,
@@ -361,6 +376,10 @@ def _problems(alerts: str) -> str:
     closest = f"{_ranked(alerts)} <= on (cluster, run, topic) group_left () min by (cluster, run, topic) "
     effects = f'label_replace({LOST}, "topic", "{ANY_TOPIC}", "", "")'
     return f"{closest}({_ranked(ANY_FIRING)}) unless on (cluster, run, topic) {effects}"
+
+
+def _of_problems(series: str) -> str:
+    return f"({series}) and on ({ALERT}) {_problems(FIRING)}"
 
 
 def _ranked(alerts: str) -> str:

@@ -19,7 +19,6 @@ from stepscope.grafana.queries import (
     OF_GPU,
     OF_RUN,
     buckets,
-    gained,
     in_range,
     lines,
     now,
@@ -182,5 +181,5 @@ def _each_gpu() -> list[Panel]:
 
 
 def _heatmap(title: str, advice: str, histogram: str, of: str = OF_RUN) -> Panel:
-    query = buckets(share_of_column(f"sum by (le) ({gained(f'{histogram}{{{of}}}')})"))
+    query = buckets(share_of_column(histogram, of))
     return histogram_heatmap(title, f"{advice} {HOW_TO_READ}", query, unit="percentunit")

@@ -299,7 +299,7 @@ def _time() -> list[Panel]:
             """Seconds of a rank per phase, over the whole run. Only train, eval and predict are useful work.
             GPUs are idle in a long initialization (loading data, compiling), and in "other" (between
             steps: checkpoints, logging).""",
-            now(f"avg by (phase) ({last(phase_seconds)})", "{{phase}}"),
+            now(f"round(avg by (phase) ({last(phase_seconds)}), 0.001)", "{{phase}}"),
             unit="s",
             overrides=coloured(ALL_PHASES),
         ),

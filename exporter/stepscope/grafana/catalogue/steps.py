@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from stepscope.grafana import slow_rank, variables
-from stepscope.grafana.looks import by_name, coloured, numbered
+from stepscope.grafana.looks import by_name, by_pattern, coloured, numbered, words
 from stepscope.grafana.page import Dashboard, of_one_run
 from stepscope.grafana.panels import (
     COLUMNS,
+    EMPTY_CELL,
     Panel,
-    bar_chart,
     bars,
     histogram_heatmap,
     section,
@@ -18,11 +18,11 @@ from stepscope.grafana.panels import (
     time_series,
 )
 from stepscope.grafana.queries import (
+    OF_NODE,
     OF_RANK,
     OF_RANK_IF_KNOWN,
     OF_RUN,
     buckets,
-    gained,
     in_range,
     last,
     lines,
@@ -33,11 +33,12 @@ from stepscope.grafana.queries import (
     share_of_column,
     threshold,
 )
+from stepscope.grafana.variables import Variable
 from stepscope.prometheus.rules.usage import LONG_STEPS
 from stepscope.rules import straggler
 from stepscope.rules.communication_bound import CommunicationBound
 from stepscope.rules.data_starved import DataStarved
-from stepscope.rules.step_outlier import StepOutlier
+from stepscope.rules.step_outlier import BOUNDS, COUNT, LIMIT, LOST, MEAN, OUTLIERS, StepOutlier
 from stepscope.rules.training_stalled import TrainingStalled
 from stepscope.runs.model import COMPONENTS
 
@@ -45,9 +46,11 @@ UID = "stepscope-steps"
 RANK = "rank {{rank}}"
 RANK_AND_NODE = "rank {{rank}} ({{instance}})"
 TRAIN = 'phase="train"'
-EVERY = 'le="+Inf"'
 WORKERS_PER_CORE = "run_instance:stepscope_dataloader_workers_per_core:ratio"
 STEPS = "stepscope_step_duration_seconds"
+BUCKETS = "${step_bucket}"
+OF_BUCKETS = f"{OF_RANK_IF_KNOWN}, {TRAIN}"
+BY_NODE = "max by (cluster, instance)"
 OWN_TIME = f"{straggler.OWN}{{{OF_RANK}}}"
 COMPONENT = "{{component}}"
 
@@ -60,13 +63,25 @@ def dashboard() -> Dashboard:
         [_durations(), _ranks(), _outliers(), _parts(), _data()],
         slow_rank.slowest_rank(),
         variables.by_range("step_bucket", f"{STEPS}_bucket", LONG_STEPS),
+        _bounds_in_use(),
         shown=["rank"],
     )
 
 
+def _bounds_in_use() -> Variable:
+    """Returns the bounds from the shortest step to the longest one, and one more below."""
+    counts = f"sum by (le) ({in_range(f'{BUCKETS}{{{OF_BUCKETS}}}')})"
+    bound = f"max by (le) ({last(f'{BOUNDS}{{{OF_NODE}}}')})"
+    # Rounding makes the last bucket in use as full as those above it, or nearly so.
+    longest = f"scalar(histogram_quantile({1 - 1e-9:.9f}, {counts}))"
+    shortest = f"scalar(min({bound} and on (le) {counts} > 0))"
+    # Bounds are 1.75 to 2 times as high as the next lower one.
+    shown = f"({bound} < 1.5 * {longest}) > 0.4 * {shortest}"
+    return variables.hidden(variables.named("step_bounds", "Bounds of steps", shown, "le", several=True))
+
+
 def _durations() -> list[Panel]:
-    bucket = f"${{step_bucket}}{{{OF_RANK_IF_KNOWN}, {TRAIN}}}"
-    by_le = f"sum by (le) ({per_second(bucket)})"
+    by_le = f"sum by (le) ({per_second(f'{BUCKETS}{{{OF_BUCKETS}}}')})"
     of_rank = f"{{{OF_RANK}, {TRAIN}}}"
     return [
         histogram_heatmap(
@@ -74,8 +89,9 @@ def _durations() -> list[Panel]:
             """Each column is a histogram of the steps that ended at that time. One narrow band is good. A
             second band above it, or single cells far above, are outliers. Hover over the marks of
             exemplars to see the step's number, then check what the script does there (a checkpoint, an
-            evaluation, garbage collection). Ranges over four days do not distinguish ranks.""",
-            buckets(share_of_column(f"sum by (le) ({gained(bucket)})"), exemplars=True),
+            evaluation, garbage collection). The axis has the buckets with steps of the time range. Ranges
+            over four days do not distinguish ranks.""",
+            buckets(share_of_column(BUCKETS, OF_BUCKETS, 'le=~"$step_bounds"'), exemplars=True),
             unit="s",
         ),
         time_series(
@@ -94,7 +110,7 @@ def _durations() -> list[Panel]:
                 for name, quantile in {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1}.items()
             ),
             lines(
-                f"max(run_instance_rank_phase:stepscope_step_outlier_limit:seconds{of_rank})",
+                f"max({LIMIT}{of_rank})",
                 "fires above limit (mean + StepOutlier.stddev standard deviations)",
             ),
             unit="s",
@@ -102,15 +118,31 @@ def _durations() -> list[Panel]:
             points=COLUMNS,
             overrides=coloured(("mean", "p50", "p95", "p99", "max")),
         ),
-        bar_chart(
+        table(
             "Long steps of each node",
-            """Share of the training steps in the time range that took longer than the duration at the bar,
-            per node. Bars of a group should be equally high; low bars far to the right are outliers.""",
-            rows(_longer()),
-            across="le",
-            colour="instance",
-            across_unit="s",
-            unit="percentunit",
+            """Training steps above the limit (mean + StepOutlier.stddev standard deviations), and the least
+            share of the step time that they cost beyond the mean. They are those of the node's worst rank,
+            and means of the time range. If one node loses more than the others, look for the cause there.""",
+            rows(f"{BY_NODE} ({_mean_of(MEAN)})"),
+            rows(f"{BY_NODE} ({_mean_of(LIMIT)})"),
+            rows(f"{BY_NODE} ({_mean_of(OUTLIERS)} / {_mean_of(COUNT)})"),
+            rows(f"{BY_NODE} ({_mean_of(LOST)})"),
+            columns={
+                "cluster": "Cluster",
+                "instance": "Node",
+                "Value #A": "Mean",
+                "Value #B": "Limit",
+                "Value #C": "Long steps",
+                "Value #D": "Time lost",
+            },
+            width=12,
+            height=9,
+            sort_by=("Time lost", True),
+            overrides=[
+                by_name("Node", custom__minWidth=180),
+                by_pattern("^(Mean|Limit)$", custom__width=80, unit="s"),
+                by_pattern("^(Long steps|Time lost)$", custom__width=100, unit="percentunit", decimals=1),
+            ],
         ),
         time_series(
             "Time since the last step",
@@ -134,16 +166,13 @@ def _durations() -> list[Panel]:
     ]
 
 
-def _longer() -> str:
-    """Returns the share of steps above each bound that some exceed."""
-    counts = f"increase(${{step_bucket}}{{{OF_RANK_IF_KNOWN}, {TRAIN}}}[$__range])"
-    at_most = f"sum by (instance, le) ({counts})"
-    every = f"sum by (instance) ({counts.replace(TRAIN, f'{TRAIN}, {EVERY}')})"
-    return f"1 - {at_most} / on (instance) group_left () {every} > 0.0001"
+def _mean_of(recorded: str) -> str:
+    """Returns the mean of a recorded series in the time range, from one value per point of a chart."""
+    return f"avg_over_time({recorded}{{{OF_RANK}, {TRAIN}}}[$__range:$__interval])"
 
 
 def _outliers() -> list[Panel]:
-    lost = f"run_instance_rank_phase:stepscope_step_outliers:lost_ratio{{{OF_RANK}, {TRAIN}}}"
+    lost = f"{LOST}{{{OF_RANK}, {TRAIN}}}"
     return [
         section("Outliers"),
         time_series(
@@ -258,7 +287,7 @@ def _places() -> str:
     return f"""
         {known} * {rank} group_left (state) {state}
           or {rank}
-        label_replace(0 * {state}, "place", "nowhere for 10 s", "", "")
+        label_replace(0 * {state}, "place", "in nothing for 10 s", "", "")
         """
 
 
@@ -283,7 +312,10 @@ def _ranks() -> list[Panel]:
             },
             height=9,
             sort_by=("For", True),
-            overrides=[by_name("For", unit="s"), by_name("Rank", custom__width=60)],
+            overrides=[
+                by_name("For", unit="s", mappings=words({"0": (EMPTY_CELL, "text")})),
+                by_name("Rank", custom__width=60),
+            ],
         ),
         time_series(
             "Own time of each rank",
@@ -329,7 +361,7 @@ def _ranks() -> list[Panel]:
             "What the slowest rank takes longer for",
             """Excess per step of each component over the median of the other ranks, in the time range. The
             longest bar is the cause. "host" is the rest of the step.""",
-            now(f"sort_desc(({slow_rank.slower_by('$__range')}) / scalar({steps}))", COMPONENT),
+            now(f"sort_desc(round(({slow_rank.slower_by('$__range')}) / scalar({steps}), 1e-6))", COMPONENT),
             unit="s",
             width=12,
             overrides=coloured(COMPONENTS),
