@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +9,8 @@ from pathlib import Path
 import pytest
 from stepscope.prometheus.rules.groups import FINDING, STATUS
 
-from tests.support.demo import simulated
 from tests.support.promtool import RuleTest
+from tests.support.scraped_nodes import of_target, read_by, scraped
 from tests.support.scrapes import Series
 from tests.support.smallest import smallest
 
@@ -23,26 +22,6 @@ pytestmark = [
 SCRAPE, MINUTE = 15, 60
 LENGTH, GAP = 38 * MINUTE, 18 * MINUTE
 NAN = float("nan")
-LINE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
-
-
-def scraped(scenario: str) -> Series:
-    """What a Prometheus stores of a simulated node."""
-    series: Series = {}
-    with simulated(scenario, run=scenario) as node:
-        for number in range(LENGTH // SCRAPE):
-            node.go(SCRAPE)
-            for line in node.exporter.scrape("text").decode().splitlines():
-                if match := LINE.fullmatch(line):
-                    values = series.setdefault(f"{match[1]}{{{match[2] or ''}}}", [])
-                    values += [None] * (number - len(values))
-                    values.append(float(match[3]))
-    return series
-
-
-def of_target(series: Series, instance: str) -> Series:
-    target = f'job="stepscope",instance="{instance}"'
-    return {name.replace("{", f"{{{target},").replace(",}", "}"): values for name, values in series.items()}
 
 
 def with_gap(series: Series) -> Series:
@@ -50,11 +29,6 @@ def with_gap(series: Series) -> Series:
     first = GAP // SCRAPE
     gap = [NAN, None, None, None]
     return {name: [*values[:first], *gap, *values[first + 4 :]] for name, values in series.items()}
-
-
-def read_by(rules: Path, series: Series) -> Series:
-    words = set(re.findall(r"stepscope_\w+", rules.read_text()))
-    return {name: values for name, values in series.items() if name.partition("{")[0] in words}
 
 
 def times() -> Iterator[int]:
@@ -69,7 +43,7 @@ def times() -> Iterator[int]:
 def test_a_gap_of_60_s_changes_no_verdict_before_during_and_one_window_after_it(
     scenario: str, rules: Path, tmp_path: Path
 ) -> None:
-    series = read_by(rules, scraped(scenario))
+    series = read_by(rules, scraped(scenario, LENGTH))
     test = RuleTest(rules)
     test.add(of_target(series, "whole"))
     test.add(of_target(with_gap(series), "gap"))
