@@ -3,9 +3,9 @@
 #   docker build --tag stepscope .
 #   docker build --tag stepscope:everything --target everything .   # also for reports, recordings and crosscheck
 
-# The Python of the tests. The digest pins Debian's packages, too: for fixes, take the digest that `docker buildx imagetools
-# inspect python:3.11-slim-bookworm` prints.
-FROM python:3.11.17-slim-bookworm@sha256:2333bd330d12de02514770b3585cad313644316047cdee24a7acfdece6de6efb AS python
+# Debian's stable release, and a Python with bug fixes. The digest pins Debian's packages, too: for fixes, take the digest that
+# `docker buildx imagetools inspect python:3.13-slim-trixie` prints.
+FROM python:3.13.15-slim-trixie@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b AS python
 
 FROM python AS build
 WORKDIR /source
