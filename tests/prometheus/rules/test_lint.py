@@ -40,8 +40,12 @@ OF_ALL = {FINDING, "stepscope:rule_status", "stepscope:rule_parameter", "stepsco
 # A recorded series, and the rule of which it is read.
 RECORDED = re.compile(r"""\b([a-zA-Z_]\w*(?::\w+)+)(?:\{rule="(\w+)")?""")
 SMOOTHED = re.compile(r"\b(rate|increase|\w+_over_time|deriv)\(|\boffset\b")
-# Peers of a rank are on all nodes of its run; a node's readings of other exporters know no run.
-ACROSS_NODES = {"CollectiveHang", "Straggler", "TrainingStalled", "stepscope-meta", "stepscope-hardware"}
+# Peers of a rank are on all nodes of its run; readings of other exporters and schedulers know no run.
+ACROSS_NODES = {"CollectiveHang", "Straggler", "TrainingStalled"} | {
+    "stepscope-meta",
+    "stepscope-hardware",
+    "stepscope-owners",
+}
 
 Rule = dict[str, Any]
 

@@ -30,9 +30,9 @@ from stepscope.grafana.panels import (
     table,
     time_series,
 )
-from stepscope.grafana.queries import OF_CLUSTER, OF_JOB, lines, now, or_zero, rows, threshold
+from stepscope.grafana.queries import OF_CLUSTER, OF_JOB, integral, lines, now, or_zero, rows, threshold
 from stepscope.grafana.variables import priced
-from stepscope.prometheus.rules import usage
+from stepscope.prometheus.rules import owners, usage
 from stepscope.prometheus.rules.advice import ADVICE
 from stepscope.prometheus.rules.groups import DISTANCE, INFO, LOST
 from stepscope.prometheus.rules.meta import UNFINISHED
@@ -53,9 +53,6 @@ OF_ANY_JOB = f'ALERTS{{alertstate="firing", kind!="", {RUNS}, {OF_CLUSTER}}}'
 OF_RUNS = f"{RUNS}, {NODES}"
 LEAST = "z"  # instead of info, so that words sort by severity: critical, warning, z
 RULES_LOADED = f"{INFO}{{{OF_CLUSTER}}}"
-# Integrals over time sum one value per point of a chart: a month is as cheap as an hour.
-EACH_POINT = "[$__range:$__interval]"
-HOURS_OF_A_POINT = "$__interval_ms / 3.6e6"
 
 
 def dashboard() -> Dashboard:
@@ -91,7 +88,7 @@ def of_node(series: str) -> str:
 
 def node_hours() -> str:
     """Returns node hours by run, within the time range."""
-    return f"(sum by (cluster, run) (sum_over_time({of_run(UNFINISHED)}{EACH_POINT})) * {HOURS_OF_A_POINT})"
+    return f"sum by (cluster, run) ({integral(of_run(UNFINISHED))})"
 
 
 def names() -> str:
@@ -102,20 +99,19 @@ def names() -> str:
 
 def useful() -> str:
     """Returns the useful share of the time range, by run and user."""
-    share = f"avg by (cluster, run) (avg_over_time({of_run(usage.RUN_USEFUL)}[$__range]))"
+    share = f"avg by (cluster, run) (avg_over_time({of_run(owners.RUN_USEFUL)}[$__range]))"
     return f"{share} * on (cluster, run) group_right () {names()}"
 
 
 def energy() -> str:
     """Returns kWh of GPUs by run, within the time range."""
-    kilowatts = f"sum by (cluster, run) (sum_over_time({of_run(usage.RUN_POWER)}{EACH_POINT})) / 1000"
-    return f"({kilowatts} * {HOURS_OF_A_POINT})"
+    return f"sum by (cluster, run) ({integral(of_run(usage.RUN_POWER))}) / 1000"
 
 
 def wasted_hours() -> str:
     """Returns wasted GPU hours by run, within the time range."""
-    wasted = f"({waste.wasted_now(OF_RUNS)} * {of_run(usage.RUN_GPUS)})"
-    return f"(sum by (cluster, run) (sum_over_time({wasted}{EACH_POINT})) * {HOURS_OF_A_POINT})"
+    wasted = f"{waste.wasted_now(OF_RUNS)} * {of_run(usage.RUN_GPUS)}"
+    return f"sum by (cluster, run) ({integral(wasted)})"
 
 
 def to_run() -> list[dict[str, Any]]:

@@ -1,20 +1,20 @@
 """Records the usage of nodes and runs for dashboards of many nodes, or of weeks.
 
 One group records a few series per node every two minutes: a dashboard of 1,000 nodes then reads some
-thousands, instead of a hundred thousand cores and GPUs. The other one sums histograms over the GPUs and ranks
-of a node every four minutes, for charts of weeks. Prometheus does not allow much longer intervals.
+thousands, instead of a hundred thousand cores and GPUs. Another one sums histograms over the GPUs and ranks
+of a node every four minutes, for charts of weeks. Prometheus does not allow much longer intervals. The third
+one (owners.py) is about who has the GPUs.
 """
 
 from __future__ import annotations
 
-from stepscope.evaluation.account import USEFUL
 from stepscope.prometheus.rules.groups import Entry, Group, record
 from stepscope.prometheus.rules.options import Options
+from stepscope.prometheus.rules.owners import owners_group
 from stepscope.rules.parts.expressions import time_span
 from stepscope.rules.parts.gpus import GPUS as GPUS_OF_RUNS
 from stepscope.rules.parts.promql import MINUTE
 
-ACCOUNT = "stepscope_account_seconds_total"
 IDLE = 0.05  # a GPU below this utilisation counts as idle
 
 GPU_UTILIZATION = "instance:stepscope_gpu_utilization:mean_ratio"
@@ -33,7 +33,6 @@ RUN_UTILIZATION = "run_instance:stepscope_run_gpu_utilization:mean_ratio"
 RUN_STEPS = "run_instance:stepscope_train_steps:rate5m"
 # A GPU that waits in a collective counts as busy: of what it does, this share of the steps is no work.
 RUN_WAITING = "run_instance:stepscope_run_waiting:mean_ratio"
-RUN_USEFUL = "run_instance:stepscope_run_useful:mean_ratio"  # of the time of its ranks, also outside steps
 
 LONG_GPU_SAMPLES = "run_instance_le:stepscope_gpu_utilization_samples_bucket:sum"
 LONG_GPU_MEMORY_SAMPLES = "run_instance_le:stepscope_gpu_memory_samples_bucket:sum"
@@ -43,10 +42,11 @@ LONG_STEPS = "run_instance_phase_le:stepscope_step_duration_seconds_bucket:sum"
 
 
 def usage_groups(options: Options) -> list[Group]:
-    """Returns both groups; their intervals are never shorter than that of the scrapes."""
+    """Returns the groups; their intervals are never shorter than that of the scrapes."""
     each_minute = max(MINUTE, options.scraping.interval)
     return [
         {"name": "stepscope-usage", "interval": time_span(2 * each_minute), "rules": _recent()},
+        owners_group(2 * each_minute),
         {"name": "stepscope-long-ranges", "interval": time_span(4 * each_minute), "rules": _long_ranges()},
     ]
 
@@ -88,13 +88,6 @@ def _recent() -> list[Entry]:
               rate(stepscope_step_component_seconds_total{component=~"communication|data_wait"}[5m])
             )
               / sum without (rank, phase) (rate(stepscope_step_duration_seconds_sum[5m]))
-            """,
-        ),
-        record(
-            RUN_USEFUL,
-            f"""
-            sum without (rank, part) (rate({ACCOUNT}{{part=~".*/({"|".join(sorted(USEFUL))})"}}[5m]))
-              / (sum without (rank, part) (rate({ACCOUNT}[5m])) > 0)
             """,
         ),
     ]

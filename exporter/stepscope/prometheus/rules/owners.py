@@ -1,0 +1,122 @@
+"""Records whose GPUs are allocated, held, used and useful: a few sums per run and node, none per GPU.
+
+Allocation comes from the exporters of the schedulers (docs/usage.md). Without them, nothing is recorded of
+it: what is not known is never 0.
+"""
+
+from __future__ import annotations
+
+from stepscope.evaluation.account import USEFUL
+from stepscope.prometheus.rules.groups import Entry, Group, record
+from stepscope.rules.idle_gpu import HELD
+from stepscope.rules.parts.expressions import time_span
+
+ACCOUNT = "stepscope_account_seconds_total"
+PODS = "kube_pod_container_resource_requests"  # of kube-state-metrics
+SLURM_USERS, SLURM_GPUS = "slurm_user_gpus_running", "slurm_gpus_total"  # of slurm_exporter
+
+RUN_USEFUL = "run_instance:stepscope_run_useful:mean_ratio"  # of the time of its ranks, also outside steps
+GPUS_OBSERVED = "instance:stepscope_gpus_observed:count"
+GPUS_HELD = "run_instance:stepscope_gpus_held:count"
+GPUS_USED = "run_instance:stepscope_gpus_used:sum"
+GPUS_USEFUL = "run_instance:stepscope_gpus_useful:sum"
+HELD_POWER = "run_instance:stepscope_gpus_held_power:watts"
+# By namespace and node on Kubernetes, by user on Slurm.
+GPUS_ALLOCATED = "owner_instance:stepscope_gpus_allocated:count"
+GPUS_WITHOUT_PROCESS = "owner_instance:stepscope_gpus_without_process:count"
+
+NODE = "cluster, instance"
+RUN_OF_NODE = "cluster, job, instance, run"
+OBSERVED = f"sum by ({NODE}) ({GPUS_OBSERVED})"
+
+
+def owners_group(interval: float) -> Group:
+    """Returns the group; `interval` is in seconds."""
+    return {"name": "stepscope-owners", "interval": time_span(interval), "rules": _rules(interval)}
+
+
+def _rules(interval: float) -> list[Entry]:
+    span = time_span(interval)
+    return [
+        record(
+            RUN_USEFUL,
+            f"""
+            sum without (rank, part) (rate({ACCOUNT}{{part=~".*/({"|".join(sorted(USEFUL))})"}}[5m]))
+              / (sum without (rank, part) (rate({ACCOUNT}[5m])) > 0)
+            """,
+        ),
+        record(
+            GPUS_OBSERVED,
+            """
+            count by (cluster, job, instance) (stepscope_gpu_utilization_ratio)
+              and on (cluster, job, instance) stepscope_collector_success{collector="gpu_holders"} == 1
+            """,
+        ),
+        record(GPUS_HELD, _by_owner(_held())),
+        record(GPUS_USED, _by_owner(_of_held(f"avg_over_time(stepscope_gpu_utilization_ratio[{span}])"))),
+        record(HELD_POWER, _by_owner(_of_held(f"avg_over_time(stepscope_gpu_power_watts[{span}])"))),
+        record(GPUS_USEFUL, f"{GPUS_HELD} * on ({RUN_OF_NODE}) group_left () {RUN_USEFUL}"),
+        record(GPUS_ALLOCATED, f"{_allocated_to_pods()}\nor\nmax by (cluster, user) ({SLURM_USERS})"),
+        record(GPUS_WITHOUT_PROCESS, f"{_pods_without_process()}\nor\n{_slurm_users_without_process()}"),
+    ]
+
+
+def _held() -> str:
+    """Returns 1 per held GPU, with the owner of its run; without a run, with the user of its process."""
+    held = f"clamp({HELD}, 1, 1)"
+    owners = f"max by ({RUN_OF_NODE}, user, namespace) (stepscope_run_info)"
+    owner = f"topk by ({RUN_OF_NODE}) (1, {owners})"
+    of_runs = f"{held} * on ({RUN_OF_NODE}) group_left (user, namespace) {owner}"
+    return f"  {of_runs}\n  or on (cluster, job, instance, gpu) {held}"
+
+
+def _of_held(of_gpu: str) -> str:
+    return f"(\n{_held()}\n) * on (cluster, job, instance, gpu) group_left () {of_gpu}"
+
+
+def _by_owner(of_gpus: str) -> str:
+    return f"sum by ({RUN_OF_NODE}, user, namespace) (\n{of_gpus}\n)"
+
+
+def _allocated_to_pods() -> str:
+    """Returns GPUs by namespace and node; `max` because several kube-state-metrics may be scraped."""
+    pods = f'{PODS}{{resource="nvidia_com_gpu", node!=""}}'
+    each = f"max by (cluster, namespace, pod, container, node) ({pods})"
+    return f"""sum by ({NODE}, namespace) (
+  label_replace({each}, "instance", "$1", "node", "(.+)")
+    unless on (cluster, namespace, pod) kube_pod_status_phase{{phase=~"Succeeded|Failed"}} == 1
+)"""
+
+
+def _pods_without_process() -> str:
+    """Returns GPUs by namespace and node, of nodes of which every GPU is observed.
+
+    A process without a run has no known namespace. So a namespace has at most as many GPUs without a process
+    as its node has in all.
+    """
+    allocated = f'{GPUS_ALLOCATED}{{namespace!=""}}'
+    held = f"sum by ({NODE}, namespace) ({GPUS_HELD})"
+    own = f"clamp_min({allocated} - ({held} or 0 * {allocated}), 0)"
+    of_node = f"""(
+  clamp_min(sum by ({NODE}) ({allocated}) - (count by ({NODE}) ({HELD}) or 0 * {OBSERVED}), 0)
+    and {_whole_nodes()}
+)"""
+    return f"""{own} <= on ({NODE}) group_left () {of_node}
+or
+0 * {allocated} + on ({NODE}) group_left () {of_node}"""
+
+
+def _slurm_users_without_process() -> str:
+    """Returns GPUs by user, while every GPU of Slurm is observed and every process has a known user."""
+    allocated = f'{GPUS_ALLOCATED}{{user!=""}}'
+    held = f"sum by (cluster, user) ({GPUS_HELD})"
+    return f"""(
+  clamp_min({allocated} - ({held} or 0 * {allocated}), 0)
+    and on (cluster) sum by (cluster) ({_whole_nodes()}) >= sum by (cluster) ({SLURM_GPUS})
+    unless on (cluster) {HELD}{{user=""}}
+)"""
+
+
+def _whole_nodes() -> str:
+    """Returns the observed GPUs of each node of which none is lost, or of unknown utilisation as with MIG."""
+    return f"{OBSERVED} == count by ({NODE}) (stepscope_gpu_up)"
