@@ -6,6 +6,7 @@ local dashboards = {
   'stepscope-run.json': import '../grafana/dashboards/stepscope-run.json',
   'stepscope-steps.json': import '../grafana/dashboards/stepscope-steps.json',
   'stepscope-system.json': import '../grafana/dashboards/stepscope-system.json',
+  'stepscope-usage.json': import '../grafana/dashboards/stepscope-usage.json',
 };
 local isAlert(rule) = std.objectHas(rule, 'alert');
 // A group's alerts come after its recordings, in order: such a group stays whole, among the alerts.

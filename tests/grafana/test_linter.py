@@ -21,8 +21,9 @@ DASHBOARDS = dashboards()
 OF_ALL_JOBS = {"Verdict", "All rules", "cluster", "job", "problems"}  # of a whole run, whatever is chosen
 LONGEST = 1000  # characters of a query
 ON_THE_FIRST_SCREEN = 24  # queries of System
-# Of Prometheus, of the rules themselves, or of the cluster as a whole.
-WITHOUT_JOB = re.compile(r"(stepscope:rule_(info|parameter|distance|advice)|prometheus_\w+|ALERTS)\{")
+# Of Prometheus, of the rules themselves, of schedulers, or of the cluster as a whole.
+OF_RULES = "stepscope:rule_(info|parameter|distance|advice)"
+WITHOUT_JOB = re.compile(rf"({OF_RULES}|owner_instance:\w+:\w+|prometheus_\w+|ALERTS)\{{")
 
 every_dashboard = pytest.mark.parametrize("uid", sorted(DASHBOARDS))
 

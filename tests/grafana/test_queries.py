@@ -15,7 +15,7 @@ from tests.support.panel_shapes import all_complaints, complaints
 
 SCENARIOS = sorted(all_scenarios())
 OF_ONE_RUN = ("stepscope-run", "stepscope-system", "stepscope-histograms", "stepscope-steps")
-OF_ALL = ("stepscope-cluster", "stepscope-exporter")
+OF_ALL = ("stepscope-cluster", "stepscope-exporter", "stepscope-usage")
 
 # Panels and their queries.
 HARDWARE = {
@@ -27,6 +27,14 @@ HARDWARE = {
     "InfiniBand traffic": "AB",
     "InfiniBand ports": "A",
     "InfiniBand errors and waits": "ABC",
+}
+# What schedulers allocate, and what failed.
+OF_SCHEDULERS = {
+    "Allocated": "A",
+    "Allocated without a process": "A",
+    "GPU hours by user and namespace": "ABG*",
+    "GPUs: allocated, held, used, useful": "A",
+    "Allocated GPUs without a process": "A",
 }
 # What no scenario can fill, and why; its panel has other series on the demo.
 NOT_SIMULATED = {
@@ -53,6 +61,11 @@ NOT_SIMULATED = {
     ("stepscope-run", "Model FLOPs utilisation (MFU)", "A"): "the simulated script counts no FLOPs",
     ("stepscope-run", "Gauges of rank 0", "A"): "the simulated script sets no gauge",
     ("stepscope-cluster", "Alerts by run and rule", "C"): "each simulated run has one node",
+    **{
+        ("stepscope-usage", title, letter): "no scheduler allocates its GPUs, and no run fails"
+        for title, letters in OF_SCHEDULERS.items()
+        for letter in letters
+    },
 }
 # What a scenario leaves empty, and why; others fill it.
 EMPTY = {

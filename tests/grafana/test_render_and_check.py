@@ -9,7 +9,7 @@ from stepscope.commands.cli import main
 from stepscope.commands.dashboards import render
 
 COMMITTED = Path(__file__).parents[2] / "grafana" / "dashboards"
-NAMES = ["cluster", "exporter", "histograms", "run", "steps", "system"]
+NAMES = ["cluster", "exporter", "histograms", "run", "steps", "system", "usage"]
 
 
 def test_the_committed_dashboards_are_what_is_rendered_now(capsys: pytest.CaptureFixture[str]) -> None:
@@ -17,7 +17,7 @@ def test_the_committed_dashboards_are_what_is_rendered_now(capsys: pytest.Captur
     assert (status, capsys.readouterr().err) == (0, ""), "run `stepscope dashboards render`"
 
 
-def test_there_are_six_and_rendering_twice_gives_the_same_text(tmp_path: Path) -> None:
+def test_there_are_seven_and_rendering_twice_gives_the_same_text(tmp_path: Path) -> None:
     assert main(["dashboards", "render", "--out", str(tmp_path / "new")]) == 0
     written = {path.name: path.read_text() for path in (tmp_path / "new").iterdir()}
     assert written == render()

@@ -89,11 +89,11 @@ def of_node() -> Variable:
     )
 
 
-def price() -> Variable:
-    """Returns the variable of a node's hourly price, at first unknown: see `priced`."""
+def price(of: str = "a node") -> Variable:
+    """Returns the variable of an hourly price, at first unknown: see `priced`."""
     return {
         "name": "price",
-        "label": "Price of a node ($/h)",
+        "label": f"Price of {of} ($/h)",
         "type": "textbox",
         "query": "",
         "current": {"text": "", "value": "", "selected": True},
@@ -103,9 +103,9 @@ def price() -> Variable:
     }
 
 
-def priced(node_hours: str) -> str:
+def priced(hours: str) -> str:
     """Returns the cost; nothing without a price, because `e0` then is the name of a series that none has."""
-    return f"{node_hours} * ${{price}}e0"
+    return f"{hours} * ${{price}}e0"
 
 
 def by_range(name: str, short: str, long: str, beyond: int = LONG_RANGE) -> Variable:

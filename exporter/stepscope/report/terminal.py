@@ -29,7 +29,7 @@ def price(text: str) -> float:
     except ValueError:
         amount = math.nan
     if not 0 <= amount < math.inf:
-        raise ArgumentTypeError(f"{text!r} is not a price: give dollars per hour of a node, as in 14.688")
+        raise ArgumentTypeError(f"{text!r} is not a price: give dollars per hour, as in 14.688")
     return amount
 
 

@@ -1,0 +1,198 @@
+"""Usage: GPU hours of each user and namespace, of a week: what they have, use and waste.
+
+The words are those of `stepscope usage` (docs/usage.md). It reads only what rules/owners.py records.
+"""
+
+from __future__ import annotations
+
+from stepscope.grafana import variables
+from stepscope.grafana.looks import Override, by_name, by_pattern
+from stepscope.grafana.page import Dashboard, alerts, of_all_runs
+from stepscope.grafana.panels import EMPTY_CELL, Panel, section, stat, table, time_series
+from stepscope.grafana.queries import OF_CLUSTER, OF_JOB, integral, lines, now, or_zero, rows
+from stepscope.grafana.variables import priced
+from stepscope.prometheus.rules import owners
+from stepscope.prometheus.rules.meta import NOT_FAILED
+
+UID = "stepscope-usage"
+OWNER = 'user=~"$user", namespace=~"$namespace"'
+NOT_PUBLISHED = "unknown: scrape kube-state-metrics or slurm_exporter (docs/usage.md)"
+NO_PRICE = "enter the price of a GPU at the top"
+BY_OWNER = "cluster, user, namespace"
+
+
+def dashboard() -> Dashboard:
+    names = f"{owners.GPUS_HELD}{{{OF_JOB}}}"
+    board = of_all_runs(
+        UID,
+        "Usage",
+        "GPU hours by user and namespace: allocated, without a process, held, used, useful, idle, failed.",
+        [_numbers(), _owners(), _over_time()],
+        [
+            variables.data_source(),
+            variables.cluster(owners.GPUS_OBSERVED),
+            variables.job(owners.GPUS_HELD),
+            variables.query("user", "User", f"label_values({names}, user)", several=True),
+            variables.query("namespace", "Namespace", f"label_values({names}, namespace)", several=True),
+            variables.price("a GPU"),
+        ],
+        [alerts(f'severity="critical", {OF_CLUSTER}')],
+    )
+    return {**board, "time": {"from": "now-7d", "to": "now"}, "refresh": ""}
+
+
+def held(series: str) -> str:
+    """Returns a series of what processes hold."""
+    return f"{series}{{{OF_JOB}, {OWNER}}}"
+
+
+def of_scheduler(series: str) -> str:
+    """Returns a series of what a scheduler allocates; it has no job, and a user or a namespace."""
+    return f"{series}{{{OF_CLUSTER}, {OWNER}}}"
+
+
+def failed() -> str:
+    """Returns the GPUs held by runs that failed in the time range, which is known only at their end."""
+    of_failures = f'stepscope_run_ended_info{{reason!~"{NOT_FAILED}", {OF_JOB}}}'
+    ended = f"last_over_time({of_failures}[$__range] @ end())"
+    return f"{held(owners.GPUS_HELD)} and on (cluster, run) {ended}"
+
+
+def with_both_labels(expression: str) -> str:
+    """Returns series of which every one has a user and a namespace: Grafana merges rows that lack a label."""
+    for label in ("user", "namespace"):
+        expression = f'label_replace({expression}, "{label}", "{EMPTY_CELL}", "{label}", "")'
+    return expression
+
+
+def idle() -> str:
+    return f"{held(owners.GPUS_HELD)} - {held(owners.GPUS_USED)}"
+
+
+def _numbers() -> list[Panel]:
+    return [
+        stat(
+            "Observed",
+            """GPU hours in which an exporter read the GPUs and their processes. What is held is a part of
+            it.""",
+            now(f"sum({integral(f'{owners.GPUS_OBSERVED}{{{OF_JOB}}}')})"),
+            unit="h",
+        ),
+        stat(
+            "Allocated",
+            """GPU hours that Kubernetes or Slurm allocated, as kube-state-metrics or slurm_exporter publish
+            them. Unknown without them.""",
+            now(f"sum({integral(of_scheduler(owners.GPUS_ALLOCATED))})"),
+            unit="h",
+            nothing=NOT_PUBLISHED,
+        ),
+        stat(
+            "Allocated without a process",
+            """GPU hours that were allocated while no process held the GPU. Nobody else could use it. Unknown
+            on nodes without an exporter.""",
+            now(f"sum({integral(of_scheduler(owners.GPUS_WITHOUT_PROCESS))})"),
+            unit="h",
+            nothing=NOT_PUBLISHED,
+        ),
+        stat(
+            "Held",
+            """GPU hours in which a process held memory of the GPU, whether or not it used it.""",
+            now(f"sum({integral(held(owners.GPUS_HELD))})"),
+            unit="h",
+        ),
+        stat(
+            "Idle",
+            """GPU hours that were held, less the utilisation of these GPUs.""",
+            now(f"sum({integral(idle())})"),
+            unit="h",
+        ),
+        stat(
+            "Failed",
+            """GPU hours held by runs that ended with an error in the time range. A checkpoint may have saved
+            a part of them.""",
+            now(or_zero(f"sum({integral(failed())})", integral(held(owners.GPUS_HELD)))),
+            unit="h",
+        ),
+    ]
+
+
+def _owners() -> list[Panel]:
+    values = {
+        "Allocated": integral(of_scheduler(owners.GPUS_ALLOCATED)),
+        "Without process": integral(of_scheduler(owners.GPUS_WITHOUT_PROCESS)),
+        "Held": integral(held(owners.GPUS_HELD)),
+        "Used": integral(held(owners.GPUS_USED)),
+        "Useful": integral(held(owners.GPUS_USEFUL)),
+        "Idle": integral(idle()),
+        "Failed": integral(failed()),
+        "Energy": f"{integral(held(owners.HELD_POWER))} / 1000",
+        "Cost": priced(integral(held(owners.GPUS_HELD))),
+    }
+    sums = [rows(with_both_labels(f"sum by ({BY_OWNER}) ({value})")) for value in values.values()]
+    letters = "ABCDEFGHIJ"
+    return [
+        section("Users and namespaces"),
+        table(
+            "GPU hours by user and namespace",
+            """Held is Used and Idle. Useful and Failed are parts of Held. Energy and Cost are of held GPUs.
+            Kubernetes allocates to a namespace, Slurm to a user: such rows may have no other column. A
+            dash is not known, or nothing.""",
+            *sums,
+            columns={
+                "cluster": "Cluster",
+                "user": "User",
+                "namespace": "Namespace",
+                **{f"Value #{letter}": title for letter, title in zip(letters, values, strict=False)},
+            },
+            height=12,
+            sort_by=("Held", True),
+            overrides=_units(),
+        ),
+    ]
+
+
+def _units() -> list[Override]:
+    return [
+        by_pattern("^(Allocated|Without process|Held|Used|Useful|Idle|Failed)$", unit="h", decimals=1),
+        by_name("Energy", unit="kwatth", decimals=1),
+        by_name("Cost", unit="currencyUSD", decimals=2),
+    ]
+
+
+def _over_time() -> list[Panel]:
+    return [
+        section("Over time"),
+        time_series(
+            "Held GPUs by user",
+            """How many GPUs each user's processes hold, with the namespace if that is known.""",
+            lines(f"sum by (user, namespace) ({held(owners.GPUS_HELD)})", "{{user}} {{namespace}}"),
+            stacked=True,
+        ),
+        time_series(
+            "GPUs: allocated, held, used, useful",
+            """What happens to GPUs. The distance of two lines is what is lost between them: without a
+            process, idle, or waiting.""",
+            lines(f"sum({of_scheduler(owners.GPUS_ALLOCATED)})", "allocated"),
+            lines(f"sum({held(owners.GPUS_HELD)})", "held"),
+            lines(f"sum({held(owners.GPUS_USED)})", "used"),
+            lines(f"sum({held(owners.GPUS_USEFUL)})", "useful"),
+        ),
+        time_series(
+            "Allocated GPUs without a process",
+            """By namespace on Kubernetes, by user on Slurm. End these pods or jobs, or ask their owners.""",
+            lines(
+                f"sum by (user, namespace) ({of_scheduler(owners.GPUS_WITHOUT_PROCESS)} > 0)",
+                "{{user}} {{namespace}}",
+            ),
+            stacked=True,
+            nothing="none, or unknown: see Allocated without a process",
+        ),
+        time_series(
+            "Cost per hour of held GPUs",
+            """Held GPUs by user, times the price of a GPU per hour, which you enter at the top.""",
+            lines(priced(f"sum by (user) ({held(owners.GPUS_HELD)})"), "{{user}}"),
+            unit="currencyUSD",
+            stacked=True,
+            nothing=NO_PRICE,
+        ),
+    ]

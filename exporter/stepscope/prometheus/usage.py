@@ -1,0 +1,202 @@
+"""Adds up the GPU hours of each user and namespace, from what rules/owners.py records.
+
+A point every two minutes stands for two minutes. Time without a point is not observed: it is no idle time.
+Days are read one by one, so that a server with limits answers, too.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from stepscope.prometheus.rules.meta import NOT_FAILED
+from stepscope.prometheus.rules.owners import (
+    GPUS_ALLOCATED,
+    GPUS_HELD,
+    GPUS_OBSERVED,
+    GPUS_USED,
+    GPUS_USEFUL,
+    GPUS_WITHOUT_PROCESS,
+    HELD_POWER,
+)
+from stepscope.prometheus.rules.usage import GPUS
+from stepscope.runs.prometheus.api import Api
+
+STEP = 120  # seconds; no longer than the 5 minutes for which Prometheus keeps a value
+HOUR, DAY = 3600, 86_400
+KILO = 1000
+OVER_A_DAY = f"[{DAY}s:{STEP}s]"
+STATES = ("allocated", "without_process", "held", "used", "useful", "idle", "failed")
+
+Owner = tuple[str, str]  # user and namespace; "": not known, or any
+Labels = tuple[str, ...]
+Sums = dict[Labels, float]
+
+
+@dataclass(frozen=True)
+class Amount:
+    """GPU hours and their energy in kWh; None: not known."""
+
+    hours: float | None
+    kwh: float | None = None
+
+
+@dataclass(frozen=True)
+class OwnerUsage:
+    """The usage of one user in one namespace, by state (STATES)."""
+
+    user: str  # "": not known, or any user of the namespace
+    namespace: str  # "": not known, or none
+    amounts: Mapping[str, Amount]
+
+
+@dataclass(frozen=True)
+class Usage:
+    """The usage of GPUs in a time range. Times are seconds since the epoch, amounts are GPU hours."""
+
+    start: float
+    end: float
+    owners: list[OwnerUsage]  # those with most GPU hours first
+    observed: float
+    not_observed: float  # of GPUs that were observed at some other time
+    without_account: float  # held by processes whose steps are not measured
+    not_compared: float | None  # allocated, but not compared with processes; None: no allocation is known
+    hours_without_allocation: float  # of the time range, not of GPUs
+
+
+@dataclass
+class _Sums:
+    """Sums over days, in GPU hours or kWh. Keys are the values of the labels that a query keeps."""
+
+    values: dict[str, Sums] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
+
+    def add(self, name: str, found: Iterable[tuple[Labels, float]]) -> None:
+        for labels, value in found:
+            self.values[name][labels] += value
+
+
+def read_usage(api: Api, end: float, days: int, progress: Callable[[int], None]) -> Usage:
+    """Reads the last `days` days before `end`; calls `progress` with the number of days read.
+
+    Raises UserError if the server does not answer, or refuses.
+    """
+    # Half a step after a point: versions differ in whether a range includes its ends.
+    end = end // STEP * STEP + STEP / 2
+    sums, failed, most = _Sums(), set[Labels](), dict[Labels, float]()
+    for day in range(days):
+        time = end - (days - 1 - day) * DAY
+        _read_day(api, time, sums)
+        failed |= {labels for labels, _ in _grouped(api, "cluster, run", _failures(), time)}
+        for labels, value in _grouped(api, "cluster, instance", f"max_over_time({GPUS}{OVER_A_DAY})", time):
+            most[labels] = max(value, most.get(labels, 0.0))
+        progress(day + 1)
+    return _usage(end, days, sums.values, failed, most)
+
+
+def _read_day(api: Api, time: float, sums: _Sums) -> None:
+    of_runs = "cluster, run, user, namespace"
+    for series in (GPUS_HELD, GPUS_USED, GPUS_USEFUL, HELD_POWER):
+        sums.add(series, _hours(api, of_runs, series, time))
+    for series in (GPUS_ALLOCATED, GPUS_WITHOUT_PROCESS):
+        sums.add(series, _hours(api, "user, namespace", series, time))
+    sums.add("compared", _hours(api, "user, namespace", f"{GPUS_ALLOCATED} and {GPUS_WITHOUT_PROCESS}", time))
+    sums.add("with allocation", _hours(api, "", f"count({GPUS_ALLOCATED}) ^ 0", time))
+    sums.add(GPUS_OBSERVED, _hours(api, "cluster, instance", GPUS_OBSERVED, time))
+
+
+def _hours(api: Api, labels: str, expression: str, time: float) -> Iterable[tuple[Labels, float]]:
+    """Yields the integral over the day before `time`, in hours."""
+    for key, value in _grouped(api, labels, f"sum_over_time(({expression}){OVER_A_DAY})", time):
+        yield key, value * STEP / HOUR
+
+
+def _grouped(api: Api, labels: str, expression: str, time: float) -> Iterable[tuple[Labels, float]]:
+    names = labels.split(", ")
+    for series in api.values(f"sum by ({labels}) ({expression})", time):
+        yield tuple(series.labels.get(name, "") for name in names), float(series.values[0])
+
+
+def _failures() -> str:
+    return f'last_over_time(stepscope_run_ended_info{{reason!~"{NOT_FAILED}"}}[{DAY}s])'
+
+
+def _usage(
+    end: float, days: int, sums: Mapping[str, Sums], failed: Collection[Labels], most: Mapping[Labels, float]
+) -> Usage:
+    held, useful = sums[GPUS_HELD], sums[GPUS_USEFUL]
+    of_failed = {labels: hours for labels, hours in held.items() if labels[:2] in failed}
+    power = {labels: hours / KILO for labels, hours in sums[HELD_POWER].items()}
+    by_state = {
+        "held": _of_owners(held),
+        "used": _of_owners(sums[GPUS_USED]),
+        "useful": _of_owners(useful),
+        "failed": _of_owners(of_failed),
+    }
+    energy = {
+        "held": _of_owners(power),
+        "failed": _of_owners({labels: kwh for labels, kwh in power.items() if labels in of_failed}),
+    }
+    allocated, without, compared = (
+        {(user, namespace): hours for (user, namespace), hours in sums[name].items()}
+        for name in (GPUS_ALLOCATED, GPUS_WITHOUT_PROCESS, "compared")
+    )
+    owners = {*by_state["held"]}
+    scheduled = {owner: _holder(owner, owners) for owner in allocated | without}
+    owners |= {*scheduled.values()}
+    by_state["allocated"] = _renamed(allocated, scheduled)
+    by_state["without_process"] = _renamed(without, scheduled)
+    observed = sum(sums[GPUS_OBSERVED].values())
+    hours = days * DAY / HOUR
+    last = end - STEP / 2
+    return Usage(
+        last - days * DAY,
+        last,
+        sorted(
+            (_of_owner(owner, by_state, energy) for owner in owners),
+            key=lambda each: (-_most(each), each.user, each.namespace),
+        ),
+        observed,
+        max(sum(most.values()) * hours - observed, 0.0),
+        sum(amount for labels, amount in held.items() if labels not in useful),
+        sum(allocated.values()) - sum(compared.values()) if allocated else None,
+        hours - sum(sums["with allocation"].values()),
+    )
+
+
+def _most(owner: OwnerUsage) -> float:
+    return max(amount.hours or 0.0 for amount in owner.amounts.values())
+
+
+def _of_owners(sums: Mapping[Labels, float]) -> dict[Owner, float]:
+    found: dict[Owner, float] = defaultdict(float)
+    for (*_, user, namespace), amount in sums.items():
+        found[user, namespace] += amount
+    return dict(found)
+
+
+def _holder(owner: Owner, holders: Collection[Owner]) -> Owner:
+    """Returns the only holder in the namespace of a scheduler, or of its user; otherwise `owner`."""
+    user, namespace = owner
+    fitting = [each for each in holders if (each[1] == namespace if namespace else each[0] == user)]
+    return fitting[0] if len(fitting) == 1 else owner
+
+
+def _renamed(sums: Mapping[Owner, float], names: Mapping[Owner, Owner]) -> dict[Owner, float]:
+    found: dict[Owner, float] = defaultdict(float)
+    for owner, amount in sums.items():
+        found[names[owner]] += amount
+    return dict(found)
+
+
+def _of_owner(
+    owner: Owner, by_state: Mapping[str, Mapping[Owner, float]], energy: Mapping[str, Mapping[Owner, float]]
+) -> OwnerUsage:
+    known = {state: sums[owner] for state, sums in by_state.items() if owner in sums}
+    known.setdefault("held", 0.0)
+    known["idle"] = max(known["held"] - known.setdefault("used", 0.0), 0.0)
+    known.setdefault("failed", 0.0)
+    if not known["held"]:
+        known["useful"] = 0.0
+    kwh = {state: sums.get(owner) for state, sums in energy.items()}
+    return OwnerUsage(*owner, {state: Amount(known.get(state), kwh.get(state)) for state in STATES})
