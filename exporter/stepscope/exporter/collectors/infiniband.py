@@ -1,7 +1,7 @@
 """Bytes, waits, errors and state of each InfiniBand and RoCE port, from SYSFS/class/infiniband.
 
-A read of a counter asks the device's firmware, so the ports are read every ten seconds. Counters that a
-device does not have are not read again. Meanings: Documentation/ABI/stable/sysfs-class-infiniband.
+A read of a counter asks the device's firmware, so the ports are read every ten seconds. Meanings:
+Documentation/ABI/stable/sysfs-class-infiniband.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ class InfinibandCollector(Collector):
         self.directory = sysfs / "class" / "infiniband"
         self._clock = clock
         self._due = 0.0
-        self._cannot: set[Path] = set()
         self.up = Family("stepscope_infiniband_port_up", "gauge", "Whether the port is active.", PORT)
         self.counters = {
             "counters/port_rcv_data": (_counter("receive_bytes", "Bytes received by the port."), WORD),
@@ -94,13 +93,10 @@ class InfinibandCollector(Collector):
 
     def _counts(self, ports: Mapping[LabelValues, Path], file: str) -> Iterator[tuple[LabelValues, float]]:
         for port, folder in ports.items():
-            path = folder / file
-            if path in self._cannot:
-                continue
             try:
-                yield port, float(int(path.read_text()))
-            except (OSError, ValueError):  # "N/A (no PMA)"
-                self._cannot.add(path)
+                yield port, float(int((folder / file).read_text()))
+            except (OSError, ValueError):  # the device has none, or "N/A (no PMA)", or is being reset
+                continue
 
 
 def _counter(name: str, help: str) -> Family:
