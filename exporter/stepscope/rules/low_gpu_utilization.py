@@ -1,7 +1,6 @@
 """LowGPUUtilization: a GPU is under-used, or its utilisation fluctuates.
 
 Source: SageMaker Debugger's LowGPUUtilization: the 95th and 5th percentile of the last `window` readings.
-`live_p95` is our own: an evaluation that keeps its GPU 65 % busy could be better, but calls nobody.
 """
 
 from __future__ import annotations
@@ -46,15 +45,10 @@ FLUCTUATING = partial(
 
 @dataclass(frozen=True)
 class LowGPUUtilizationParameters(Parameters):
-    threshold_p95: Annotated[
-        Percent, "under-utilised, in reports: the 95th percentile is below this utilisation"
-    ] = 70
+    threshold_p95: Annotated[Percent, "under-utilised: the 95th percentile is below this utilisation"] = 70
     threshold_p5: Annotated[Percent, "fluctuating: the 5th percentile is below this utilisation"] = 10
     window: Annotated[Window, "percentiles are over this many of a GPU's last readings"] = 500
     patience: Annotated[Samples, "decisions begin after this many readings of a GPU"] = 1000
-    live_p95: Annotated[
-        Percent, "under-utilised, in alerts and bands: the 95th percentile is below this utilisation"
-    ] = 50
     live_share: Annotated[
         Percent, "fluctuating, in alerts and bands: below threshold_p5 in more than this share of the window"
     ] = 15
@@ -80,16 +74,17 @@ class LowGPUUtilization(FollowsReadings[LowGPUUtilizationParameters]):
     )
     view = "gpus"
     unseen = "No GPU's utilisation was read."
-    recorded: ClassVar = {LOW: ("gpu", "live_p95"), IDLE: ("gpu", "threshold_p5")}
+    recorded: ClassVar = {LOW: ("gpu", "threshold_p95"), IDLE: ("gpu", "threshold_p5")}
 
     def judge(self, view: RecentReadings | CountedWindow) -> Judgement:
-        return self._judged(view, self.parameters.threshold_p95, 5)
+        return self._judged(view, 5)
 
     def judge_live(self, view: RecentReadings | CountedWindow, sample_interval: float) -> Judgement:
-        return self._judged(view, self.parameters.live_p95, self.parameters.live_share)
+        return self._judged(view, self.parameters.live_share)
 
-    def _judged(self, view: RecentReadings | CountedWindow, p95: float, idle_share: float) -> Judgement:
-        idle, idles = view.below("gpu", idle_share, self.parameters.threshold_p5)
+    def _judged(self, view: RecentReadings | CountedWindow, idle_share: float) -> Judgement:
+        p95, p5 = self.parameters.threshold_p95, self.parameters.threshold_p5
+        idle, idles = view.below("gpu", idle_share, p5)
         return judgement(view.enough, view.below("gpu", 95, p95), (idle, idles & view.above("gpu", 95, p95)))
 
     def alerts(self, enough: str) -> list[Alert]:
@@ -97,7 +92,7 @@ class LowGPUUtilization(FollowsReadings[LowGPUUtilizationParameters]):
         return [
             UNDER_UTILISED(
                 f"{LOW} > 0.95 and {enough}",
-                description=f"{WHERE} was used {parameters.live_p95:g} % or less in "
+                description=f"{WHERE} was used {parameters.threshold_p95:g} % or less in "
                 "{{ $value | humanizePercentage }} of its last samples in run {{ $labels.run }} "
                 "(fires above 95 %).",
             ),
@@ -124,12 +119,12 @@ class LowGPUUtilization(FollowsReadings[LowGPUUtilizationParameters]):
             records=[Record(P95, p95), Record(LOWEST, lowest), Record(USED, used)],
             alerts=[
                 UNDER_UTILISED(
-                    f"{P95} < {ratio(parameters.live_p95)} and {ON_GPU} {USED}",
-                    description=f"95 % {readings} (fires below {parameters.live_p95:g} %).",
+                    f"{P95} < {ratio(parameters.threshold_p95)} and {ON_GPU} {USED}",
+                    description=f"95 % {readings} (fires below {parameters.threshold_p95:g} %).",
                 ),
                 FLUCTUATING(
                     f"{LOWEST} < {ratio(parameters.threshold_p5)}\n"
-                    f"  and {ON_GPU} {P95} > {ratio(parameters.live_p95)}\n"
+                    f"  and {ON_GPU} {P95} > {ratio(parameters.threshold_p95)}\n"
                     f"  and {ON_GPU} {USED}",
                     description=f"{parameters.live_share:g} % {readings} "
                     f"(fires below {parameters.threshold_p5:g} %), though it is busy at other times.",

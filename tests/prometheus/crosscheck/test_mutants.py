@@ -72,6 +72,11 @@ GROUPS = {
     for group in yaml.safe_load(render(OPTIONS)[RULES])["groups"]
 }
 # Mutants that decide the same on this recording: each is another rule, but it would take other data to tell.
+# The recorded run trains: tests/prometheus/rules/test_sample_rules.py has one that only evaluates.
+OF_EVALUATIONS = (
+    r'phase="another"|phase="\w+"\}\[\w+\]\)\) (< 0|> 3)|min without \(phase, rank\)'
+    r"|age_seconds\S+ (> 3600|< 72003|< 3600 unless)"
+)
 UNSEEN = {
     # 0 or 1, of whichever element; no scrape failed, no exporter lost its counts or is lean.
     # Every process uses Stepscope. Distances and lost shares only order what dashboards list (tests/grafana).
@@ -83,6 +88,7 @@ UNSEEN = {
     # Each share that is above its threshold is of many samples, or steps. Communication rises from less than
     # 5 % to more than 15 % between two evaluations. Each window has more than 3 s of steps.
     "CommunicationBound": r"finding: \( \S+ > 0.[01]5 and|min without \(phase\)|step_seconds: .*>= 3\)",
+    "BatchSize": OF_EVALUATIONS,
     "CPUBottleneck": r"finding: \( \S+ > 0.2 and \S+ > 120 or",
     "DataStarved": r"finding: \( \S+ > 0.1 and|min without \(phase\)|step_seconds: .*>= 3\)",
     "IOBottleneck": r"finding: \( \S+ > 0.2 and \S+ > 120 or",
@@ -97,7 +103,7 @@ UNSEEN = {
     "GPUMemoryNearlyFull": r"\(\S+ \+ \S+ offset 6m|offset 6m > [^>]+ and \S+ offset 4m|> 0.0025|< 72003"
     r"|\* 1\.5 (>|\+) |(> 3|>= 0) or|seconds (< 3|>= 0)\)",
     "LoadBalancing": r'3e-12|"another"\}\[\w+\]\)\) >= 0',  # no evaluation is in the first 3 minutes
-    "LowGPUUtilization": r"> 0.15 ",
+    "LowGPUUtilization": rf"> 0.15 |{OF_EVALUATIONS}",
     "MaxInitializationTime": r"end_time_seconds \+ ",  # no run ends before its first step
     # No step takes seconds; each third of the window has many; a loss is far above the threshold, or none.
     "StepOutlier": r"(bucket|count) > 3\)|bucket:some: .*>=? 3\)"

@@ -61,7 +61,7 @@ def dcgm(node: str, field: str, values: Values, more: str = "") -> dict[str, Val
 @promtool
 def test_gpus_are_judged_below_at_and_above_the_thresholds(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
-    for node, percent in (("below", 49.9), ("at", 50.0), ("above", 50.1)):
+    for node, percent in (("below", 69.9), ("at", 70.0), ("above", 70.1)):
         test.add(gpu(node, always(percent)))
     for node, used in (("part", 0.949), ("part-at", 0.95), ("nearly", 0.951)):
         test.add(gpu(node, always(95.0), used=used))
@@ -210,8 +210,8 @@ def test_fluctuating_is_strictly_below_one_threshold_and_above_the_other(rules: 
         "low": mixed(9.9, 95.0, 7),
         "low-at": mixed(10.0, 95.0, 7),
         "low-few": mixed(9.9, 95.0, 6),
-        "high": mixed(50.1, 0.0, 3),
-        "high-at": mixed(50.0, 0.0, 3),
+        "high": mixed(70.1, 0.0, 3),
+        "high-at": mixed(70.0, 0.0, 3),
     }
     for node, percents in nodes.items():
         test.add(gpu(node, percents) | run_on(node))

@@ -29,7 +29,7 @@ def test_an_idle_gpu_of_theirs_is_no_fault_of_a_training_and_has_no_status(
         count = [30.0 * number for number in range(SCRAPES)]
         test.add({f"stepscope_samples_total{{{labels}}}": count})
         test.add({f'stepscope_gpu_utilization_samples_count{{{labels},gpu="0"}}': count})
-        for bound in ("0.1", "0.5"):
+        for bound in ("0.1", "0.7"):
             test.add({f'stepscope_gpu_utilization_samples_bucket{{{labels},gpu="0",le="{bound}"}}': count})
     test.firing("LowGPUUtilization", END, 1)
     test.firing("LowGPUUtilization", END, 1, run=NAMED)

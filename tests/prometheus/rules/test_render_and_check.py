@@ -110,7 +110,7 @@ def test_files_that_cannot_be_checked_get_one_line_and_status_2(
         ("CPUBottleneck.gpu_threshold=55", "50 or 60"),
         ("CPUBottleneck.cpu_threshold=99", "80 or 90"),
         ("IOBottleneck.io_threshold=12", "10 or 20"),
-        ("LowGPUUtilization.live_p95=75", "74 or 76"),
+        ("LowGPUUtilization.threshold_p95=75", "74 or 76"),
         ("LowGPUUtilization.threshold_p5=0", "2 or 4"),
         ("BatchSize.gpu_memory_threshold_p95=69", "68 or 70"),
     ],
@@ -156,7 +156,7 @@ def test_a_setting_appears_in_expressions_parameters_and_annotations_alike(
 
 
 def test_a_bound_at_100_percent_is_found_under_both_of_its_names(rendered: Callable[..., Path]) -> None:
-    assert 'le=~"1|1.0"' in text_of(rendered("LowGPUUtilization.live_p95=100"))
+    assert 'le=~"1|1.0"' in text_of(rendered("LowGPUUtilization.threshold_p95=100"))
 
 
 @pytest.mark.parametrize(

@@ -191,8 +191,8 @@ def test_low_gpu_utilization_of_the_cases_of_its_numpy_tests(rules: Path, tmp_pa
     test = RuleTest(rules)
     rows = 2 * LATER
     cases = {
-        "0.49": (np.full((rows, 1), 0.49), "under-utilised"),
-        "0.51": (np.full((rows, 1), 0.51), None),
+        "0.69": (np.full((rows, 1), 0.69), "under-utilised"),
+        "0.71": (np.full((rows, 1), 0.71), None),
         "0": (np.zeros((rows, 1)), "under-utilised"),
         "1": (np.ones((rows, 1)), None),
         "idle-20": (mixed(rows, 0.95, 0.0, 0.20), "fluctuating"),
@@ -209,6 +209,21 @@ def test_low_gpu_utilization_of_the_cases_of_its_numpy_tests(rules: Path, tmp_pa
         for word in ("under-utilised", "fluctuating"):
             test.firing("LowGPUUtilization", LATER, int(word == trouble), run=run, trouble=word)
         test.firing("LowGPUUtilization", AT, int(trouble == "under-utilised"), run=run)
+    test.run(tmp_path)
+
+
+def test_a_run_that_only_evaluates_is_under_utilised_after_an_hour(rules: Path, tmp_path: Path) -> None:
+    minutes = 70
+    test = RuleTest(rules)
+    for run, phases in (("evaluates", ["eval"]), ("predicts", ["predict"]), ("trains", ["eval", "train"])):
+        gpu = np.full((120 * minutes, 1), 0.6)
+        test.add(only(gpu_series(gpu, run), "stepscope_gpu_utilization"))
+        test.add(first_step(run, 30, 60 * minutes))
+        for phase in phases:
+            of_rank = f'{{job="stepscope",instance="node-a",run="{run}",rank="0",phase="{phase}"}}'
+            test.add({f"stepscope_phase_seconds_total{of_rank}": [*np.arange(4 * minutes).tolist()]})
+        for minute, fires in ((20, run == "trains"), (56, run == "trains"), (68, True)):
+            test.firing("LowGPUUtilization", 60 * minute, int(fires), run=run, trouble="under-utilised")
     test.run(tmp_path)
 
 

@@ -77,8 +77,7 @@ class TrainingCommand:
         number = received.si_signo
         by_terminal = received.si_code == SENT_BY_TERMINAL
         if number in STOPPING and not is_ignored(number):
-            self.ended_by = number
-            self.stopped_by = TERMINAL if by_terminal else _program(received.si_pid)
+            self._asked(received)
         has_it = (by_terminal and number not in self._early) or received.si_pid == self.pid
         self._early.discard(number)
         # Only the terminal continues both: `kill -TSTP` is for this process.
@@ -89,14 +88,20 @@ class TrainingCommand:
             before_stop()
             _stop()
 
+    def _asked(self, received: signal.struct_siginfo) -> None:
+        self.ended_by = received.si_signo
+        by_terminal = received.si_code == SENT_BY_TERMINAL
+        self.stopped_by = TERMINAL if by_terminal else _program(received.si_pid)
+
     def _status(self) -> int | None:
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if pid == 0:
             return None
         self.end = time.time()
         code = os.waitstatus_to_exitcode(status)
-        if self.ended_by is None and (asked := pending(STOPPING)):  # the command was asked, too, and quicker
-            self.ended_by = asked[0]
+        # The command was asked, too, and quicker.
+        if self.ended_by is None and (asked := pending(STOPPING)) and (it := signal.sigtimedwait(asked, 0)):
+            self._asked(it)
         if self.ended_by is None and code < 0:
             self.ended_by = -code
         return code if code >= 0 else 128 - code

@@ -239,7 +239,7 @@ def _runs() -> list[Panel]:
             """Mean utilisation of a run's GPUs. A low line means wasted GPUs. If a line drops, check the
             alerts. The dashed line is the threshold of LowGPUUtilization.""",
             lines(f"avg by (cluster, run) ({of_run(usage.RUN_UTILIZATION)})", "{{run}} {{cluster}}"),
-            threshold(LowGPUUtilization, "live_p95", of_run(usage.RUN_UTILIZATION), "below"),
+            threshold(LowGPUUtilization, "threshold_p95", of_run(usage.RUN_UTILIZATION), "below"),
         ),
         time_series(
             "Steps per second by run",

@@ -403,7 +403,7 @@ def _usage() -> list[Panel]:
             lines(f"avg({CPU_UTILIZATION}{{{OF_NODE}}})", "CPU"),
             threshold(
                 LowGPUUtilization,
-                "live_p95",
+                "threshold_p95",
                 f"stepscope_gpu_utilization_samples_count{{{OF_RUN}}}",
                 "below",
             ),

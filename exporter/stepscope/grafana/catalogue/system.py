@@ -84,7 +84,7 @@ def _gpus() -> list[Panel]:
             lines(mean_of_samples("stepscope_gpu_utilization_samples"), GPU),
             threshold(
                 LowGPUUtilization,
-                "live_p95",
+                "threshold_p95",
                 f"stepscope_gpu_utilization_samples_count{{{OF_GPU}}}",
                 "below",
             ),

@@ -125,7 +125,7 @@ def _owners() -> list[Panel]:
         "Useful": integral(held(owners.GPUS_USEFUL)),
         "Idle": integral(idle()),
         "Failed": integral(failed()),
-        "Energy": f"{integral(held(owners.HELD_POWER))} / 1000",
+        "Energy (kWh)": f"{integral(held(owners.HELD_POWER))} / 1000",
         "Cost": priced(integral(held(owners.GPUS_HELD))),
     }
     sums = [rows(with_both_labels(f"sum by ({BY_OWNER}) ({value})")) for value in values.values()]
@@ -154,7 +154,7 @@ def _owners() -> list[Panel]:
 def _units() -> list[Override]:
     return [
         by_pattern("^(Allocated|Without process|Held|Used|Useful|Idle|Failed)$", unit="h", decimals=1),
-        by_name("Energy", unit="kwatth", decimals=1),
+        by_name("Energy (kWh)", decimals=1),
         by_name("Cost", unit="currencyUSD", decimals=2),
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -26,8 +26,21 @@ def working(groups: Sequence[Group], options: Options) -> list[Group]:
     """Returns the groups that are left with a profile, with the entries that are left in each."""
     if options.profile != "lean":
         return list(groups)
-    left = [{**group, "rules": list(filter(works_with_lean, group["rules"]))} for group in groups]
+    kept, left = None, [{**group, "rules": list(filter(works_with_lean, group["rules"]))} for group in groups]
+    while kept != left:  # what reads a record that is gone goes, too
+        kept, lost = left, _recorded(groups) - _recorded(left)
+        left = [
+            {**group, "rules": [each for each in group["rules"] if not _reads(each, lost)]} for group in kept
+        ]
     return [group for group in left if group["rules"]]
+
+
+def _recorded(groups: Sequence[Group]) -> set[str]:
+    return {entry["record"] for group in groups for entry in group["rules"] if "record" in entry}
+
+
+def _reads(entry: Entry, records: Set[str]) -> bool:
+    return not records.isdisjoint(re.findall(r"[\w:]+", entry["expr"]))
 
 
 def working_rules(options: Options) -> list[Group]:

@@ -32,6 +32,7 @@ from stepscope.rules.parts.promql import (
     Scraping,
     at_most,
 )
+from stepscope.rules.parts.starting import is_short_evaluation
 from stepscope.rules.parts.tallied import Patient
 from stepscope.rules.parts.topics import IDLE_GPUS
 
@@ -78,7 +79,10 @@ class FollowsReadings(Patient[P, RecentReadings | CountedWindow]):
             every=4 * MINUTE,
             targets=scraping.held(GPUS),
             records=[Record(series, share(*asked)) for series, asked in self.recorded.items()],
-            alerts=self.alerts(f"{scraping.held(GPUS)} > {parameters.patience}\n  {going_on(scraping)}"),
+            alerts=self.alerts(
+                f"{scraping.held(GPUS)} > {parameters.patience}\n  {going_on(scraping)}\n"
+                f"  unless ignoring (gpu) ({is_short_evaluation(scraping)})"
+            ),
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[CountedWindow]:
@@ -93,6 +97,8 @@ class FollowsReadings(Patient[P, RecentReadings | CountedWindow]):
         }
         readings = now.held(GPUS, scraping.hold)
         enough = enough_readings(now, readings, labels, parameters.patience, scraping.hold)
+        short = is_short_evaluation(scraping).value(now)
+        enough &= np.array([without(gpu, "gpu") not in short for gpu in labels], bool)
         return Scraped(labels, CountedWindow(enough, shares))
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
