@@ -191,3 +191,17 @@ def test_a_problem_names_the_lines_of_its_part_and_of_its_rank_if_it_names_one()
     (one,) = problems_of(replace(run, rules=[slow]))
     assert every.lines == "52 % in load, data.py:2 and 48 % in load, data.py:1"
     assert one.lines == "100 % in load, data.py:1"
+
+
+def test_long_steps_have_the_lines_that_ran_in_them() -> None:
+    def line(place: str, seconds: float, step: str = "") -> LineTime:
+        return LineTime("train", "host", place, "work", "", "", "", {"running": seconds}, step)
+
+    lines = (line("train.py:8", 50), line("train.py:5", 6, "long"), line("train.py:8", 1, "long"))
+    threads = [
+        ThreadTime("a", rank, "training", 1, 60, 60, 0, 0, lines[:each]) for rank, each in ((0, 3), (1, 1))
+    ]
+    run = replace(nothing_found(), account=Account(120.0, 2, ()), threads=threads)
+    for component in (None, "host"):
+        (problem,) = problems_of(replace(run, rules=[long_steps(component, 2.0, lost=500)]))
+        assert problem.lines == "86 % in work, train.py:5 and 14 % in work, train.py:8"

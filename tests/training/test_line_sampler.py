@@ -17,12 +17,13 @@ from pathlib import Path
 import pytest
 import stepscope
 from stepscope.commands.run.hooks import command_environment
-from stepscope.exporter.ledgers.line_files import Line, LineFile, LineFolder, read_line_file
+from stepscope.exporter.ledgers.line_files import LONG, Line, LineFile, LineFolder, read_line_file
+from stepscope.training import layout as ledger_layout
 from stepscope.training import line_layout as layout
 from stepscope.training.launch import Launch
 from stepscope.training.ledger_checks import LedgerError
 from stepscope.training.line_names import LineNames
-from stepscope.training.line_sampler import Turns
+from stepscope.training.line_sampler import Turns, is_long
 from stepscope.training.line_table import LineTable
 from stepscope.training.main_stack import Frame
 
@@ -380,6 +381,55 @@ until({LONG_ENOUGH}, report)
     assert (file.run.partition("-")[0], file.thread.role) == ("ended", "training")
     phases = {line.phase for line in file.counts.lines if line.caller.endswith("report")}
     assert phases == {"finalization"}
+
+
+def test_what_runs_in_a_step_that_lasts_longer_than_twice_the_usual_is_counted_for_long_steps(
+    tmp_path: Path, ledgers: Path
+) -> None:
+    script = """
+import stepscope
+def usual(): time.sleep(0.02)
+def compact(): until(1.5, lambda: spin(1000))
+def step(work):
+    stepscope.begin_step()
+    work()
+    stepscope.end_step()
+for _ in range(60): step(usual)
+step(compact)
+for _ in range(60): step(usual)
+"""
+    (file,) = sampled(tmp_path, ledgers, script)
+    long = {line: sum(counts) for line, counts in file.counts.lines.items() if line.step == LONG}
+    compacting = [line for line in file.counts.lines if line.function == "spin"]
+    assert sum(long.get(line, 0.0) for line in compacting) > sum(long.values()) / 2
+    assert {line.step for line in file.counts.lines if line.phase != "train"} <= {""}
+
+
+@pytest.mark.parametrize(
+    ("steps", "open_for", "expected"),
+    [
+        ([0.1] * 7, 9.0, False),  # what is usual is not known yet
+        ([0.1] * 8, 0.19, False),
+        ([0.1] * 8, 0.21, True),
+        ([0.1] * 20 + [5.0], 0.21, True),  # one long step is not usual,
+        (([0.1] * 4 + [1.0]) * 6, 0.21, False),  # but one in five is
+    ],
+)
+def test_a_step_is_long_from_twice_the_time_that_nine_in_ten_take(
+    steps: list[float], open_for: float, expected: bool
+) -> None:
+    counters, ring = [0.0] * ledger_layout.COUNTER_DOUBLES, [0.0] * (16 * ledger_layout.RING_RECORDS)
+    began = 100.0
+    for number, seconds in enumerate(steps):
+        ring[16 * number : 16 * number + 4] = [number + 1.0, began, seconds, 0.0]
+        began += seconds
+    counters[ledger_layout.COUNTER_RECORDED] = len(steps)
+    counters[ledger_layout.COUNTER_STEP_SINCE] = began
+    assert is_long(counters, ring, began + open_for) is expected
+    counters[ledger_layout.COUNTER_STEP_SINCE] = began - 0.01  # closed: training waits for the next batch
+    assert not is_long(counters, ring, began + open_for)
+    counters[ledger_layout.COUNTER_WAIT_SINCE] = began
+    assert is_long(counters, ring, began + open_for) is expected
 
 
 def test_the_switch_interval_of_the_program_is_kept(tmp_path: Path, ledgers: Path) -> None:

@@ -15,6 +15,7 @@ from stepscope.evaluation.places import LEAST_PLACE, Place, places
 from stepscope.evaluation.slow_settings import slow_settings
 from stepscope.evaluation.unexplained import unexplained
 from stepscope.rules.parts.topics import ANY_TOPIC, Effect
+from stepscope.runs.model import LineTime
 
 SMALL = 0.03  # of the run: a problem that costs less is listed, but makes no run unhealthy
 SMALL_WITHOUT_CAUSE = 0.1  # the same, if it is not known what took the time
@@ -86,19 +87,33 @@ def _of_run(analysis: Analysis) -> list[Problem]:
 
 
 def _places(problem: Problem, analysis: Analysis) -> list[Place]:
-    """Returns the largest places of the part that the problem is about, of its rank if it names one."""
+    """Returns the largest places of what the problem is about, of its rank if it names one."""
     if analysis.account is None:
         return []
     for result in (problem.rule, *problem.also):
-        part = result.details.get("part", analysis.account.main_phase)
-        component = _component(result)
-        if component is None:
+        lines = _lines(result, analysis, analysis.account.main_phase)
+        if lines is None:
             continue
-        rank = result.details.get("rank")
-        threads = [thread for thread in analysis.threads if rank is None or thread.rank == rank]
-        found = places(lines_of(Key(part, component), threads))[:MOST_PLACES]
+        found = places(lines)[:MOST_PLACES]
         return [place for place in found if place.share >= LEAST_PLACE and place.is_known]
     return []
+
+
+def _lines(result: RuleResult, analysis: Analysis, main_phase: str) -> list[LineTime] | None:
+    """Returns the lines of what a finding is about; None: it is about no part.
+
+    A finding about long steps has the lines of these, if some were sampled.
+    """
+    component = _component(result)
+    key = Key(result.details.get("part", main_phase), component or "")
+    if "step_details" in result.details:
+        slow = [thread for thread in analysis.threads if thread.rank in _ranks(result)]
+        if long := [line for line in lines_of(key, slow) if line.step]:
+            return long
+    if component is None:
+        return None
+    rank = result.details.get("rank")
+    return list(lines_of(key, [thread for thread in analysis.threads if rank in (None, thread.rank)]))
 
 
 def _is_small(problem: Problem, analysis: Analysis) -> bool:

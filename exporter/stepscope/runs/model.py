@@ -372,6 +372,7 @@ class LineTime:
     caller_place: str
     caller: str  # the function that called it
     seconds: dict[str, float]  # by what the thread did: line_layout.STATES
+    step: str = ""  # "long": of a step that already lasted twice as long as usual
 
     @property
     def total(self) -> float:

@@ -23,6 +23,8 @@ PHASES = ("", "initialization", "train", "eval", "predict", "global", "finalizat
 FIRST_PHASE = PHASES.index("train")  # the first of layout.PHASES
 # The component: its place in layout.COMPONENTS, from 1. 0: unknown, or outside a step.
 HOST = 10  # in a step, and in no component
+LONG = 128  # is added to a code: of a step that lasts longer than TOO_LONG times the usual
+TOO_LONG = 2.0
 
 HEADER_BYTES = 1024
 HEADER = Struct("<8s5qd")  # magic, version, file size, slots, pid, rank (-1: none), start (epoch)
@@ -33,7 +35,7 @@ ROLE, USED, RANK, TICKS, SECONDS, RAN_SECONDS, CORE_WAIT_SECONDS, OWN_CPU_SECOND
 NUMBERS = 8
 
 SLOT_BYTES = 256
-SLOT = Struct("<qq")  # CRC-32 of the second number and the text; 16 x phase + component
+SLOT = Struct("<qq")  # CRC-32 of the second number and the text; the code: 16 x phase + component (+ LONG)
 COUNTS = 2  # the doubles of a slot before its counts
 TEXT_AT = 8 * (COUNTS + len(STATES))
 TEXT_BYTES = SLOT_BYTES - TEXT_AT

@@ -1,8 +1,8 @@
 """Samples the line of the user's code that the main thread is in, up to 20 times per second.
 
 A thread notes the innermost line of the user's own code, and the library function that it called. It also
-notes the phase and component of the step, and what the main thread waits for. It counts them in a file next
-to the ledgers.
+notes the phase and component of the step, and whether it already lasts twice as long as usual. The state of
+the main thread says what it waits for. All that is counted in a file next to the ledgers.
 
 Ticks are at an irregular place within each cell of a grid of time, so no rhythm of the program is in step
 with them. While the main thread holds the interpreter lock, no sample can be taken: the ticks that pass count
@@ -22,7 +22,7 @@ import atexit
 import os
 import sys
 from _thread import _count, allocate_lock, get_native_id, start_new_thread
-from time import monotonic, sleep, thread_time, time
+from time import monotonic, perf_counter, sleep, thread_time, time
 
 from stepscope.training import layout as ledger_layout
 from stepscope.training import line_layout as layout
@@ -45,6 +45,8 @@ MOST_OWED = 400.0  # ticks, what 100 frames of 100 threads take; what a sample t
 WEIGHT = 0.1  # of the latest sample in what one usually takes
 MOST_STACKS = 1_000  # of which the text is remembered
 GOLDEN = 0.6180339887498949  # its multiples are spread evenly between two whole numbers
+USUAL_OF = 32  # steps, at most, of which nine in ten take the usual time or less,
+LEAST_USUAL = 8  # and at least: before them, no step is a long one
 ENDED_WITHIN = 0.1  # seconds for the thread to end before a fork
 
 
@@ -99,6 +101,7 @@ class LineSampler:
         self._until_look = FIRST_TICKS
         self._ledger: Any = None  # of this process,
         self._counters: Any = None  # and its counters
+        self._ring: Any = None  # and its latest steps
         self._own_cpu = 0.0  # of the threads before this one
         self._failed = False
         self._stop = self._ended = allocate_lock()
@@ -195,14 +198,19 @@ class LineSampler:
                 stack.check()
 
     def _code(self) -> int:
-        """Returns 16 x phase + component of now."""
+        """Returns the code of now."""
         session = sys.modules.get("stepscope.training.session")
         ledger = session.session.ledger if session is not None else None
         if ledger is not None and ledger is not self._ledger:  # what follows a run's end belongs to it
             self._ledger = ledger
             counters = memoryview(ledger.memory)[ledger_layout.COUNTERS_AT : ledger_layout.WORKERS_AT]
             self._counters = counters.cast("d")
-        return 0 if self._counters is None else code_of(self._counters)
+            ring = memoryview(ledger.memory)[ledger_layout.RING_AT : ledger_layout.RING_END]
+            self._ring = ring.cast("d")
+        if self._counters is None:
+            return 0
+        long = layout.LONG if is_long(self._counters, self._ring, perf_counter()) else 0
+        return code_of(self._counters) + long
 
     def _identify(self, table: LineTable) -> None:
         """Writes the run, rank and role, as far as they are known by now; first makes the file."""
@@ -229,6 +237,28 @@ def code_of(counters: Any) -> int:
     if not component and counters[ledger_layout.COUNTER_COMPONENT_SINCE]:
         component = layout.HOST
     return 16 * phase + component
+
+
+def is_long(counters: Any, ring: Any, now: float) -> bool:
+    """Returns whether the open step, or the wait for its batch, lasts more than TOO_LONG times the usual.
+
+    `counters` and `ring` are those of a ledger, `now` is of its writer's clock. Nine in ten of the latest
+    steps of this phase take the usual time or less. A record that is just being written may be misread once.
+    """
+    recorded = int(counters[ledger_layout.COUNTER_RECORDED])
+    if recorded < LEAST_USUAL or counters[ledger_layout.COUNTER_ENDED]:
+        return False
+    size = ledger_layout.RECORD_BYTES // 8
+    newest = size * ((recorded - 1) % ledger_layout.RING_RECORDS)
+    began = counters[ledger_layout.COUNTER_STEP_SINCE]
+    if began < ring[newest + 1] + ring[newest + 2]:  # no step is open
+        began = counters[ledger_layout.COUNTER_WAIT_SINCE] or now
+    phase = counters[ledger_layout.COUNTER_STEP_PHASE]
+    kept = min(recorded, USUAL_OF, ledger_layout.RING_RECORDS)
+    latest = [size * ((recorded - 1 - back) % ledger_layout.RING_RECORDS) for back in range(kept)]
+    durations = sorted(ring[at + 2] for at in latest if ring[at + 3] == phase)
+    enough = len(durations) >= LEAST_USUAL
+    return enough and now - began > layout.TOO_LONG * durations[9 * len(durations) // 10]
 
 
 _sampler: LineSampler | None = None

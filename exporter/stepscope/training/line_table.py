@@ -34,7 +34,7 @@ class LineTable:
         self.set(layout.RANK, -1.0)
 
     def count(self, code: int, text: str, state: int, ticks: int) -> None:
-        """Counts a sample of a place; `code` is 16 x phase + component."""
+        """Counts a sample of a place, with the code of line_layout.SLOT."""
         key = (code, text)
         slot = self._places.get(key)
         if slot is None:

@@ -45,6 +45,10 @@ class Line(NamedTuple):
     library: str = ""  # the function of a library that it called
     caller_place: str = ""
     caller: str = ""
+    step: str = ""  # LONG: of a step that already lasted much longer than usual
+
+
+LONG = "long"
 
 
 class Thread(NamedTuple):
@@ -163,14 +167,16 @@ def _line(path: Path, slot: bytes) -> tuple[Line | None, Counts]:
         return None, counts
     if not all(isfinite(count) and 0 <= count <= LARGEST for count in counts):
         raise LedgerError(path, "counter", "corrupt line samples: a count is negative or not a number")
+    of_step, code = divmod(code, layout.LONG)
     phase, component = divmod(code, 16)
     fields = text.rstrip(b"\0").decode("utf-8", "replace").split("\n")
-    if not (0 <= phase < len(layout.PHASES) and component < len(_COMPONENT_NAMES)):
+    if not (of_step in (0, 1) and phase < len(layout.PHASES) and component < len(_COMPONENT_NAMES)):
         raise LedgerError(path, "record", f"corrupt line samples: phase {phase}, component {component}")
     fields = (fields + [""] * len(layout.FIELDS))[: len(layout.FIELDS)]
     if not all(part.isprintable() for part in fields):
         raise LedgerError(path, "name", "corrupt line samples: a name cannot be printed")
-    return Line(layout.PHASES[phase], _COMPONENT_NAMES[component], *fields), counts
+    line = Line(layout.PHASES[phase], _COMPONENT_NAMES[component], *fields)
+    return line._replace(step=LONG if of_step else ""), counts
 
 
 def _sum(one: Counts | None, other: Counts) -> Counts:
