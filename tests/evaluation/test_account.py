@@ -182,7 +182,7 @@ def test_the_places_of_a_leaf_are_lines_of_the_users_code_by_their_time() -> Non
         line("metric.py:13", 1.0, function="confusion", library="torch.Tensor.__iter__"),
         line("metric.py:14", 1.0, function="confusion"),
     ]
-    leaf = Leaf(Key("train", "host"), 8.0, 0.8, 0, 8.0, tuple(lines))
+    leaf = Leaf(Key("train", "host"), 0.8, {0: 8.0}, tuple(lines))
     assert [(place.words, place.share) for place in leaf.places] == [
         ("confusion, metric.py:13", 0.75),
         ("confusion, metric.py:14", 0.25),
@@ -196,9 +196,7 @@ def test_the_places_of_a_leaf_are_lines_of_the_users_code_by_their_time() -> Non
 
 def run_with(**shares: float) -> Analysis:
     """An analysis of 1,000 s without a judged rule. `train_host=0.2`: that share of the run."""
-    leaves = [
-        Leaf(Key(*name.split("__")), 1000 * part, part, 0, 1000 * part) for name, part in shares.items()
-    ]
+    leaves = [Leaf(Key(*name.split("__")), part, {0: 1000 * part}) for name, part in shares.items()]
     account = Account(1000.0, 1, tuple(leaves))
     return replace(nothing_found(), rules=[], start=START, end=START + 1000, gpu_use=[], account=account)
 
@@ -222,6 +220,46 @@ def run_with(**shares: float) -> Analysis:
 )
 def test_a_large_part_that_no_rule_judges_is_a_finding(shares: dict[str, float], titles: list[str]) -> None:
     assert [found.about.subject for found in unexplained(run_with(**shares))] == titles
+
+
+@pytest.mark.parametrize(
+    ("evaluates", "waits", "lost"),
+    [
+        ([300, 0], [0, 290], 290),
+        ([300, 0, 0, 0], [10, 300, 310, 320], 300),
+        ([300, 280], [0, 20], None),  # all do
+        ([300, 0], [290, 300], None),  # nobody waits for it
+        ([90, 0], [0, 90], None),  # too little
+    ],
+)
+def test_a_rank_that_evaluates_alone_while_the_others_wait_is_named_once(
+    evaluates: list[float], waits: list[float], lost: float | None
+) -> None:
+    ranks = len(waits)
+    parts = {Key("eval", "forward"): evaluates, Key("train", "communication"): waits}
+    parts[Key("train", "forward")] = [1000 - sum(pair) for pair in zip(evaluates, waits, strict=True)]
+    leaves = tuple(
+        Leaf(key, sum(seconds) / (1000 * ranks), dict(enumerate(seconds))) for key, seconds in parts.items()
+    )
+    run = replace(run_with(), account=Account(1000.0 * ranks, ranks, leaves))
+    judged = [rule(name, Status.HEALTHY) for name in ("CommunicationBound",)]
+    long = rule(
+        "StepOutlier",
+        Status.FOUND,
+        seconds_lost=200.0,
+        details={"component": "communication", "step_details": {}},
+    )
+    found = [
+        problem
+        for problem in problems_of(replace(run, rules=[*judged, long]))
+        if problem.rule.rule == "Account"
+    ]
+    alone = [problem for problem in found if "rank" in problem.rule.details]
+    assert [problem.seconds_lost for problem in alone] == ([] if lost is None else [pytest.approx(lost)])
+    for problem in alone:
+        assert problem.rule.details["rank"] == 0
+        assert [result.rule for result in problem.also] == ["StepOutlier"]
+    assert len({problem.title for problem in found}) == len(found)
 
 
 def test_a_part_that_a_rule_judged_is_no_second_finding() -> None:
@@ -259,7 +297,7 @@ def with_lines(key: str, seconds: float, *lines: LineTime) -> Analysis:
     )
     run = run_with(train__forward=1 - seconds / 1000)
     assert run.account is not None
-    leaf = Leaf(Key(*key.split("__")), seconds, seconds / 1000, 0, seconds, lines)
+    leaf = Leaf(Key(*key.split("__")), seconds / 1000, {0: seconds}, lines)
     return replace(run, account=replace(run.account, leaves=(leaf, *run.account.leaves)))
 
 

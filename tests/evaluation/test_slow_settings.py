@@ -19,9 +19,7 @@ from tests.support.source import START
 
 def run_with(gauges: dict[str, float], *, waited: float = 0.0, **shares: float) -> Analysis:
     """A run of 1,000 s on two cores with these shares of training; its main thread waited for a core."""
-    leaves = tuple(
-        Leaf(Key("train", name), 1000 * part, part, 0, 1000 * part) for name, part in shares.items()
-    )
+    leaves = tuple(Leaf(Key("train", name), part, {0: 1000 * part}) for name, part in shares.items())
     return replace(
         nothing_found(),
         rules=[],

@@ -27,14 +27,27 @@ USEFUL = frozenset({"forward", "backward", "optimizer"})
 
 @dataclass(frozen=True)
 class Leaf:
-    """One part of the time. Seconds are summed over ranks."""
+    """One part of the time."""
 
     key: Key
-    seconds: float
     share: float  # of the run, 0..1
-    rank: int | None  # that spent most time here; None: a run without ranks
-    rank_seconds: float  # its seconds
+    by_rank: Mapping[int | None, float]  # seconds of each rank; None: a run without ranks
     lines: tuple[LineTime, ...] = ()  # of main threads; of loader workers while waiting for data
+
+    @property
+    def seconds(self) -> float:
+        """Returns the sum over ranks."""
+        return sum(self.by_rank.values())
+
+    @property
+    def rank(self) -> int | None:
+        """Returns the rank that spent most time here."""
+        return max(self.by_rank, key=lambda rank: self.by_rank[rank])
+
+    @property
+    def rank_seconds(self) -> float:
+        """Returns the seconds of that rank."""
+        return self.by_rank[self.rank]
 
     @property
     def places(self) -> list[Place]:
@@ -58,6 +71,15 @@ class Account:
             for leaf in self.leaves
             if leaf.key.part == part and component in (None, leaf.key.component)
         )
+
+    def by_rank(self, part: str, component: str | None = None) -> dict[int | None, float]:
+        """Returns the seconds of each rank in a part, or in a component of it; {}: there is no such part."""
+        found: dict[int | None, float] = defaultdict(float)
+        for leaf in self.leaves:
+            if leaf.key.part == part and component in (None, leaf.key.component):
+                for rank, seconds in leaf.by_rank.items():
+                    found[rank] += seconds
+        return dict(found)
 
     @property
     def useful_share(self) -> float:
@@ -99,11 +121,9 @@ def _account(seconds: Mapping[int | None, Mapping[Key, float]], threads: Sequenc
     keys = {key for leaves in seconds.values() for key, value in leaves.items() if value > rounding}
     found = []
     for key in sorted(keys, key=_place):
-        of_ranks = {rank: leaves.get(key, 0.0) for rank, leaves in seconds.items()}
-        worst = max(of_ranks, key=lambda rank: of_ranks[rank])
-        total = sum(of_ranks.values())
+        by_rank = {rank: leaves.get(key, 0.0) for rank, leaves in seconds.items()}
         lines = tuple(lines_of(key, threads))
-        found.append(Leaf(key, total, total / whole, worst, of_ranks[worst], lines))
+        found.append(Leaf(key, sum(by_rank.values()) / whole, by_rank, lines))
     return Account(whole, len(seconds), tuple(found))
 
 

@@ -191,11 +191,17 @@ def _is_same(result: RuleResult, leader: RuleResult) -> bool:
         return result.about.effect_of == leader.about.topic
     if result.rule == "TrainingStalled" and leader.rule == "StepOutlier":
         return _are_long_steps(result, leader)
-    component = _component(result)
-    if component is None or component != _component(leader):
+    component = _explained(result)
+    if component is None or component != _explained(leader):
         return False
     ranks, of_leader = _ranks(result), _ranks(leader)
     return ranks <= of_leader if ranks and of_leader else result.seconds_lost <= leader.seconds_lost
+
+
+def _explained(result: RuleResult) -> str | None:
+    """Returns the component of steps whose time a finding explains."""
+    component: str | None = result.details.get("explains") or _component(result)
+    return component
 
 
 def _component(result: RuleResult) -> str | None:

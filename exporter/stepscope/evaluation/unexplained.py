@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
-from statistics import fmean
+from statistics import fmean, median
 from typing import NamedTuple
 
 from stepscope.common.status import Status
@@ -33,6 +33,7 @@ ACCOUNT = "Account"  # instead of a rule's name
 LARGE = 0.1  # of the run: a smaller part is no finding
 LARGE_PHASE = 1 / 3  # of the time of steps, for those of phases that the run is not for
 LARGE_BEFORE, LARGE_AFTER = 0.25, 0.15  # of the run, in lines of the script outside steps
+COMMUNICATION = "communication"
 MOST = 0.5  # of the time before the first step, in one line
 # Functions of PyTorch that are a part of each step or set-up; "import" as in training/line_names.py.
 USUAL = (
@@ -42,6 +43,7 @@ USUAL = (
 # In a framework's loop (`fit: module.function`, line_names.py): what the user gave it to log, save or call.
 GIVEN = re.compile("log|callback|integrat|track|save|checkpoint", re.IGNORECASE)
 KNOWN = 0.05  # of the run: with more unknown, nobody knows whether it was healthy
+SEEN = 0.5  # of a part's time in samples: with less, many pauses were too short to be seen in any line
 BUSY_GPU = 70.0  # percent, on average: the host waits for it, whatever line it is in
 REMEDIES = {
     HOST: "Make this code cheaper, or run it less often: vectorise it, do it every N steps, or move it out "
@@ -64,6 +66,10 @@ TAKE_EQUAL = (
     "Give all ranks equal work in each step: batches of equal length, sorted or packed by the sum of lengths "
     "instead of the number of samples."
 )
+SHARE_WORK = (
+    "Let every rank do its part of it (a DistributedSampler for evaluation), do it less often, or let the "
+    "others go on meanwhile instead of waiting at a barrier."
+)
 EVALUATE_LESS = "Evaluate less often or on fewer batches, without gradients and in larger batches."
 
 
@@ -75,6 +81,8 @@ class LargePart(NamedTuple):
     remedy: str
     evidence: str
     title: str = ""  # instead of the key's
+    rank: int | None = None  # if one rank alone is the reason,
+    explains: str = ""  # and the component in which the others wait for it
 
 
 def unexplained(analysis: Analysis) -> list[RuleResult]:
@@ -85,7 +93,8 @@ def unexplained(analysis: Analysis) -> list[RuleResult]:
     large = (
         *_outside(account, analysis),
         *_components(account, analysis),
-        *_evaluation(account),
+        *(alone := list(_on_one_rank(account))),
+        *_evaluation(account, {one.key.part for one in alone}),
         *_by_turns(account, analysis),
     )
     return [of_part(one, run_seconds) for one in sorted(large, key=lambda one: -one.share)]
@@ -138,12 +147,15 @@ def _own(leaf: Leaf) -> float:
     """Returns the share of the leaf's time in lines of the script that do not run what each training runs.
 
     A loss function that the script calls itself computes, for example. It is 1 if no line was sampled. Many
-    short pauses are seen in no line, so the sampled seconds are a limit too.
+    short pauses are seen in no line: unless most of the time was, the sampled seconds are a limit too.
     """
     places = leaf.places
+    if not places:
+        return 1.0
     own = [place for place in places if place.share >= LEAST_PLACE and _is_own(place.line)]
-    seconds = sum(place.seconds for place in own)
-    return min(sum(place.share for place in own), seconds / leaf.seconds) if places else 1.0
+    part = sum(place.share for place in own)
+    seen = sum(place.seconds for place in places) / leaf.seconds
+    return part if seen >= SEEN else min(part, sum(place.seconds for place in own) / leaf.seconds)
 
 
 def _is_own(line: LineTime) -> bool:
@@ -151,21 +163,52 @@ def _is_own(line: LineTime) -> bool:
     return bool(line.place) and not of_a_loop and not line.library.startswith(USUAL)
 
 
-def _evaluation(account: Account) -> Iterator[LargePart]:
+def _evaluation(account: Account, explained: Collection[str]) -> Iterator[LargePart]:
     steps = sum(account.share(phase) for phase in PHASES)
     for phase in PHASES:
         part = account.share(phase)
-        if phase not in (account.main_phase, "global") and part >= max(LARGE, LARGE_PHASE * steps):
+        if phase not in (account.main_phase, "global", *explained) and part >= max(
+            LARGE, LARGE_PHASE * steps
+        ):
             training = account.share(account.main_phase)
             evidence = f"Steps of training took {share(training, 1.0)} of the run"
             yield LargePart(Key(phase), part, EVALUATE_LESS, evidence)
+
+
+def _on_one_rank(account: Account) -> Iterator[LargePart]:
+    """Yields what one rank does outside the steps that all ranks make, while the others wait for it."""
+    main, waits = account.main_phase, COMMUNICATION
+    waited = account.by_rank(main, waits)
+    for part in (*PHASES, BETWEEN):
+        of_ranks = account.by_rank(part)
+        if part == main or len(of_ranks) < 2:
+            continue
+        rank = max(of_ranks, key=lambda each: of_ranks[each])
+        others = [each for each in of_ranks if each != rank]
+        more = of_ranks[rank] - median(of_ranks[each] for each in others)
+        lost = min(more, median(waited.get(each, 0.0) for each in others) - waited.get(rank, 0.0))
+        if rank is not None and lost >= LARGE * account.seconds / account.ranks:
+            what = uncapitalised(name_of(Key(part)))
+            evidence = (
+                f"Rank {rank} spends {duration(more)} more than the others in {what}, and they wait for it"
+            )
+            yield LargePart(
+                Key(part),
+                lost * account.ranks / account.seconds,
+                SHARE_WORK,
+                evidence,
+                rank=rank,
+                explains=waits,
+            )
 
 
 def of_part(found: LargePart, run_seconds: float) -> RuleResult:
     """Returns the finding, which costs the share of the run."""
     title, seconds = found.title or name_of(found.key), found.share * run_seconds
     said = f"{share(found.share, 1.0)} of the run, {duration(seconds)}. {found.evidence}."
-    details = {"part": found.key.part, "component": found.key.component}
+    details: dict[str, object] = {"part": found.key.part, "component": found.key.component}
+    if found.rank is not None:
+        details |= {"rank": found.rank, "explains": found.explains}
     return replace(finding(title, said, found.remedy), seconds_lost=seconds, details=details)
 
 
