@@ -301,6 +301,33 @@ def with_lines(key: str, seconds: float, *lines: LineTime) -> Analysis:
     return replace(run, account=replace(run.account, leaves=(leaf, *run.account.leaves)))
 
 
+@pytest.mark.parametrize(
+    ("ran", "core_wait", "known", "titles"),
+    [
+        (300, 100, 1000, ["Waiting for Python’s interpreter lock"]),  # for 600 s,
+        (300, 605, 1000, []),  # or for a core,
+        (300, 100, 800, []),  # or for something that the kernel does not show
+        (0, 0, 1000, []),  # it does not tell how long the thread ran, either
+    ],
+)
+def test_who_holds_the_interpreter_lock_is_named_if_the_main_thread_waits_for_it(
+    ran: float, core_wait: float, known: float, titles: list[str]
+) -> None:
+    of_main = line("train.py:30", 1000.0, library="torch._tensor.backward")
+    thread = ThreadTime(
+        *("node-a", 0, "training", 1, 1000.0, ran, core_wait, 0.0),
+        lines=(of_main,),
+        known_seconds=known,
+        others=(line("train.py:14", 700.0, function="summarise"), line("train.py:90", 9.0, function="read")),
+    )
+    run = replace(run_with(train__backward=0.95, train__host=0.05), threads=[thread])
+    found = problems_of(run)
+    assert [problem.title for problem in found] == titles
+    for problem in found:
+        assert problem.seconds_lost == 600.0
+        assert problem.lines == "99 % in summarise, train.py:14"
+
+
 def test_what_pytorch_does_for_a_step_is_not_the_user_s_own_code() -> None:
     loss = line("train.py:3", 240.0, library="torch.nn.functional.cross_entropy")
     metric, print_ = line("train.py:4", 120.0), line("train.py:5", 20.0)

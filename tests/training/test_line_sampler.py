@@ -17,7 +17,14 @@ from pathlib import Path
 import pytest
 import stepscope
 from stepscope.commands.run.hooks import command_environment
-from stepscope.exporter.ledgers.line_files import LONG, Line, LineFile, LineFolder, read_line_file
+from stepscope.exporter.ledgers.line_files import (
+    LONG,
+    OTHER_THREAD,
+    Line,
+    LineFile,
+    LineFolder,
+    read_line_file,
+)
 from stepscope.training import layout as ledger_layout
 from stepscope.training import line_layout as layout
 from stepscope.training.launch import Launch
@@ -403,6 +410,46 @@ for _ in range(60): step(usual)
     compacting = [line for line in file.counts.lines if line.function == "spin"]
     assert sum(long.get(line, 0.0) for line in compacting) > sum(long.values()) / 2
     assert {line.step for line in file.counts.lines if line.phase != "train"} <= {""}
+
+
+def test_what_follows_the_last_step_is_counted_as_that_and_not_for_a_step_that_never_came(
+    tmp_path: Path, ledgers: Path
+) -> None:
+    script = f"""
+import stepscope
+def usual(): time.sleep(0.02)
+def predict(): until({LONG_ENOUGH}, lambda: spin(1000))
+for _ in range(60):
+    with stepscope.step(): usual()
+stepscope.begin_step()
+predict()
+stepscope.finish()
+"""
+    (file,) = sampled(tmp_path, ledgers, script)
+    spinning = {
+        line.phase: sum(counts) for line, counts in file.counts.lines.items() if line.function == "spin"
+    }
+    assert max(spinning, key=lambda phase: spinning[phase]) == "finalization"
+    assert "train" in {line.phase for line in file.counts.lines if line.function == "usual"}
+    assert file.counts.ticks == pytest.approx(sum(map(sum, file.counts.lines.values())))
+
+
+def test_the_function_that_another_thread_runs_has_its_cpu_time(tmp_path: Path, ledgers: Path) -> None:
+    script = """
+import functools, threading
+def summarise(): until(4, lambda: spin(1000))
+def asleep(): time.sleep(4)
+class Reader(threading.Thread):
+    def run(self): until(4, lambda: spin(1000))
+threads = [threading.Thread(target=functools.partial(summarise)), threading.Thread(target=asleep), Reader()]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+    (file,) = sampled(tmp_path, ledgers, script)
+    others = {line for line in file.counts.lines if line.phase == OTHER_THREAD}
+    assert {line.function for line in others} <= {"summarise", "run", "Reader.run"}  # the latter from 3.11 on
+    assert {line.place.partition(":")[0] for line in others} == {"slow.py"}
+    assert file.counts.known_seconds == file.counts.seconds > 0
 
 
 @pytest.mark.parametrize(

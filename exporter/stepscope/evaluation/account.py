@@ -21,6 +21,7 @@ from stepscope.runs.model import COMPONENTS, PHASES, LineTime, RankFacts, Thread
 UNFINISHED, AFTER = "unfinished_step", "after_last_step"
 WITHOUT_STEPS, UNKNOWN = "without_steps", "unknown"
 PARTS = (BEFORE, *PHASES, BETWEEN, UNFINISHED, AFTER, WITHOUT_STEPS, UNKNOWN)
+INTERPRETER_LOCK = "interpreter_lock"  # of a main thread, in any part: another thread holds it
 CORE = "core"  # of a main thread: ready to run, but no core was free
 USEFUL = frozenset({"forward", "backward", "optimizer"})
 
@@ -202,7 +203,10 @@ def _closed(leaves: Mapping[Key, float], seconds: float) -> dict[Key, float]:
 
 
 def lines_of(key: Key, threads: Iterable[ThreadTime]) -> Iterator[LineTime]:
-    """Yields the lines of a part: of main threads, or of loader workers where these load the data."""
+    """Yields the lines of a part: of main threads, or of who they wait for.
+
+    Loader workers load the data, and other threads hold the interpreter lock.
+    """
     threads = list(threads)
     part, component = key
     if component == "data_wait" and not _runs_itself(threads, part):
@@ -212,7 +216,9 @@ def lines_of(key: Key, threads: Iterable[ThreadTime]) -> Iterator[LineTime]:
                 yield from fetched
                 return
     for thread in threads:
-        if thread.role in MAIN_THREADS:
+        if thread.role in MAIN_THREADS and component == INTERPRETER_LOCK:
+            yield from thread.others
+        elif thread.role in MAIN_THREADS:
             yield from (line for line in thread.lines if _is_of(line, part, component))
 
 
@@ -262,6 +268,7 @@ NAMES = {
     "child": "Waiting for a child process",
     "other": "Waiting for a timer, a socket or a pipe",
     CORE: "Waiting for a core",
+    INTERPRETER_LOCK: "Waiting for Python’s interpreter lock",
 }
 
 

@@ -15,6 +15,7 @@ from stepscope.evaluation.account import (
     BEFORE,
     BETWEEN,
     HOST,
+    INTERPRETER_LOCK,
     UNKNOWN,
     USEFUL,
     Account,
@@ -23,7 +24,7 @@ from stepscope.evaluation.account import (
     name_of,
 )
 from stepscope.evaluation.analysis import Analysis, RuleResult
-from stepscope.evaluation.places import LEAST_PLACE
+from stepscope.evaluation.places import LEAST_PLACE, MAIN_THREADS, places
 from stepscope.rules.max_initialization_time import MaxInitializationTime
 from stepscope.rules.parts.topics import About
 from stepscope.rules.straggler import Straggler
@@ -66,6 +67,10 @@ TAKE_EQUAL = (
     "Give all ranks equal work in each step: batches of equal length, sorted or packed by the sum of lengths "
     "instead of the number of samples."
 )
+HOLD_LESS = (
+    "Move what these threads do into another process (multiprocessing, DataLoader workers), or let them do "
+    "it less often. While a thread runs Python, no other thread of the process does."
+)
 SHARE_WORK = (
     "Let every rank do its part of it (a DistributedSampler for evaluation), do it less often, or let the "
     "others go on meanwhile instead of waiting at a barrier."
@@ -90,9 +95,11 @@ def unexplained(analysis: Analysis) -> list[RuleResult]:
     account, run_seconds = analysis.account, analysis.run_seconds
     if account is None or run_seconds is None:
         return []
+    lock = _interpreter_lock(analysis, run_seconds)
     large = (
+        *lock,
         *_outside(account, analysis),
-        *_components(account, analysis),
+        *_components(account, analysis, sum(one.share for one in lock)),
         *(alone := list(_on_one_rank(account))),
         *_evaluation(account, {one.key.part for one in alone}),
         *_by_turns(account, analysis),
@@ -125,7 +132,23 @@ def _by_turns(account: Account, analysis: Analysis) -> Iterator[LargePart]:
         yield LargePart(Key("train", "communication"), waited, TAKE_EQUAL, evidence, "Uneven work of ranks")
 
 
-def _components(account: Account, analysis: Analysis) -> Iterator[LargePart]:
+def _interpreter_lock(analysis: Analysis, run_seconds: float) -> list[LargePart]:
+    """Returns the wait for other threads of the process that hold Python's interpreter lock."""
+    of_main = [thread for thread in analysis.threads if thread.role in MAIN_THREADS]
+    thread = max(of_main, key=lambda each: each.interpreter_wait_seconds, default=None)
+    if thread is None or thread.interpreter_wait_seconds < LARGE * run_seconds:
+        return []
+    waited = thread.interpreter_wait_seconds
+    of_rank = f" of rank {thread.rank}" if thread.rank is not None and analysis.ranks > 1 else ""
+    evidence = f"The main thread{of_rank} waited {duration(waited)} for other threads that ran Python"
+    if holds := next(iter(places(thread.others)), None):
+        evidence += f": {holds.words} used a core for {duration(holds.seconds)}"
+    key = Key(analysis.account.main_phase if analysis.account else "", INTERPRETER_LOCK)
+    return [LargePart(key, waited / run_seconds, HOLD_LESS, evidence, rank=thread.rank)]
+
+
+def _components(account: Account, analysis: Analysis, waited: float) -> Iterator[LargePart]:
+    """Yields large components that no rule judges. `waited`: for the interpreter lock, in any of them."""
     judged = {each for rule in analysis.rules if rule.status.judged for each in rule.about.judges}
     if analysis.gpu_use and fmean(use.mean for use in analysis.gpu_use) >= BUSY_GPU:
         judged.add(HOST)
@@ -134,6 +157,8 @@ def _components(account: Account, analysis: Analysis) -> Iterator[LargePart]:
     for leaf in account.leaves:
         part, component = leaf.key
         spent = leaf.share * (_own(leaf) if component == HOST else 1.0)
+        if component == HOST and spent <= waited:
+            continue
         if component in USEFUL or spent < LARGE or component in judged:
             continue
         if part == main and component in REMEDIES:
@@ -149,12 +174,12 @@ def _own(leaf: Leaf) -> float:
     A loss function that the script calls itself computes, for example. It is 1 if no line was sampled. Many
     short pauses are seen in no line: unless most of the time was, the sampled seconds are a limit too.
     """
-    places = leaf.places
-    if not places:
+    found = leaf.places
+    if not found:
         return 1.0
-    own = [place for place in places if place.share >= LEAST_PLACE and _is_own(place.line)]
+    own = [place for place in found if place.share >= LEAST_PLACE and _is_own(place.line)]
     part = sum(place.share for place in own)
-    seen = sum(place.seconds for place in places) / leaf.seconds
+    seen = sum(place.seconds for place in found) / leaf.seconds
     return part if seen >= SEEN else min(part, sum(place.seconds for place in own) / leaf.seconds)
 
 
@@ -208,7 +233,9 @@ def of_part(found: LargePart, run_seconds: float) -> RuleResult:
     said = f"{share(found.share, 1.0)} of the run, {duration(seconds)}. {found.evidence}."
     details: dict[str, object] = {"part": found.key.part, "component": found.key.component}
     if found.rank is not None:
-        details |= {"rank": found.rank, "explains": found.explains}
+        details |= {"rank": found.rank}
+    if found.explains:
+        details |= {"explains": found.explains}
     return replace(finding(title, said, found.remedy), seconds_lost=seconds, details=details)
 
 

@@ -379,6 +379,9 @@ class LineTime:
         return sum(self.seconds.values())
 
 
+KNOWN = 0.9  # of the sampled seconds: with less, a wait that the kernel does not show could be any
+
+
 @dataclass(frozen=True)
 class ThreadTime:
     """The main threads of a rank's processes in one role. Seconds are summed over processes."""
@@ -392,6 +395,19 @@ class ThreadTime:
     core_wait_seconds: float  # ready to run, without a core
     own_cpu_seconds: float  # of the sampling itself
     lines: tuple[LineTime, ...] = ()  # most time first
+    known_seconds: float = 0.0  # of `seconds`, in which the kernel showed what they waited for
+    others: tuple[LineTime, ...] = ()  # the CPU time of other Python threads, by the function that each runs
+
+    @property
+    def interpreter_wait_seconds(self) -> float:
+        """Returns how long they waited for Python's interpreter lock, by samples; 0 if that is not known.
+
+        Samples count such a wait as running, and the kernel does not.
+        """
+        if not self.ran_seconds or self.known_seconds < KNOWN * self.seconds:
+            return 0.0
+        running = sum(line.seconds.get("running", 0.0) for line in self.lines)
+        return max(0.0, running - self.ran_seconds - self.core_wait_seconds)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,10 @@ TICK_SECONDS = 0.05
 ROLES = ("script", "training", "loader worker", "child")
 # The main thread had or wanted a core ("running"), or slept in the kernel for one of these.
 STATES = ("running", "disk", "lock", "child", "other")
-PHASES = ("", "initialization", "train", "eval", "predict", "global", "finalization")  # "": no ledger
+# "": no ledger. "other thread": not of the main thread, but the CPU time of another one, by what it runs.
+PHASES = ("", "initialization", "train", "eval", "predict", "global", "finalization", "other thread")
 FIRST_PHASE = PHASES.index("train")  # the first of layout.PHASES
+FINALIZATION, OTHER_THREAD = PHASES.index("finalization"), PHASES.index("other thread")
 # The component: its place in layout.COMPONENTS, from 1. 0: unknown, or outside a step.
 HOST = 10  # in a step, and in no component
 LONG = 128  # is added to a code: of a step that lasts longer than TOO_LONG times the usual
@@ -31,8 +33,9 @@ HEADER = Struct("<8s5qd")  # magic, version, file size, slots, pid, rank (-1: no
 RUN_AT, RUN_BYTES = 256, 512  # the label, UTF-8, ended by NUL; "": not known yet
 NUMBERS_AT = 768  # doubles:
 # USED: slots. SECONDS: that were sampled. RAN, CORE_WAIT: of the main thread. OWN_CPU: of the sampler itself.
-ROLE, USED, RANK, TICKS, SECONDS, RAN_SECONDS, CORE_WAIT_SECONDS, OWN_CPU_SECONDS = range(8)
-NUMBERS = 8
+# KNOWN: of SECONDS, those in which the kernel showed what the main thread waited for.
+ROLE, USED, RANK, TICKS, SECONDS, RAN_SECONDS, CORE_WAIT_SECONDS, OWN_CPU_SECONDS, KNOWN_SECONDS = range(9)
+NUMBERS = 9
 
 SLOT_BYTES = 256
 SLOT = Struct("<qq")  # CRC-32 of the second number and the text; the code: 16 x phase + component (+ LONG)

@@ -29,7 +29,8 @@ from stepscope.training import line_layout as layout
 from stepscope.training.line_names import LineNames
 from stepscope.training.line_table import LineTable
 from stepscope.training.main_stack import NotSafeError, is_main_interpreter, stack_of_this_thread
-from stepscope.training.main_thread import MainThread
+from stepscope.training.main_thread import RUNNING, MainThread
+from stepscope.training.other_threads import OtherThreads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ MOST_SKIPPED = 10  # ticks between two samples, unless samples usually take more
 MOST_OWED = 400.0  # ticks, what 100 frames of 100 threads take; what a sample took beyond it is forgotten
 WEIGHT = 0.1  # of the latest sample in what one usually takes
 MOST_STACKS = 1_000  # of which the text is remembered
+OTHER_THREAD = 16 * layout.OTHER_THREAD
 GOLDEN = 0.6180339887498949  # its multiples are spread evenly between two whole numbers
 USUAL_OF = 32  # steps, at most, of which nine in ten take the usual time or less,
 LEAST_USUAL = 8  # and at least: before them, no step is a long one
@@ -102,6 +104,8 @@ class LineSampler:
         self._ledger: Any = None  # of this process,
         self._counters: Any = None  # and its counters
         self._ring: Any = None  # and its latest steps
+        self._open_step = dict[tuple[int, str, int], int]()  # the samples of the step that is open now
+        self._recorded = 0.0  # steps before it
         self._own_cpu = 0.0  # of the threads before this one
         self._failed = False
         self._stop = self._ended = allocate_lock()
@@ -157,7 +161,7 @@ class LineSampler:
             ended.release()
 
     def _sample(self, stop: Any, main: MainThread, stack: Stack) -> None:
-        table, texts = self._table, dict[int, str]()
+        table, texts, threads = self._table, dict[int, str](), OtherThreads()
         begin = looked = monotonic()
         times = main.times()
         tick, jitter = 0, begin % 1.0
@@ -178,7 +182,7 @@ class LineSampler:
                         texts.clear()
                     text = texts[hash(seen)] = self._names.of(stack.frames(seen))
                 passed = max(1 + skipped, int((monotonic() - begin) / layout.TICK_SECONDS) - tick)
-                table.count(self._code(), text, main.state(), passed)
+                self._count(table, self._code(), text, main.state(), passed)
                 tick += passed
                 self._until_look -= passed
                 took = (thread_time() - spent) / ALLOWED
@@ -192,10 +196,36 @@ class LineSampler:
                 table.add(layout.RAN_SECONDS, max(0.0, times[0] - ran[0]))
                 table.add(layout.CORE_WAIT_SECONDS, max(0.0, times[1] - ran[1]))
                 table.set(layout.OWN_CPU_SECONDS, self._own_cpu + thread_time())
+                if main.shows():
+                    table.add(layout.KNOWN_SECONDS, looked - previous)
+                for frame, seconds in threads.ran():
+                    table.count(OTHER_THREAD, self._names.of([frame]), RUNNING, seconds / layout.TICK_SECONDS)
+                self._close_step(table)
             if self._until_look <= 0:
                 self._until_look = LOOK_TICKS
                 self._identify(table)
                 stack.check()
+
+    def _count(self, table: LineTable, code: int, text: str, state: int, ticks: int) -> None:
+        table.count(code, text, state, ticks)
+        if self._counters is None:
+            return
+        recorded = self._counters[ledger_layout.COUNTER_RECORDED]
+        if recorded != self._recorded:
+            self._open_step.clear()
+            self._recorded = recorded
+            newest = ring_place(recorded)
+            since = perf_counter() - self._ring[newest + 1] - self._ring[newest + 2]
+            ticks = max(0, min(ticks, int(since / layout.TICK_SECONDS)))  # the others were in steps before
+        key = code, text, state
+        self._open_step[key] = self._open_step.get(key, 0) + ticks
+
+    def _close_step(self, table: LineTable) -> None:
+        """Counts what a script did after its last step as that, not for a step that never came."""
+        if self._counters is not None and self._counters[ledger_layout.COUNTER_ENDED]:
+            for (code, text, state), ticks in self._open_step.items():
+                table.move(code, text, state, ticks, 16 * layout.FINALIZATION)
+            self._open_step.clear()
 
     def _code(self) -> int:
         """Returns the code of now."""
@@ -227,7 +257,7 @@ class LineSampler:
 def code_of(counters: Any) -> int:
     """Returns 16 x phase + component from the counters of a ledger."""
     if counters[ledger_layout.COUNTER_ENDED]:
-        return 16 * layout.PHASES.index("finalization")
+        return 16 * layout.FINALIZATION
     if not (counters[ledger_layout.COUNTER_RECORDED] or counters[ledger_layout.COUNTER_STEP_SINCE]):
         return 16 * layout.PHASES.index("initialization")
     phase = layout.FIRST_PHASE + int(counters[ledger_layout.COUNTER_STEP_PHASE])
@@ -239,6 +269,11 @@ def code_of(counters: Any) -> int:
     return 16 * phase + component
 
 
+def ring_place(index: float) -> int:
+    """Returns where the record of a step is in the ring, in doubles; `index` counts from 1."""
+    return ledger_layout.RECORD_BYTES // 8 * ((int(index) - 1) % ledger_layout.RING_RECORDS)
+
+
 def is_long(counters: Any, ring: Any, now: float) -> bool:
     """Returns whether the open step, or the wait for its batch, lasts more than TOO_LONG times the usual.
 
@@ -248,14 +283,13 @@ def is_long(counters: Any, ring: Any, now: float) -> bool:
     recorded = int(counters[ledger_layout.COUNTER_RECORDED])
     if recorded < LEAST_USUAL or counters[ledger_layout.COUNTER_ENDED]:
         return False
-    size = ledger_layout.RECORD_BYTES // 8
-    newest = size * ((recorded - 1) % ledger_layout.RING_RECORDS)
+    newest = ring_place(recorded)
     began = counters[ledger_layout.COUNTER_STEP_SINCE]
     if began < ring[newest + 1] + ring[newest + 2]:  # no step is open
         began = counters[ledger_layout.COUNTER_WAIT_SINCE] or now
     phase = counters[ledger_layout.COUNTER_STEP_PHASE]
     kept = min(recorded, USUAL_OF, ledger_layout.RING_RECORDS)
-    latest = [size * ((recorded - 1 - back) % ledger_layout.RING_RECORDS) for back in range(kept)]
+    latest = [ring_place(recorded - back) for back in range(kept)]
     durations = sorted(ring[at + 2] for at in latest if ring[at + 3] == phase)
     enough = len(durations) >= LEAST_USUAL
     return enough and now - began > layout.TOO_LONG * durations[9 * len(durations) // 10]

@@ -33,7 +33,7 @@ class LineTable:
         self.set(layout.USED, 1.0)
         self.set(layout.RANK, -1.0)
 
-    def count(self, code: int, text: str, state: int, ticks: int) -> None:
+    def count(self, code: int, text: str, state: int, ticks: float) -> None:
         """Counts a sample of a place, with the code of line_layout.SLOT."""
         key = (code, text)
         slot = self._places.get(key)
@@ -41,6 +41,16 @@ class LineTable:
             slot = self._place(key)
         self._doubles[self._first_count(slot) + state] += ticks
         self.add(layout.TICKS, ticks)
+
+    def move(self, code: int, text: str, state: int, ticks: float, to: int) -> None:
+        """Counts a place's samples for another code, as far as the place still has them."""
+        slot = self._places.get((code, text))
+        if slot is not None:
+            at = self._first_count(slot) + state
+            ticks = min(ticks, self._doubles[at])
+            self._doubles[at] -= ticks
+            self.add(layout.TICKS, -ticks)
+            self.count(to, text, state, ticks)
 
     def seen(self, text: str, code: int = 0) -> float:
         """Returns the ticks of a place."""

@@ -49,6 +49,10 @@ class MainThread:
         # A pipe or a socket is read by the same calls: then the wait can be interrupted.
         return DISK if self._stat.read().rpartition(b")")[2][1:2] == b"D" else OTHER
 
+    def shows(self) -> bool:
+        """Returns whether the kernel shows what the thread waits for."""
+        return bool(self._call.read())
+
     def times(self) -> tuple[float, float]:
         """Returns the seconds for which it had a core, and for which it was ready but had none."""
         fields = self._times.read().split()

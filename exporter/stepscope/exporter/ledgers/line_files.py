@@ -10,7 +10,7 @@ import logging
 import os
 import struct
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import isfinite
 from pathlib import Path
 from time import monotonic
@@ -49,6 +49,7 @@ class Line(NamedTuple):
 
 
 LONG = "long"
+OTHER_THREAD = layout.PHASES[layout.OTHER_THREAD]
 
 
 class Thread(NamedTuple):
@@ -72,10 +73,11 @@ class LineCounts:
     core_wait_seconds: float = 0.0  # ready to run, without a core
     own_cpu_seconds: float = 0.0  # of the sampling itself
     lines: dict[Line, Counts] = field(default_factory=dict)
+    known_seconds: float = 0.0  # of `seconds`, in which the kernel showed what the thread waited for
 
     def add(self, other: LineCounts) -> None:
         """Adds the samples of other processes."""
-        for name in ("processes", "ticks", "seconds", "ran_seconds", "core_wait_seconds", "own_cpu_seconds"):
+        for name in TOTALS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for line, counts in other.lines.items():
             self.lines[line] = _sum(self.lines.get(line), counts)
@@ -84,9 +86,13 @@ class LineCounts:
         """Returns the most frequent lines, and all others as one line without a place."""
         ordered = sorted(self.lines.items(), key=lambda item: (-sum(item[1]), item[0]))
         lines = dict(ordered[:MOST_LINES])
-        for _, counts in ordered[MOST_LINES:]:
-            lines[Line()] = _sum(lines.get(Line()), counts)
+        for line, counts in ordered[MOST_LINES:]:
+            if line.phase != OTHER_THREAD:
+                lines[Line()] = _sum(lines.get(Line()), counts)
         return LineCounts(**{**vars(self), "lines": lines})
+
+
+TOTALS = tuple(each.name for each in fields(LineCounts) if each.name != "lines")
 
 
 class LineFile(NamedTuple):
@@ -122,6 +128,7 @@ def read_line_file(path: Path, owners: Collection[int] | None = None) -> LineFil
         ran_seconds=numbers[layout.RAN_SECONDS],
         core_wait_seconds=numbers[layout.CORE_WAIT_SECONDS],
         own_cpu_seconds=numbers[layout.OWN_CPU_SECONDS],
+        known_seconds=numbers[layout.KNOWN_SECONDS],
     )
     for at in range(0, len(slots), layout.SLOT_BYTES):
         line, seen = _line(path, slots[at : at + layout.SLOT_BYTES])

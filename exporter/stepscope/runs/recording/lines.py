@@ -14,7 +14,15 @@ from typing import Any
 
 from stepscope.common.errors import describe
 from stepscope.common.whole_file import write_whole
-from stepscope.exporter.ledgers.line_files import MOST_LINES, Line, LineCounts, LineFolder, Thread
+from stepscope.exporter.ledgers.line_files import (
+    MOST_LINES,
+    OTHER_THREAD,
+    TOTALS,
+    Line,
+    LineCounts,
+    LineFolder,
+    Thread,
+)
 from stepscope.runs.malformed import MALFORMED, finite
 from stepscope.runs.model import LineTime, ThreadTime
 from stepscope.runs.recording.checksum import checksum_of
@@ -28,7 +36,6 @@ NAME = "lines.json"
 FORMAT = 1
 MOST_BYTES = 32 << 20
 MOST_THREADS = 20_000
-_TOTALS = ("processes", "ticks", "seconds", "ran_seconds", "core_wait_seconds", "own_cpu_seconds")
 
 Counts = Mapping[Thread, LineCounts]
 
@@ -75,20 +82,22 @@ def read_lines(folder: Path, node: str) -> tuple[ThreadTime, ...]:
 
 
 def _thread_time(node: str, thread: Thread, counts: LineCounts, tick: float) -> ThreadTime:
-    totals = {name: getattr(counts, name) for name in _TOTALS if name != "ticks"}
-    lines = (
+    totals = {name: getattr(counts, name) for name in TOTALS if name != "ticks"}
+    lines = [
         LineTime(**line._asdict(), seconds={s: tick * n for s, n in zip(STATES, seen, strict=True)})
         for line, seen in sorted(counts.lines.items(), key=lambda item: (-sum(item[1]), item[0]))
-    )
+    ]
+    of_main = tuple(line for line in lines if line.phase != OTHER_THREAD)
+    others = tuple(line for line in lines if line.phase == OTHER_THREAD)
     rank = None if thread.rank < 0 else thread.rank
-    return ThreadTime(node, rank, thread.role, **totals, lines=tuple(lines))
+    return ThreadTime(node, rank, thread.role, **totals, lines=of_main, others=others)
 
 
 def _as_json(counts: Counts) -> list[dict[str, Any]]:
     return [
         {
             **thread._asdict(),
-            **{name: getattr(of_thread, name) for name in _TOTALS},
+            **{name: getattr(of_thread, name) for name in TOTALS},
             "lines": [[*line, *seen] for line, seen in of_thread.lines.items()],
         }
         for thread, of_thread in counts.items()
@@ -105,7 +114,7 @@ def _from_json(threads: list[dict[str, Any]]) -> dict[Thread, LineCounts]:
         if not (-1 <= thread.rank <= MAX_RANK and thread.role in ROLES):
             raise ValueError(f"rank {thread.rank}, {thread.role}")
         of_thread = found[thread] = LineCounts(int(_positive(values["processes"])))
-        for name in _TOTALS[1:]:
+        for name in TOTALS[1:]:
             setattr(of_thread, name, _positive(values[name]))
         if len(values["lines"]) > MOST_LINES + 1:
             raise ValueError(f"{len(values['lines'])} lines")
