@@ -72,8 +72,8 @@ HOLD_LESS = (
     "it less often. While a thread runs Python, no other thread of the process does."
 )
 SHARE_WORK = (
-    "Let every rank do its part of it (a DistributedSampler for evaluation), do it less often, or let the "
-    "others go on meanwhile instead of waiting at a barrier."
+    "Let every rank do its part of it (a DistributedSampler for evaluation), or do it less often. Without a "
+    "barrier, the others need not wait."
 )
 EVALUATE_LESS = "Evaluate less often or on fewer batches, without gradients and in larger batches."
 
