@@ -73,7 +73,7 @@ HOLD_LESS = (
 )
 SHARE_WORK = (
     "Let every rank do its part of it (a DistributedSampler for evaluation), or do it less often. Without a "
-    "barrier, the others need not wait."
+    "barrier, the others do not have to wait."
 )
 EVALUATE_LESS = "Evaluate less often or on fewer batches, without gradients and in larger batches."
 
