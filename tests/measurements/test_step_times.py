@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stepscope.measurements.own_times import Aligned, NodeOwnTimes, OwnTimes
+from stepscope.measurements.own_times import ALIKE, Aligned, NodeOwnTimes, OwnTimes, most_slow
 from stepscope.measurements.pauses import Pauses
 from stepscope.runs.model import COMPONENTS, Steps
 
@@ -46,17 +46,23 @@ def test_slices_are_sums_of_ten_steps_and_of_their_own_times(
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=8, unique=True))
-def test_the_slowest_rank_is_compared_with_the_median_of_the_others(means: list[float]) -> None:
+def test_ranks_above_the_widest_gap_are_compared_with_the_median_of_those_below(means: list[float]) -> None:
     ranks = [own_times(node_steps(np.full(30, mean), first_number=0)) for mean in means]
     (windows,) = Aligned(ranks).windows((30, 100, 1000))
     view = windows.compared(1)
     if len(means) == 1:
         assert np.isnan(view.excess).all()
         return
-    slowest = int(np.argmax(means))
-    assert view.slowest[:, 0].tolist() == [rank == slowest for rank in range(len(means))]
-    expected = means[slowest] - np.median(np.delete(means, slowest))
-    assert view.excess[slowest, 0] == pytest.approx(expected, abs=1e-9)
+    ordered = sorted(means, reverse=True)
+    alike = [
+        (ordered[k - 1] - ordered[k], -k)
+        for k in range(1, min(most_slow(len(means)), len(means) - 1) + 1)
+        if ordered[k - 1] - ordered[k] >= ALIKE * (ordered[0] - ordered[k - 1])
+    ]
+    count = -max(alike)[1]
+    assert view.slow[:, 0].tolist() == [mean in ordered[:count] for mean in means]
+    expected = np.array(means) - np.median(ordered[count:])
+    assert view.excess[:, 0] == pytest.approx(expected, abs=1e-9)
 
 
 @given(durations, rows_of_a_block, st.floats(0, 8))

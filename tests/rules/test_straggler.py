@@ -179,8 +179,25 @@ def test_of_two_ranks_each_is_the_others_peer() -> None:
     assert fired_ranks(result(*cluster(0.5, 1.0))) == {1}
 
 
-def test_the_slowest_of_several_slow_ranks_is_accused_first() -> None:
-    assert fired_ranks(result(*cluster(0.5, 0.5, 0.5, 0.9, 1.0))) == {4}
+@pytest.mark.parametrize(
+    ("own", "first", "slow"),
+    [
+        ((0.5, 0.5, 0.5, 0.9, 1.0), 4, {3, 4}),  # the slowest one first
+        ((0.5, 1.0, 1.0), 1, {1, 2}),
+        ((0.5, 0.5, 1.0, 1.0), 2, {2, 3}),
+        ((0.5, 0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0), 4, {4, 5, 6, 7}),  # those of one slow node of two
+        ((0.5, 1.0, 1.0, 1.0), None, set()),  # one rank that has less to do than all others
+    ],
+)
+def test_all_ranks_that_are_slower_than_the_fast_ones_are_named(
+    own: tuple[float, ...], first: int | None, slow: set[int]
+) -> None:
+    found = result(*cluster(*own))
+    assert (accused(found), fired_ranks(found)) == (first, slow)
+    assert set(found.details.get("slow_ranks", ())) == slow
+    if first is not None:
+        assert found.details["excess_seconds"] == pytest.approx(own[first] - 0.5)
+        assert all(str(rank) in found.finding.rpartition(";")[2] for rank in slow - {first})
 
 
 def test_a_rank_that_is_slow_for_a_short_time_is_found_by_short_windows() -> None:
@@ -267,6 +284,17 @@ def test_a_rank_that_alone_has_no_core_is_accused_and_so_is_one_that_is_always_s
     assert result(*always, facts=run_facts(ranks=ranks)).status == "found"
     some = synchronous(np.tile([0.5, 0.7, 0.5], (60, 1)))
     assert result(*some, facts=run_facts(ranks=ranks)).status == "healthy"
+
+
+def test_a_rank_that_alone_is_slow_in_many_windows_waited_for_no_core_by_chance() -> None:
+    """It waited for cores as long as the other rank: that explains none of it."""
+    ranks = [rank_facts(rank, node="node-0", paused_seconds={"no_core": 100.0}) for rank in range(2)]
+    own = np.full((480, 2), 0.5)
+    for window in range(0, 16, 2):
+        own[30 * window : 30 * window + 30, 0] = 0.6
+    assert accused(result(*synchronous(own), facts=run_facts(ranks=ranks))) == 0
+    own[30:60, 1] = own[90:120, 1] = 0.6  # the other one is slow, too, in two of ten windows
+    assert accused(result(*synchronous(own), facts=run_facts(ranks=ranks))) is None
 
 
 # -- what is not known --------------------------------------------------------------------------------------

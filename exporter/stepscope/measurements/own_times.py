@@ -19,6 +19,7 @@ COMMUNICATION = COMPONENTS.index("communication")
 TRAIN = PHASES.index("train")
 SHORTEST = 2.0  # seconds of a window: for less, a scheduler of busy cores prefers one process to another
 SLICE = 10  # steps, of which the sums are kept: 8.4 bytes per step
+ALIKE = 2.0  # the width of the gap between slow and fast ranks, by that between the slow ones
 MOSTLY = 0.75  # of the steps: a rank that is the slowest in more of them is slow
 LATEST = 10_000  # steps, whose own times are kept one by one
 _OF_A_PROCESS = 1 << 40  # slices; the numbers of the slices of a rank's second process begin here
@@ -111,7 +112,7 @@ _NOWHERE = np.array(False)
 class Peers(NamedTuple):
     """Ranks compared with the others: elementwise, of (ranks, windows) or of ranks in Prometheus.
 
-    All times are seconds per step. The others are the ranks with less own time than the slowest.
+    All times are seconds per step. The others are the fast ranks: in Prometheus all but the slowest one.
     """
 
     steps: Times
@@ -119,8 +120,8 @@ class Peers(NamedTuple):
     excess: Times  # own time beyond the median of the others; NaN without peers
     error: Times  # its standard error
     waits_less: Times  # than the others' median
-    slowest: NDArray[np.bool_]
-    windows: int = 1  # compared in all
+    slow: NDArray[np.bool_]
+    comparisons: int = 1  # in all
     # Known of the last minutes, not of windows of steps:
     no_core: Times = _UNKNOWN  # waited for a core
     others_no_core: Times = _UNKNOWN  # median
@@ -163,19 +164,16 @@ class Windows:
         """Returns the view that is judged; `windows`: how many are compared in all."""
         step, own = self.seconds / self.steps, self.own / self.steps
         variance = np.maximum(self.squares / self.steps - own**2, 0) / self.steps  # of the mean
-        top = np.fmax.reduce(own, axis=0) if len(own) else np.empty(0)
-        slowest = own == top
+        slow = slow_ranks(own)
+        has_peers = (~np.isnan(own)).sum(axis=0) > 1
 
         def of_others(values: Times) -> Times:
-            return median(np.where(slowest, np.nan, values))
+            return np.where(has_peers, median(np.where(slow, np.nan, values)), np.nan)
 
-        alike = np.where(
-            (~np.isnan(own)).sum(axis=0) > 1, top, np.nan
-        )  # if no rank has less than the slowest
-        others = of_others(own)
-        excess = own - np.where(np.isnan(others), alike, others)
         error: Times = np.sqrt(variance + of_others(variance))
-        return Peers(self.steps, step, excess, error, of_others(step - own) - (step - own), slowest, windows)
+        waits_less = of_others(step - own) - (step - own)
+        comparisons = windows * most_slow(len(own))
+        return Peers(self.steps, step, own - of_others(own), error, waits_less, slow, comparisons)
 
 
 class Aligned:
@@ -209,6 +207,30 @@ class Aligned:
         for row, places, values in zip(table, self._places, columns, strict=True):
             row[places] = values
         return table
+
+
+def most_slow(ranks: int) -> int:
+    """Returns how many ranks can be slow: half of them, or two of three. Otherwise the others are fast."""
+    return max(1, (ranks + 1) // 2)
+
+
+def slow_ranks(own: Times) -> NDArray[np.bool_]:
+    """Returns which ranks are above the widest gap between their own times; both are (ranks, windows).
+
+    Up to `most_slow` ranks are above it. Several are only if they are alike: the gap is `ALIKE` times as wide
+    as they are apart. Otherwise it is the slowest one. NaN: a rank without steps.
+    """
+    if len(own) < 2:
+        return np.zeros(own.shape, bool)
+    longest_first = -np.sort(-own, axis=0)  # NaN come last
+    known = (~np.isnan(own)).sum(axis=0)
+    gaps = longest_first[:-1] - longest_first[1:]
+    above = np.arange(1, len(own))[:, None]  # how many ranks are above each gap
+    possible = (above < known) & (above <= np.maximum(1, (known + 1) // 2))
+    alike = gaps >= ALIKE * (longest_first[0] - longest_first[:-1])
+    first_fast = np.where(possible & alike, gaps, -1.0).argmax(axis=0) + 1
+    with np.errstate(invalid="ignore"):
+        return np.asarray(own > np.take_along_axis(longest_first, first_fast[None], axis=0))
 
 
 def waited_by_turns(ranks: Sequence[OwnTimes]) -> float:

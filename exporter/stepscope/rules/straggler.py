@@ -8,13 +8,13 @@ that waits longest is the victim, so a straggler must also wait less than the ot
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from stepscope.common.words import count, duration
+from stepscope.common.words import count, duration, listing
 from stepscope.measurements.arrivals import arrivals
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.own_times import (
@@ -70,6 +70,9 @@ PAUSES = {
 # long as the others has a core problem of its own. One that is slow in nearly all windows is slow by itself.
 ALONE = 3
 STEADY, STEADY_WINDOWS = 0.8, 3  # the share of the windows, and how many at least; Prometheus: the last ones
+# Or in so many windows, while no other rank is slow in more than one in so many of them: chance would choose
+# each rank equally often.
+BY_CHANCE = 8
 HOST = "host"  # the own time of a step outside all components
 
 OWN_SECONDS, OWN_SQUARES = "stepscope_step_own_seconds_total", "stepscope_step_own_squared_seconds_total"
@@ -141,9 +144,9 @@ class Straggler(Rule[StragglerParameters, Peers]):
         parameters = self.parameters
         # The more windows are compared, the more of them are far from the others by chance: this many
         # standard errors keep the odds for all windows together.
-        deviations = np.sqrt(parameters.deviations**2 + 2 * np.log(view.windows))
+        deviations = np.sqrt(parameters.deviations**2 + 2 * np.log(view.comparisons))
         return np.asarray(
-            view.slowest
+            view.slow
             & (view.excess > deviations * view.error)
             & (view.waits_less > fraction(parameters.waiting) * view.excess)
         )
@@ -247,7 +250,7 @@ class Straggler(Rule[StragglerParameters, Peers]):
             excess=column(excess, ranks),
             error=column(error, ranks),
             waits_less=column(less, ranks),
-            slowest=column(slowest, ranks) == 1,
+            slow=column(slowest, ranks) == 1,
         )
         expected[SLOW] = {
             rank: excess[rank] for rank, slow in zip(ranks, self._slow(view), strict=True) if slow
@@ -289,9 +292,7 @@ class Straggler(Rule[StragglerParameters, Peers]):
             most = max(float(seconds.max()) for seconds in lost)
             place = min(i for i, seconds in enumerate(lost) if seconds.max() >= NEARLY_ALL * most)
             row = int(lost[place].argmax())
-            accused = _accused(
-                run.facts, aligned, windows[place], ranks, row, fired[place][row], judged[place]
-            )
+            accused = _accused(run.facts, aligned, windows[place], ranks, row, judged[place])
             held = _held(ranks, aligned.ends(windows[place]), judged[place], views[place].excess)
         crowded = accused is not None and accused.crowded
         if crowded:
@@ -346,8 +347,10 @@ class Accused(NamedTuple):
     """The rank with most seconds lost: times are means per step over the windows that fired."""
 
     rank: Rank
+    together: list[Rank]  # those that are slow in at least half of these windows, too
     length: int
     fired: int
+    fired_others: int  # windows of the other rank, not slow in the same ones, that fired most often
     windows: int
     steps: int
     own: float
@@ -395,7 +398,8 @@ class Accused(NamedTuple):
         """Returns whether waiting for a core may be all of its excess, as for any rank on crowded cores."""
         mine, theirs = self.pauses.get("no_core", (0.0, 0.0))
         steady = self.fired >= max(STEADY_WINDOWS, STEADY * self.windows)
-        return bool(_only_waits(self.excess, mine, theirs)) and not steady
+        by_chance = self.fired < BY_CHANCE or self.fired_others > self.fired / BY_CHANCE
+        return bool(_only_waits(self.excess, mine, theirs)) and by_chance and not steady
 
     @property
     def remedy(self) -> str | None:
@@ -414,6 +418,7 @@ class Accused(NamedTuple):
         return {
             "node": self.rank.node,
             "rank": self.rank.rank,
+            "slow_ranks": [self.rank.rank, *(rank.rank for rank in self.together)],
             "component": self.component,
             "excess_seconds": self.own - self.others,
             "waits_less_seconds": self.waits_less,
@@ -452,12 +457,14 @@ def _held(ranks: Sequence[Rank], ends: Times, judged: Judgement, excess: Times) 
     return held
 
 
-def _pauses(facts: RunFacts, accused: Rank) -> dict[str, tuple[float, float]]:
-    """Returns for how long a rank could not run, and the median of the others, if that was measured."""
+def _pauses(facts: RunFacts, accused: int, slow: Collection[int]) -> dict[str, tuple[float, float]]:
+    """Returns for how long a rank could not run, and the median of the fast ones, if that was measured."""
     mine: dict[str, float] = {}
     others: dict[int, dict[str, float]] = {}
     for rank in facts.ranks:  # a rank's later process continues its counts
-        known = mine if rank.rank == accused.rank else others.setdefault(rank.rank, {})
+        if rank.rank in slow and rank.rank != accused:
+            continue
+        known = mine if rank.rank == accused else others.setdefault(rank.rank, {})
         for reason, seconds in rank.paused_seconds.items():
             known[reason] = max(seconds, known.get(reason, 0.0))
     return {
@@ -473,10 +480,11 @@ def _accused(
     windows: Windows,
     ranks: Sequence[Rank],
     row: int,
-    fired: Booleans,
     judged: Judgement,
 ) -> Accused:
-    """Returns the comparison of a rank with the faster ones, over the windows in which it fired."""
+    """Returns the comparison of a rank with the fast ones, over the windows in which it fired."""
+    fired = judged.fired[row]
+    together = (judged.fired & fired).sum(axis=1) * 2 >= fired.sum()
     steps: Times = np.nansum(windows.steps[:, fired], axis=1)
     steps[steps == 0] = np.nan
 
@@ -484,7 +492,7 @@ def _accused(
         return np.asarray(sums[:, fired].sum(axis=1) / steps)
 
     own, step = per_step(windows.own), per_step(windows.seconds)
-    faster = own < own[row]
+    faster = (own < own[row]) & ~together
 
     def compared(values: Times) -> tuple[float, float]:
         return float(values[row]), float(median(values[faster, None])[0])
@@ -500,13 +508,17 @@ def _accused(
     waited, others_waited = compared(step - own)
     return Accused(
         ranks[row],
+        [rank for rank, alike in zip(ranks, together, strict=True) if alike and rank is not ranks[row]],
         windows.length,
         int(fired.sum()),
+        int(judged.fired[~together].sum(axis=1).max(initial=0)),
         int(judged.enough.any(axis=0).sum()),
         int(steps[row]),
         *compared(own),
         others_waited - waited,
-        _pauses(facts, ranks[row]),
+        _pauses(
+            facts, ranks[row].rank, {rank.rank for rank, alike in zip(ranks, together, strict=True) if alike}
+        ),
         component,
         *evidence[component],
     )
@@ -531,8 +543,13 @@ def _finding(
             f"waited {mine} for a core in this run, the others {theirs}, which may explain all of it."
         )
     finding = accused.words()
-    others = int(np.any([found.any(axis=1) for found in fired], axis=0).sum()) - 1
-    if others:
+    others = int(np.any([found.any(axis=1) for found in fired], axis=0).sum()) - 1 - len(accused.together)
+    if accused.together:
+        alike = listing([str(rank.rank) for rank in accused.together])
+        finding += f"; {'rank' if len(accused.together) == 1 else 'ranks'} {alike} " + (
+            "is slow in the same steps" if len(accused.together) == 1 else "are slow in the same steps"
+        )
+    if others > 0:
         was = "was" if others == 1 else "were"
         finding += f"; {count(others, 'more rank')} {was} slow at other times"
     return f"{finding}."
