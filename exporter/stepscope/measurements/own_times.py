@@ -217,8 +217,8 @@ def most_slow(ranks: int) -> int:
 def slow_ranks(own: Times) -> NDArray[np.bool_]:
     """Returns which ranks are above the widest gap between their own times; both are (ranks, windows).
 
-    Up to `most_slow` ranks are above it. Several are only if they are alike: the gap is `ALIKE` times as wide
-    as they are apart. Otherwise it is the slowest one. NaN: a rank without steps.
+    Up to `most_slow` ranks are above it. Several are only if they are similar: the gap is `ALIKE` times as
+    wide as they are apart. Otherwise it is the slowest one. NaN: a rank without steps.
     """
     if len(own) < 2:
         return np.zeros(own.shape, bool)
