@@ -70,7 +70,7 @@ PAUSES = {
 # long as the others has a core problem of its own. One that is slow in nearly all windows is slow by itself.
 ALONE = 3
 STEADY, STEADY_WINDOWS = 0.8, 3  # the share of the windows, and how many at least; Prometheus: the last ones
-# Or in at least this number of windows, while no other rank is slow in as many of them divided by this number:
+# Or in so many windows, while no other rank is slow in more than an eighth of them:
 # chance would choose each rank equally often.
 BY_CHANCE = 8
 HOST = "host"  # the own time of a step outside all components
