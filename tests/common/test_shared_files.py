@@ -49,6 +49,7 @@ OTHER_FILES = {
     "stepscope/commands/run/ended.py": "procfs",
     "stepscope/commands/run/hooks.py": "procfs",
     "stepscope/commands/run/plan.py": "the directories of PATH",
+    "stepscope/commands/run/source_lines.py": "the working directory, and scripts that the user names",
     "stepscope/runs/debugger/": "the directory that the user names",
     "stepscope/runs/flight_recorder/": "the directory that the user names",
     "stepscope/runs/open.py": "the directory that the user names",

@@ -59,6 +59,15 @@ def test_a_damaged_file_of_lines_is_left_out_and_said(tmp_path: Path, old: str, 
     assert source.facts.unknowns[0].startswith(f"`n1/{NAME}` was left out: ")
 
 
+def test_the_text_of_a_place_is_recorded_and_none_that_cannot_be_printed(tmp_path: Path) -> None:
+    write_lines(tmp_path, COUNTS, {}, (), {LOADS.place: "json.loads(text)"})
+    (thread,) = read_lines(tmp_path, "n1")
+    assert [line.text for line in thread.lines] == ["json.loads(text)"]
+    write_lines(tmp_path, COUNTS, {}, (), {LOADS.place: "\x1b[2J"})
+    with pytest.raises(DamageError, match="makes no sense"):
+        read_lines(tmp_path, "n1")
+
+
 @pytest.mark.parametrize("value", [-1, "many", None, [], float("nan")])
 def test_a_count_that_cannot_be_is_damage_although_its_checksum_holds(tmp_path: Path, value: object) -> None:
     counts: Any = LineCounts(1, 1.0, 1.0)

@@ -47,6 +47,11 @@ class Problem:
         return listing([f"{share(place.share, 1.0)} in {place.words}" for place in self.places])
 
     @property
+    def code(self) -> str:
+        """Returns the text of the first line; "" if it is not known."""
+        return self.places[0].line.text if self.places else ""
+
+    @property
     def is_risk(self) -> bool:
         """Returns whether the problem endangers the run instead of slowing it down."""
         return self.rule.about.effect is Effect.RISK

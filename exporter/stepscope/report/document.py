@@ -14,6 +14,7 @@ from stepscope.common.words import JOULES_PER_KWH
 from stepscope.evaluation.account import Account
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.as_json import json_value
+from stepscope.evaluation.places import Place
 from stepscope.evaluation.problems import problems_of
 from stepscope.measurements.device_times import shares_of
 from stepscope.measurements.steps import StepDistribution
@@ -126,7 +127,7 @@ def _verdict(analysis: Analysis, price: float | None) -> dict[str, Any]:
                 "rule": problem.rule.rule,
                 "also": [rule.rule for rule in problem.also],
                 "finding": problem.rule.finding,
-                "lines": [{"place": place.words, "share": place.share} for place in problem.places],
+                "lines": [_place(place) for place in problem.places],
                 "recommendation": problem.rule.recommendation,
                 "seconds_lost": problem.seconds_lost or None,
                 "share_of_run": _share_of_run(analysis, problem.estimate),
@@ -157,7 +158,7 @@ def _account(account: Account | None) -> dict[str, Any] | None:
                 "share": leaf.share,
                 "rank": leaf.rank,
                 "rank_seconds": leaf.rank_seconds,
-                "lines": [{"place": place.words, "share": place.share} for place in leaf.places[:PLACES]],
+                "lines": [_place(place) for place in leaf.places[:PLACES]],
             }
             for leaf in account.leaves
         ],
@@ -221,6 +222,10 @@ def _part(part: Part) -> dict[str, Any]:
             for hot in part.lines
         ],
     }
+
+
+def _place(place: Place) -> dict[str, Any]:
+    return {"place": place.words, "text": place.line.text, "share": place.share}
 
 
 def _rule(rule: RuleResult) -> dict[str, Any]:

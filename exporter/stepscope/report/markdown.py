@@ -90,7 +90,8 @@ def _finding(
     found = " ".join(filter(None, (rule.finding, held(analysis, rule), track_record)))
     lost = ", ".join(sentences.amounts(analysis, problem.estimate, price))
     title = f"{problem.title}: about {lost}." if lost else f"{problem.title}."
-    lines = f"**Line:** {sentence(problem.lines)}. " if problem.lines else ""
+    code = f": `{problem.code.replace('`', ' ')}`" if problem.code else ""
+    lines = f"**Line:** {sentence(problem.lines)}{code}. " if problem.lines else ""
     rules = [rule.rule, *(other.rule for other in problem.also)]
     source = f"({'Rules' if len(rules) > 1 else 'Rule'}: {listing(rules)})"
     return (

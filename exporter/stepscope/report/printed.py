@@ -57,7 +57,12 @@ def _lines(console: Console, analysis: Analysis, said: RunVerdict) -> Iterator[s
     for problem, evidence in found[:FINDINGS]:
         yield ""
         yield console.styled(f"  {Status.FOUND.icon} {problem.title}{_cost(analysis, problem)}", BOLD)
-        rows = {"why": evidence, "line": problem.lines, "do": problem.rule.recommendation}
+        rows = {
+            "why": evidence,
+            "line": problem.lines,
+            "code": problem.code,
+            "do": problem.rule.recommendation,
+        }
         for name, text in rows.items():
             if text:
                 yield from console.wrapped(f"    {name:{ROW}}{text}", rest=4 + ROW)

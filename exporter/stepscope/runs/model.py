@@ -373,6 +373,7 @@ class LineTime:
     caller: str  # the function that called it
     seconds: dict[str, float]  # by what the thread did: line_layout.STATES
     step: str = ""  # "long": of a step that already lasted twice as long as usual
+    text: str = ""  # of the line; "": not known
 
     @property
     def total(self) -> float:

@@ -290,7 +290,7 @@ def _complete_recording(plan: Plan, ledgers: Path, run: RunFile, hooked: HookedP
     from stepscope.commands.run.ending import finish_recording
 
     try:
-        finish_recording(plan.directory, plan.node, run, ledgers, hooked.why_no_steps)
+        finish_recording(plan.directory, plan.node, run, ledgers, hooked.why_no_steps, plan.typed)
     except (OSError, UserError) as error:
         say(f"the recording could not be completed: {error}", "warning")
     if reason := hooked.why_no_lines():

@@ -40,14 +40,21 @@ MOST_THREADS = 20_000
 Counts = Mapping[Thread, LineCounts]
 
 
-def write_lines(folder: Path, counts: Counts, retired: Counts, removed: Iterable[str]) -> None:
-    """Replaces the file. Raises OSError."""
+def write_lines(
+    folder: Path,
+    counts: Counts,
+    retired: Counts,
+    removed: Iterable[str],
+    sources: Mapping[str, str] | None = None,
+) -> None:
+    """Replaces the file. `sources`: the text of places. Raises OSError."""
     values = {
         "format": FORMAT,
         "tick_seconds": TICK_SECONDS,
         "threads": _as_json(counts),
         "retired": _as_json(retired),
         "removed": sorted(removed),
+        "sources": dict(sources or {}),
     }
     text = json.dumps({**values, "checksum": checksum_of(values)}, separators=(",", ":"))
     write_whole(folder / NAME, text + "\n")
@@ -76,15 +83,24 @@ def read_lines(folder: Path, node: str) -> tuple[ThreadTime, ...]:
         )
         if not 0 < tick < 60:
             raise ValueError(f"a tick of {tick} s")
+        sources = {str(place): _printable(text) for place, text in dict(values.get("sources", {})).items()}
     except MALFORMED as error:
         raise DamageError(f"it makes no sense ({describe(error)})") from error
-    return tuple(_thread_time(node, thread, counts, tick) for thread, counts in sorted(threads.items()))
+    return tuple(
+        _thread_time(node, thread, counts, tick, sources) for thread, counts in sorted(threads.items())
+    )
 
 
-def _thread_time(node: str, thread: Thread, counts: LineCounts, tick: float) -> ThreadTime:
+def _thread_time(
+    node: str, thread: Thread, counts: LineCounts, tick: float, sources: Mapping[str, str]
+) -> ThreadTime:
     totals = {name: getattr(counts, name) for name in TOTALS if name != "ticks"}
     lines = [
-        LineTime(**line._asdict(), seconds={s: tick * n for s, n in zip(STATES, seen, strict=True)})
+        LineTime(
+            **line._asdict(),
+            seconds={s: tick * n for s, n in zip(STATES, seen, strict=True)},
+            text=sources.get(line.place, ""),
+        )
         for line, seen in sorted(counts.lines.items(), key=lambda item: (-sum(item[1]), item[0]))
     ]
     of_main = tuple(line for line in lines if line.phase != OTHER_THREAD)
@@ -126,6 +142,12 @@ def _from_json(threads: list[dict[str, Any]]) -> dict[Thread, LineCounts]:
             if len(row) != names + len(STATES):
                 raise ValueError(f"a line of {len(row)} values")
     return found
+
+
+def _printable(text: object) -> str:
+    if not isinstance(text, str) or not text.isprintable():
+        raise ValueError("the text of a line cannot be printed")
+    return text
 
 
 def _positive(value: Any) -> float:

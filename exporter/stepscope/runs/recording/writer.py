@@ -178,11 +178,15 @@ class RecordingWriter:
         retired: Mapping[Thread, LineCounts],
         removed: Set[str],
         written: Callable[[Set[str]], object],
+        sources: Mapping[str, str] | None = None,
     ) -> None:
-        """Records line samples, see lines.py. Calls `written`, in the writer's thread, once they are."""
+        """Records line samples and the text of places, see lines.py.
+
+        Calls `written`, in the writer's thread, once they are.
+        """
 
         def record() -> None:
-            write_lines(self._folder, counts, retired, removed)
+            write_lines(self._folder, counts, retired, removed, sources)
             written(removed)
 
         self._hand_over(record)
