@@ -89,6 +89,10 @@ def test_two_long_steps_do_not_hide_each_other() -> None:
     assert (found.status, found.violations) == ("found", 2)
 
 
+def test_what_more_than_a_third_of_the_steps_take_is_usual() -> None:
+    assert result(whole(node_steps([1.0, 9.0] * 6)), "StepOutlier").status == "healthy"
+
+
 @pytest.mark.parametrize("seed", smallest(range(100), range(2)))
 def test_steps_that_vary_by_a_tenth_have_no_outlier(seed: int) -> None:
     steps = node_steps(np.random.default_rng(seed).normal(1.0, 0.1, 6).clip(0.5))

@@ -124,6 +124,26 @@ def test_groups_in_different_order_are_a_cycle_in_which_nobody_is_accused(tmp_pa
     assert found.details["rank"] is None
 
 
+def test_a_rank_whose_gpu_is_stuck_in_what_all_others_have_finished_is_accused(tmp_path: Path) -> None:
+    """Its host called on. Dumps may have only what is not over, and no times."""
+    groups = {"0": Group("expert", (0, 1, 2, 3)), "1": Group("tensor", (0, 1)), "2": Group("tensor", (2, 3))}
+    both = {rank: [Call("all_gather", "12"[rank // 2]), Call("all_to_all", "0")] * 2 for rank in range(4)}
+    entries = run_ranks({**both, 1: both[1][:2], 3: both[3][:2]}, groups)
+    over = {"state": "scheduled", "retired": False, "time_discovered_completed_ns": None}
+    for rank in (1, 3):  # in the first all_gather, which is over for its peer
+        entries[rank] = [{**entry, **over} for entry in entries[rank]]
+    for rank, of_rank in entries.items():
+        unfinished = [entry for entry in of_rank if entry["state"] != "completed"]
+        entries[rank] = [{**entry, "time_discovered_started_ns": None} for entry in unfinished]
+    found = verdict(write_dumps(tmp_path, entries, groups, set(range(4))))
+    assert found.details["culprits"] == [1, 3]
+    assert "Rank 1 blocks" in found.finding
+    assert (
+        "its GPU has not finished all_gather #1 of tensor (train.py:10 train), which all others have"
+        in found.finding
+    )
+
+
 def test_a_rank_without_a_dump_is_reported_and_not_accused(tmp_path: Path) -> None:
     found = hang(tmp_path, {rank: [STEP] * (1 if rank == 3 else 2) for rank in range(4)}, without=[3])
     assert "Rank 3 has no dump and may block it" in found.finding

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from stepscope.commands.cli import main
 from stepscope.common.errors import UserError
 from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.problems import problems_of
+from stepscope.report.verdict import verdict
 from stepscope.runs.model import COMPONENTS, RunFacts, Steps
 from stepscope.runs.traces.events import load
 from stepscope.runs.traces.intervals import Intervals
@@ -140,7 +142,7 @@ def test_a_device_is_idle_when_none_of_its_streams_runs(tmp_path: Path) -> None:
             on_gpu("kernel", "a", 0, 10, stream=7, correlation=1),
             on_gpu("kernel", "b", 5, 20, stream=8, correlation=2),  # stream 7 is idle, the device is not
             launch(3, 26),
-            on_gpu("kernel", "c", 30, 40, stream=7, correlation=3),  # 6 ms for the host, 4 for the launch
+            on_gpu("kernel", "c", 30, 40, stream=7, correlation=3),  # 6.5 ms for the host, 3.5 for the launch
             launch(4, 35),
             on_gpu("gpu_memset", "Memset", 43, 50, stream=8, correlation=4),  # launched long before: 3 ms
             on_gpu("kernel", "d", 55, 60, stream=7, correlation=5),  # nobody knows who launched it
@@ -152,7 +154,7 @@ def test_a_device_is_idle_when_none_of_its_streams_runs(tmp_path: Path) -> None:
     assert [
         round(value * 1000, 6)
         for value in (first.busy, first.idle, first.host_wait, first.launch_wait, first.not_known)
-    ] == [42, 18, 6, 7, 5]
+    ] == [42, 18, 6.5, 6.5, 5]
     assert devices["gpu1"].busy == pytest.approx(0.001)
     assert devices["gpu1"].idle == 0
 
@@ -251,6 +253,72 @@ def test_the_time_between_captures_belongs_to_no_figure(tmp_path: Path) -> None:
     assert analysis.phase_seconds["other"] == pytest.approx(0, abs=1e-6)
 
 
+def test_begins_and_ends_are_events_and_what_nests_is_joined_on_its_own_thread(tmp_path: Path) -> None:
+    def ends(phase: str, name: str, at: float, thread: int = 1) -> Row:
+        return {**row("cpu_op", name, at, at, thread), "ph": phase}
+
+    rows = [
+        ends("B", "outer", 0),
+        ends("B", "other", 1, thread=2),
+        ends("B", "inner", 2),
+        ends("E", "", 5),
+        ends("E", "", 9, thread=2),
+        ends("E", "outer", 10),
+        ends("E", "never begun", 11),
+        ends("B", "never ended", 12),
+    ]
+    found = {one.name: round(1000 * one.seconds, 6) for one in summary_of(tmp_path, rows).operators}
+    assert found == {"outer": 10, "inner": 3, "other": 8}
+
+
+def test_times_before_the_zero_of_a_trace_that_counts_from_its_start_are_read(tmp_path: Path) -> None:
+    write(tmp_path / "t.json", [row("cpu_op", "a", -17, 3), row("cpu_op", "b", 4, 5)], baseTimeNanoseconds=0)
+    assert read(tmp_path)[2].end == pytest.approx(0.022)
+    write(tmp_path / "t.json", [row("cpu_op", "a", 0, 3)], baseTimeNanoseconds=-(10**18) * 2)
+    with pytest.raises(UserError, match="not a time since 1970"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("category", ["ai_core", None])
+def test_events_that_may_be_the_work_of_a_device_are_named_and_never_healthy(
+    tmp_path: Path, category: str | None
+) -> None:
+    steps = [marked(number, 100 * number, 100 * number + 100) for number in range(3)]
+    loads = [row("user_annotation", LOADING, 100 * number, 100 * number + 1) for number in range(3)]
+    work = [row("", "MatMul", 100 * number + 5, 100 * number + 25, thread=7) for number in range(3)]
+    for each in work:
+        each["cat"] = category
+    write(tmp_path / "t.json", [*steps, *loads, *work])
+    analysis = evaluate(KinetoTraces(tmp_path))
+    assert verdict(analysis).status == "not enough data"
+    assert "3 events of the trace may be the work of a device" in " ".join(verdict(analysis).sentences)
+    assert any(f"{category or 'without a category'} (3)" in sentence for sentence in analysis.unknowns)
+
+
+@pytest.mark.parametrize(
+    ("copied", "communicated", "title"),
+    [(0, 0, "Idle GPU"), (60, 0, "Copies of memory"), (0, 15, "Exposed communication")],
+)
+def test_a_device_that_hardly_computes_is_not_healthy(
+    tmp_path: Path, copied: int, communicated: int, title: str
+) -> None:
+    idle = 0 if copied or communicated else 60
+    end = 100 - idle
+    rows = [row("cuda_runtime", "cudaLaunchKernel", 0, 1, correlation=1)]
+    rows += [row("cuda_runtime", "cudaLaunchKernel", 1, 2, correlation=2)]
+    rows += [on_gpu("kernel", "gemm", 2, end - copied - communicated, correlation=1)]
+    if copied:
+        rows += [on_gpu("gpu_memcpy", "Memcpy", 100 - copied, 100, correlation=2)]
+    elif communicated:
+        rows += [on_gpu("kernel", "ncclDevKernel_AllReduce_Sum", 100 - communicated, 100, correlation=2)]
+    else:
+        rows += [on_gpu("kernel", "gemm", 100, 100.01, stream=8, correlation=2)]  # waits for another stream
+    write(tmp_path / "t.json", rows)
+    found = problems_of(evaluate(KinetoTraces(tmp_path)))
+    assert [problem.title for problem in found] == [title]
+    assert found[0].seconds_lost == pytest.approx((idle or copied or communicated) / 1000, abs=1e-3)
+
+
 def test_any_sensible_name_is_read_and_other_json_is_not(tmp_path: Path) -> None:
     for name in ("trace.json", "logs/run/rank-1.json.gz"):
         rank = {"rank": int("rank-1" in name), "world_size": 2}
@@ -304,11 +372,12 @@ def test_a_gpu_waits_for_data_the_profiler_or_the_host_and_the_host_s_line_is_na
         on_gpu("kernel", "b", 42, 50, correlation=2),
     ]
     device = summary_of(tmp_path, rows).devices[0]
-    assert milliseconds(device.idle_for) == {"data": 8, "profiler": 3, "host": 19, "launch": 2}
+    assert milliseconds(device.idle_for) == {"data": 8, "profiler": 3, "host": 20, "launch": 1}
     assert [(part.kind, part.site, round(1000 * part.seconds, 6)) for part in device.host] == [
         ("synchronising", "train.py(7): step", 12),
         ("python", "train.py(7): step", 5),
         ("synchronising", "train.py(7): step", 2),
+        ("runtime", "train.py(7): step", 1),  # the call that launches
     ]
     assert [(part.name, part.calls) for part in device.synchronising] == [
         ("aten::item (cudaStreamSynchronize)", 1)
@@ -348,6 +417,7 @@ def test_a_trace_without_steps_is_split_as_a_whole_and_that_is_said(tmp_path: Pa
         (b'{"traceEvents": [\n{"ph": "X",', "line 2: not JSON"),
         (b"{}", "no traceEvents"),
         (b'{"traceEvents": []}', "holds no event"),
+        (b'{"traceEvents": [{"ph": "b", "cat": "c", "name": "k"}]}', "only 1 asynchronous event"),
         (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k"}]}', "not a trace of the profiler"),
         (gzip.compress(b"{}", mtime=0)[:-4], "cannot be read"),
     ],

@@ -51,6 +51,7 @@ class _Tap(Source):
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        self.judged_whole = source.judged_whole
         self.usage = NodeUsage()  # of all nodes as if they were one
         self.steps: dict[tuple[str, int, str], StepSeries] = {}  # by node, rank and phase
 

@@ -176,8 +176,9 @@ def _of_steps(
     if shares.data_wait(run.analysis) is not None:
         yield "data_wait", 100 * step.components.get("data_wait", 0.0) / step.seconds
     first, last = run.analysis.first_step_start, run.analysis.last_step_end
-    if first is not None and last is not None and last > first:
-        pace = step.count / (last - first)
+    between = run.analysis.unobserved_seconds
+    if first is not None and last is not None and last - first > between:
+        pace = step.count / (last - first - between)
         yield "steps_per_second", pace
         if items:
             yield "items_per_second", pace * items

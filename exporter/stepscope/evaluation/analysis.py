@@ -209,6 +209,7 @@ class Analysis:
     is_trace: bool = False  # it has neither the run's start nor samples
     unobserved_seconds: float = 0.0  # between captures of traces: no part of the run's duration
     devices: list[DeviceTime] = field(default_factory=list)  # of traces, by node, rank and device
+    unrecognised: int = 0  # events of traces of categories that nobody here knows
     account: Account | None = None  # None: of a trace, or the start or the end is not known
 
     @property

@@ -335,6 +335,7 @@ def _analysis(
         threads=list(facts.threads),
         unobserved_seconds=facts.unobserved_seconds,
         devices=list(facts.devices),
+        unrecognised=facts.unrecognised,
         timelines=_known(node.measured[TIMELINE].timeline(name) for name, node in nodes.items()),
         box_plots=[
             box for name, node in nodes.items() for box in box_plots(name, node.measured[USAGE], facts)

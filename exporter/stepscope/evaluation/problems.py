@@ -13,6 +13,7 @@ from stepscope.evaluation.account import Key, lines_of
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.places import LEAST_PLACE, Place, places
 from stepscope.evaluation.slow_settings import slow_settings
+from stepscope.evaluation.traced_devices import traced_devices
 from stepscope.evaluation.unexplained import unexplained
 from stepscope.rules.parts.topics import ANY_TOPIC, Effect
 from stepscope.runs.model import LineTime
@@ -87,7 +88,14 @@ def small_problems(analysis: Analysis) -> list[Problem]:
 
 
 def _of_run(analysis: Analysis) -> list[Problem]:
-    found = problems([*analysis.rules, *unexplained(analysis), *slow_settings(analysis)])
+    found = problems(
+        [
+            *analysis.rules,
+            *unexplained(analysis),
+            *slow_settings(analysis),
+            *traced_devices(analysis),
+        ]
+    )
     return [replace(problem, places=_places(problem, analysis)) for problem in found]
 
 

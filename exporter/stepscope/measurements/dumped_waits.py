@@ -97,9 +97,32 @@ class DumpedWaits:
         return sorted(held - {culprit})
 
     def _is_free(self, rank: int) -> bool:
-        """Returns whether a rank waits for nobody: its operations are over, or its GPU starts late."""
+        """Returns whether a rank waits for nobody: its operations are over, or its GPU is late or stuck."""
         wait = self.waits.get(rank)
-        return wait is None or (not wait.missing and not wait.unknown and self._is_late(rank, wait.operation))
+        if wait is None:
+            return True
+        alone = self._is_late(rank, wait.operation) or self.is_stuck(rank)
+        return not wait.missing and not wait.unknown and alone
+
+    def is_stuck(self, rank: int) -> bool:
+        """Returns whether a rank's GPU has not finished a collective that all other members have finished."""
+        wait = self.waits.get(rank)
+        if wait is None or wait.operation.is_p2p:
+            return False
+        others = self._groups[wait.operation.group] - {rank}
+        return bool(others) and all(self._has_finished(each, wait.operation) for each in others)
+
+    def _has_finished(self, rank: int, operation: Operation) -> bool:
+        """Returns whether a rank is beyond a collective: dumps may hold only those that are not over."""
+        place = operation.backend, operation.group
+        last = self._last[place].get(rank)
+        if last is None or last < operation.sequence:
+            return False
+        return all(
+            each.finished or each.is_p2p or each.sequence > operation.sequence
+            for each in self.dumps[rank].operations
+            if (each.backend, each.group) == place
+        )
 
     def _wait(self, rank: int, operation: Operation) -> Wait:
         members = self._peers(rank, operation) if operation.is_p2p else self._groups[operation.group] - {rank}

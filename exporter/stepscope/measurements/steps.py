@@ -163,11 +163,12 @@ class Durations(State):
     def limit_of_few(self, deviations: float) -> float:
         """Returns the limit of few steps: those that are not far above the shorter ones do not count in it.
 
-        An outlier also takes half as long again as their mean. Infinite without outliers, or with fewer steps
-        than FEWEST.
+        An outlier also takes half as long again as their mean. Outliers are at most a third of the steps. The
+        limit is infinite without outliers, or with fewer steps than FEWEST.
         """
         ordered = self.sorted()
-        for place in range((len(ordered) + 1) // 2, len(ordered)) if len(ordered) >= FEWEST else ():
+        usual = len(ordered) - max(1, len(ordered) // 3)
+        for place in range(usual, len(ordered)) if len(ordered) >= FEWEST else ():
             shorter = ordered[:place]
             limit = shorter.mean() + max(deviations * shorter.std(), FAR_ABOVE * shorter.mean())
             if ordered[place] > limit:

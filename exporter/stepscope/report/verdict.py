@@ -41,6 +41,12 @@ WHY_UNRECORDED = (
     "The list of what is missing says when, and why if it is known. The log of the exporter, or of "
     "`stepscope run`, says why sampling stopped."
 )
+UNRECOGNISED = (
+    "The list of what is not known has their categories. Only operators, kernels and copies are judged."
+)
+CAPTURE_BOTH = (
+    "Capture host and device with the profiler of your framework while steps run, and let it mark the steps."
+)
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,8 @@ def status_of_run(analysis: Analysis) -> Status:
     states = counts(analysis)
     if problems_of(analysis):
         return Status.FOUND
+    if _hides_a_device(analysis):
+        return Status.NOT_ENOUGH_DATA
     if _knows_where_time_goes(analysis):
         return Status.NOT_ENOUGH_DATA if unrecorded(analysis) > MOST_UNRECORDED else Status.HEALTHY
     if Status.COLLECTING in states:
@@ -120,6 +128,11 @@ def _knows_where_time_goes(analysis: Analysis) -> bool:
     return any(
         rule.status is Status.HEALTHY and not rule.definition.only_pauses for rule in decided(analysis)
     )
+
+
+def _hides_a_device(analysis: Analysis) -> bool:
+    """Returns whether a trace may have the work of a device in events of unknown categories."""
+    return bool(analysis.unrecognised) and not any(device.seconds for device in analysis.devices)
 
 
 def _spent(analysis: Analysis) -> str:
@@ -164,6 +177,11 @@ def _missing(analysis: Analysis) -> tuple[str, str]:
     """Returns what is missing to judge the run, and the one thing that would provide it."""
     if (gone := unrecorded(analysis)) > MOST_UNRECORDED and _knows_where_time_goes(analysis):
         return f"{share(gone, 1.0)} of the run’s samples are missing", WHY_UNRECORDED
+    if _hides_a_device(analysis):
+        events = count(analysis.unrecognised, "event")
+        return f"{events} of the trace may be the work of a device, and have no known category", UNRECOGNISED
+    if analysis.is_trace and not analysis.steps:
+        return "the trace marks no steps, and shows no device", CAPTURE_BOTH
     if Status.COLLECTING in counts(analysis) and not analysis.steps:
         return "no step has finished yet", analysis.no_steps
     if analysis.no_steps or not (analysis.steps or analysis.is_trace):

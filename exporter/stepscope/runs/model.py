@@ -478,6 +478,7 @@ class RunFacts:
     unobserved_seconds: float = 0.0  # between captures of traces: no part of the run's duration
     transfers: tuple[TransferTime, ...] = ()  # by node and rank, if a trace has them
     devices: tuple[DeviceTime, ...] = ()  # by node, rank and device, if a trace has them
+    unrecognised: int = 0  # events of a trace of categories that nobody here knows
     no_steps: str = ""  # sentences: why no steps were seen, and the fix; "": some were, or it is not known
     dumps: tuple[RankDump, ...] = ()  # of the flight recorder, by rank
     # Debugger's reports by rule, if nothing else is left: the rules take them over. Empty: they judge.

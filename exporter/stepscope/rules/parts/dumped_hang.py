@@ -87,6 +87,9 @@ def _culprits(waits: DumpedWaits) -> str:
     held, dump = waits.held_up_by(first), waits.dumps[first]
     waiting = next(wait for wait in waits.waits.values() if first in wait.missing)
     called = "its GPU has not started" if first in waits.waits else "it has not called"
+    if waits.is_stuck(first):
+        stuck = _words(waits.waits[first].operation)
+        called = f"its GPU has not finished {stuck}, which all others have, and so it has not reached"
     last = dump.last_finished
     after = (
         f"Its last collective that is over is {_words(last)}." if last else "None of its collectives is over."

@@ -37,6 +37,7 @@ class Capture:
     summary: TraceSummary
     arrivals: RankTrace | None  # None: it took part in no collective
     unknowns: tuple[str, ...]  # sentences
+    unrecognised: int  # events of categories that nobody here knows
 
     def later(self, seconds: float) -> Capture:
         """Returns this capture with all its times moved."""
@@ -77,6 +78,7 @@ def _capture(trace: Trace) -> Capture:
         summary=summary,
         arrivals=rank_trace(trace, host, trace.rank or 0, summary.steps) if trace.collectives else None,
         unknowns=tuple(_unknowns(trace, summary)),
+        unrecognised=sum(trace.unknown.values()),
     )
 
 

@@ -32,10 +32,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.common.errors import UserError
-from stepscope.runs.malformed import finite, moment, naming
+from stepscope.runs.malformed import EARLIEST, finite, moment, naming
 from stepscope.runs.traces.collectives import Collective, Described, described, operation_of, sequence_of
 from stepscope.runs.traces.json_stream import JsonTrace
 from stepscope.runs.traces.nsight import REMEDY, is_export, processes
+from stepscope.runs.traces.pairs import Pairs
 from stepscope.runs.traces.xla import AsPyTorch, host_of
 
 OPERATOR, ANNOTATION, RUNTIME, KERNEL, COPY, PYTHON, OVERHEAD, WAIT, UNKNOWN = range(9)
@@ -65,7 +66,8 @@ ENDINGS = {
     "_sync": WAIT,  # a stream waits for an event: no work
 }
 # What repeats other events, or is the profiler's own frame around them.
-REPEATED = {None, "Trace", "trace", "ac2g", "async_cpu_to_gpu", "external_correlation"}
+REPEATED = {"Trace", "trace", "ac2g", "async_cpu_to_gpu", "external_correlation"}
+WITHOUT = "without a category"  # instead of one
 REPEATED_ENDING = "_user_annotation"  # of a device: gpu_user_annotation
 ON_DEVICE = (KERNEL, COPY)
 NONE = -1  # no correlation
@@ -170,7 +172,7 @@ class _Columns:
         category = row.get("cat")
         if row.get("ph") != "X" or category in REPEATED:
             return
-        category = str(category).lower()
+        category = WITHOUT if category is None else str(category).lower()
         kind = _kind(category)
         if kind is None:
             return
@@ -238,11 +240,16 @@ def load(path: Path, progress: Callable[[int], None] | None = None) -> Trace:
     stream, columns = JsonTrace(path, progress), _Columns()
     xla = AsPyTorch()
     with naming(path, "a trace of the profiler", "export it again"):
-        for row in xla.rows(stream.rows()):
+        pairs = Pairs()
+        for row in xla.rows(pairs.rows(stream.rows())):
             columns.add(row)
         if not stream.has_events:
             raise UserError(f"{path} is no trace (no traceEvents in it): give what torch.profiler exported")
         if not len(columns.kinds):
+            if others := pairs.others_in_words():
+                raise UserError(
+                    f"{path} holds no event with a duration, only {others}: give a trace with complete events"
+                )
             raise UserError(f"{path} holds no event: export the trace again, with a step that is active")
         if xla.found:
             stream.about["host_name"] = host_of(path)
@@ -272,7 +279,7 @@ def _trace(
         ),
         rank=_whole(_job(about).get("rank")),
         world_size=_whole(_job(about).get("world_size")),
-        origin=moment(zero / 1e6 + finite(about.get("baseTimeNanoseconds", 0)) / 1e9),
+        origin=_origin(zero / 1e6 + finite(about.get("baseTimeNanoseconds", 0)) / 1e9),
         devices={int(gpu["id"]): str(gpu.get("name", "")) for gpu in about.get("deviceProperties") or []},
         groups={
             str(group.get("pg_name")): described(
@@ -300,6 +307,11 @@ def _trace(
     )
     _add_collectives(trace, columns, place)
     return trace
+
+
+def _origin(seconds: float) -> float:
+    """Returns when a trace begins: one that counts from its start may have events before that."""
+    return moment(0.0 if -EARLIEST < seconds < 0.0 else seconds)
 
 
 def _reordered(column: array[Any], order: NDArray[np.int64]) -> NDArray[Any]:

@@ -117,6 +117,7 @@ class KinetoTraces(Source):
             traces=tuple(joined(rank.traces) for rank in ranks if rank.traces),
             unobserved_seconds=_between(span for rank in ranks for span in rank.captures),
             devices=tuple(item for rank in ranks for item in rank.device_times()),
+            unrecognised=sum(rank.unrecognised for rank in ranks),
             unknowns=(
                 "A trace contains only its own steps: no sample of the host or the GPUs was taken.",
                 *self._numbered(),
@@ -171,6 +172,7 @@ class _Rank:
         self.world_size: int | None = None
         self.start, self.end = np.inf, -np.inf
         self.unknowns: list[str] = []
+        self.unrecognised = 0
         self.captures: list[tuple[float, float]] = []  # since the epoch
 
     def add(self, capture: Capture) -> None:
@@ -186,6 +188,7 @@ class _Rank:
         self.end = max(self.end, capture.end)
         self.captures.append((capture.start, capture.end))
         self.unknowns += capture.unknowns
+        self.unrecognised += capture.unrecognised
 
     def steps(self) -> Steps:
         marked = [step for summary in self.summaries if summary.marked for step in summary.steps]

@@ -5,8 +5,8 @@ kernel, a memory copy, communication, a call of the runtime, data loading, anoth
 other. So no kernel and no copy overlaps with communication, and the slices sum to the wall time. The order
 is that of the PyTorch profiler's TensorBoard plugin (github.com/pytorch/kineto, tb_plugin).
 
-A device is idle when none of its streams runs anything. Until the host begins to launch the work that ends
-the gap, the device waits for the host; after that, for the launch. (HolisticTraceAnalysis does this per
+A device is idle when none of its streams runs anything. Until the host has launched the work that ends the
+gap, the device waits for the host; after that, for the launch. (HolisticTraceAnalysis does this per
 stream, which counts a stream without work as idle.) While it waits for the host, the first of these is the
 reason: the profiler writes its own buffers, the host waits for data, it is in a collective, anything else.
 """
@@ -244,7 +244,7 @@ def _waits(trace: Trace, rows: Rows, gaps: Intervals) -> _Waits:
     enders = events[np.searchsorted(trace.starts[events], gaps.ends)]  # the first event after each gap
     calls = launches(trace, trace.correlations[enders])
     known = calls != NONE
-    until = np.where(known, np.clip(trace.starts[calls], gaps.starts, gaps.ends), gaps.starts)
+    until = np.where(known, np.clip(trace.ends[calls], gaps.starts, gaps.ends), gaps.starts)
     lengths = gaps.ends - until
     others = float(lengths[known].sum()), float(lengths[~known].sum())
     waited = until > gaps.starts

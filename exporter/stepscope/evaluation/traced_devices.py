@@ -1,0 +1,74 @@
+"""Finds what the devices of a trace mostly did instead of computing, if no rule has found its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from stepscope.common.words import duration, percent
+from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.unexplained import LARGE, REMEDIES, finding
+from stepscope.rules.communication_bound import CommunicationBound
+from stepscope.rules.data_starved import DataStarved
+from stepscope.rules.host_bound import LATER_WORK, HostBound, gpu_name
+from stepscope.rules.parts.base import Rule
+from stepscope.runs.model import DeviceTime
+
+# Reasons for idle time that a rule judges.
+EXPLAINED_BY: dict[str, type[Rule[Any, Any]]] = {
+    "host": HostBound,
+    "data": DataStarved,
+    "collective": CommunicationBound,
+}
+WAITS = {
+    "host": ("for the host to launch work", LATER_WORK),
+    "data": ("for data", REMEDIES["data_wait"]),
+    "collective": ("for a collective on the host", REMEDIES["communication"]),
+    "launch": (
+        "for launched work to begin",
+        "Look in the trace at what the device waits for after the launch: another stream, such as by "
+        "cudaStreamWaitEvent, or the work of another process.",
+    ),
+    "unknown": (
+        "for a reason that the trace does not show",
+        "Record the host as well (ProfilerActivity.CPU): then the report says what the device waits for.",
+    ),
+}
+COPY_LESS = (
+    "Keep data on the device, and copy what remains from pinned memory with `non_blocking=True` while the "
+    "device computes."
+)
+
+
+def traced_devices(analysis: Analysis) -> Iterator[RuleResult]:
+    """Yields a finding for each large part of the time of the device that computed least."""
+    devices = [device for device in analysis.devices if device.seconds]
+    if not devices:
+        return
+    worst = max(devices, key=lambda device: 1 - device.compute / device.seconds)
+    of = f" (of {len(devices)} GPUs the one that computed least)" if len(devices) > 1 else ""
+    who = f"{gpu_name(worst)} of rank {worst.rank}{of}"
+    waits = {
+        reason: worst.idle_for[reason]
+        for reason in WAITS
+        if reason not in EXPLAINED_BY or not analysis.found(EXPLAINED_BY[reason])
+    }
+    if idle := sum(waits.values()):
+        reason = max(waits, key=lambda each: waits[each])
+        words, remedy = WAITS[reason]
+        most = f", {duration(waits[reason])} of it {words}"
+        yield from _large("Idle GPU", f"{who} was idle for", idle, worst, most, remedy)
+    yield from _large("Copies of memory", f"{who} only copied memory for", worst.copy, worst, "", COPY_LESS)
+    if not analysis.found(CommunicationBound):
+        said, remedy = f"{who} only communicated for", REMEDIES["communication"]
+        yield from _large("Exposed communication", said, worst.communication, worst, "", remedy)
+
+
+def _large(
+    title: str, said: str, seconds: float, device: DeviceTime, most: str, remedy: str
+) -> Iterator[RuleResult]:
+    part = seconds / device.seconds
+    if part >= LARGE:
+        words = f"{said} {percent(100 * part)} of the {duration(device.seconds)} that were traced{most}."
+        yield replace(finding(title, words, remedy), seconds_lost=seconds)
