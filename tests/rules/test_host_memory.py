@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.settings import Settings
+from stepscope.measurements.memory_growth import Filling
+from stepscope.rules.host_memory_leak import HostMemoryLeak
 from stepscope.runs.model import NodeSamples
 
 from tests.support.source import INTERVAL, MemorySource, node_samples
@@ -100,6 +102,28 @@ def test_memory_that_grows_otherwise_is_no_leak(shape: str) -> None:
     assert found.details["nodes"]["node-a"]["points_per_hour"] is None
     if shape != "a cache that is full":  # while it filled, it looked like a leak
         assert found.status == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("age", "seen", "full_in", "leaks"),
+    [
+        (12, 10, 59, True),  # of ten minutes, half of the horizon
+        (12, 10, 61, False),
+        (40, 30, 119, True),
+        (40, 30, 121, False),
+        (69, 52, 200, False),
+        (71, 53, 200, True),  # the warm-up and `patience` are over
+    ],
+)
+def test_in_the_first_hour_a_forecast_reaches_as_far_as_what_it_saw_allows(
+    age: float, seen: float, full_in: float, leaks: bool
+) -> None:
+    one = np.ones(1)
+    view = Filling(
+        120 * age * one, one > 0, growth=0.06 * one, full_in=60 * full_in * one, seen=60 * seen * one
+    )
+    conditions = HostMemoryLeak().judge_live(view, INTERVAL).conditions
+    assert [bool(met.holds[0]) for met in conditions] == [leaks, not leaks]
 
 
 def test_the_finding_names_the_node_and_says_what_others_do() -> None:

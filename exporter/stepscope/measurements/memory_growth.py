@@ -37,6 +37,7 @@ class Growth(NamedTuple):
     level: Times  # the lowest reading of the last stretch
     slope: Times  # of the readings, per second; NaN if they do not grow steadily
     growth: Times  # from the end of the warm-up to now, along that slope
+    seconds: float  # from the end of the warm-up to now
 
     @property
     def full_in(self) -> Times:
@@ -93,7 +94,7 @@ class Lows(State):
             level = np.array([_last_known(self.lows[:, column]) for column in columns])
         slope = np.array([_steady_slope(times, lows[:, column]) for column in columns])
         elapsed = times[-1] - times[0] if len(times) else np.nan
-        return Growth(level, slope, slope * elapsed)
+        return Growth(level, slope, slope * elapsed, float(elapsed))
 
 
 class Filling(NamedTuple):
@@ -104,6 +105,8 @@ class Filling(NamedTuple):
     highest: NDArray[np.floating[Any]] = _UNKNOWN  # since the scan before
     growth: NDArray[np.floating[Any]] = _UNKNOWN  # since the warm-up, where it is steady
     full_in: NDArray[np.floating[Any]] = _UNKNOWN  # seconds until it is full at this pace
+    seen: NDArray[np.floating[Any]] = _UNKNOWN  # seconds that the pace is of
+    lasts: NDArray[np.bool_] = np.array(True)  # whether it grew for long, and not only in the shortest time
 
 
 class MemoryOfNode(Measurement[Filling]):
@@ -121,7 +124,7 @@ class MemoryOfNode(Measurement[Filling]):
         so_far = (self.lows.rows + scans).astype(float)
         readings = self.readings(samples)
         highest = self.since_scan.add(readings, scans)
-        growth, full_in = np.full((2, *highest.shape), np.nan)
+        growth, full_in, seen = np.full((3, *highest.shape), np.nan)
         read = np.zeros(highest.shape, bool)
         start = 0
         for number, end in enumerate(scans):
@@ -129,10 +132,11 @@ class MemoryOfNode(Measurement[Filling]):
             found = self.lows.growth()
             known = slice(len(found.level))
             growth[number, known], full_in[number, known] = found.growth, self.full_in(found)
+            seen[number, known] = found.seconds
             read[number, known] = ~np.isnan(found.level)
             start = int(end)
         self.lows.add(samples.times[start:], readings[start:])
-        views = zip(read.T, highest.T, growth.T, full_in.T, strict=True)
+        views = zip(read.T, highest.T, growth.T, full_in.T, seen.T, strict=True)
         return [(column, Filling(so_far, *view)) for column, view in enumerate(views)]
 
     def full_in(self, growth: Growth) -> Times:

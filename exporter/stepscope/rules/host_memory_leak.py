@@ -74,20 +74,29 @@ class HostMemoryLeak(Patient[HostMemoryLeakParameters, Filling]):
     def judge_live(self, view: Filling, sample_interval: float) -> Judgement:
         judged = self.judge(view)
         growth, grows = judged.conditions[0]
-        leaks = view.samples > self._growth.warmed_up(sample_interval)
-        leaks |= view.full_in < 60 * self.parameters.horizon
+        leaks = view.lasts & (view.samples > self._growth.warmed_up(sample_interval))
+        # What is not known to have grown before counts as none.
+        seen = np.fmin(1.0, view.seen / (2 * self.parameters.patience * sample_interval))
+        leaks |= view.full_in < 60 * self.parameters.horizon * seen
         return judgement(judged.enough, (growth, grows & leaks), (growth, grows & ~leaks))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        """Returns the rules for growth in each sixth of `patience`, or of 6 or 36 times as long."""
+        """Returns the rules for growth in each sixth of `patience`, or of 6 or 36 times as long.
+
+        Growth in the shortest time may be a fluctuation, or a part of a cache's growth. Memory that leaks
+        also grows in one of the longer times, by twice `increase` in twice the shortest one, or fast enough
+        to fill up.
+        """
         soonest = self._growth.windows(scraping)[0]
         warmed_up = self._growth.warmed_up(scraping.sample_interval)
         parameters, held, capacity = self.parameters, scraping.held(HELD), scraping.held(CAPACITY)
         samples = scraping.held(SAMPLES)
         grows = f"{GROWTH} > {ratio(parameters.increase)}\n  and {samples} > {parameters.patience}\n"
         leaks = (
-            f"({samples} > {warmed_up:.12g}\n"
-            f"    or {soonest.full_in(SHARE, soonest.total)} < {60 * parameters.horizon:.12g})"
+            f"({samples} > {warmed_up:.12g} and (\n"
+            f"      {soonest.in_twice} > {ratio(2 * parameters.increase)}\n"
+            f"        or {GROWTH} unless {GROWTH} <= {soonest.total}\n    )\n"
+            f"    or {soonest.full_in(SHARE, soonest.in_twice, 2)} < {60 * parameters.horizon:.12g})"
         )
         grown = (
             "On {{ $labels.instance }}, the memory that run {{ $labels.run }} holds has grown steadily, by "
@@ -98,7 +107,10 @@ class HostMemoryLeak(Patient[HostMemoryLeakParameters, Filling]):
         return PrometheusRules(
             targets=held & capacity,
             every=self._growth.every(scraping),
-            records=self._growth.records(held / (capacity > 0), scraping),
+            records=[
+                *self._growth.records(held / (capacity > 0), scraping),
+                soonest.twice(scraping.reach(2 * soonest.seconds)),
+            ],
             alerts=[
                 Alert(
                     f"{grows}  and {leaks}",
@@ -123,15 +135,19 @@ class HostMemoryLeak(Patient[HostMemoryLeakParameters, Filling]):
         growth = now.recorded(GROWTH)
         labels = list(growth)
         samples = column(now.held(SAMPLES, scraping.hold), labels)
-        records = self._growth.recorded(now, scraping)
         soonest = self._growth.windows(scraping)[0]
-        full_in = soonest.recorded_full_in(now.recorded(SHARE), records[soonest.total])
+        in_twice, short = now.recorded(soonest.in_twice), now.recorded(soonest.total)
+        full_in = soonest.recorded_full_in(now.recorded(SHARE), in_twice, 2)
+        enough = float(ratio(2 * self.parameters.increase))
         view = Filling(
             samples,
             np.ones(len(labels), bool),
             growth=column(growth, labels),
             full_in=column(full_in, labels),
+            lasts=(column(in_twice, labels) > enough) | ~(column(growth, labels) <= column(short, labels)),
         )
+        records = self._growth.recorded(now, scraping)
+        records[soonest.in_twice] = soonest.recorded_twice(now, scraping.reach(2 * soonest.seconds))
         return Scraped(labels, view, records)
 
     @property

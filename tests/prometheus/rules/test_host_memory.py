@@ -94,7 +94,7 @@ def test_memory_that_grows_steadily_alerts_and_what_grows_once_does_not(rules: P
         test.add(holds(run, shares))
         test.status("HostMemoryLeak", 600, 0, run=run)  # patience: 1200 samples
         test.status("HostMemoryLeak", LEAK, leaks, run=run)
-        test.firing("HostMemoryLeak", LEAK, leaks, run=run, instance="node-a")
+        test.firing("HostMemoryLeak", LEAK, leaks, run=run, instance="node-a", trouble="leak")
     test.run(tmp_path)
 
 
@@ -122,6 +122,50 @@ def test_in_its_first_hour_a_run_leaks_only_if_its_memory_is_full_within_two(
     test.firing("HostMemoryLeak", LEAK, 0, run="cache")
     test.firing("HostMemoryLeak", LEAK, 1, run="unclear", trouble="cache or leak", severity="info")
     test.firing("HostMemoryLeak", 4560, 0, run="cache")
+    test.run(tmp_path)
+
+
+def fluctuating(time: np.ndarray, period: float) -> np.ndarray:
+    return np.sin(2 * np.pi * time / period)
+
+
+def test_a_cache_that_fills_does_not_leak_whatever_its_rate_does_for_some_minutes(
+    rules: Path, tmp_path: Path
+) -> None:
+    """It holds a tenth, and a quarter more after an hour: full after four hours. Its use varies by 5 %."""
+    time = minutes(90)
+    held = (0.1 + 0.25 * np.minimum(time / 60, 1)) * (1 + 0.05 * fluctuating(time, 21))
+    test = RuleTest(rules)
+    test.add(holds("cache", held))
+    test.firing("HostMemoryLeak", 3000, 1, trouble="cache or leak")  # at twice its mean rate
+    for at in range(600, 90 * 60 + 1, 100):
+        test.firing("HostMemoryLeak", at, 0, trouble="leak")
+    test.run(tmp_path)
+
+
+def test_memory_that_fluctuates_does_not_leak_however_much_it_grows_in_ten_minutes(
+    rules: Path, tmp_path: Path
+) -> None:
+    time = minutes(150)
+    test = RuleTest(rules)
+    test.add(holds("run", 0.5 + 0.05 * fluctuating(time, 30)))
+    test.firing("HostMemoryLeak", 7600, 1, trouble="cache or leak")
+    for at in range(600, 150 * 60 + 1, 100):
+        test.firing("HostMemoryLeak", at, 0, trouble="leak")
+    test.run(tmp_path)
+
+
+@pytest.mark.parametrize(("growth", "after"), [(0.12, 13.5), (0.055, 22)], ids=["fast", "slow"])
+def test_a_leak_after_the_first_hour_is_found_within_twice_its_patience(
+    growth: float, after: float, rules: Path, tmp_path: Path
+) -> None:
+    """It grows by so much in ten minutes, beside what fluctuates."""
+    time = minutes(120)
+    held = (0.1 + growth / 10 * np.maximum(time - 75, 0)) * (1 + 0.05 * fluctuating(time, 21))
+    test = RuleTest(rules)
+    test.add(holds("run", held))
+    test.firing("HostMemoryLeak", 75 * 60, 0)
+    test.firing("HostMemoryLeak", int(60 * (75 + after)), 1, trouble="leak", severity="warning")
     test.run(tmp_path)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.measurements.scraped import Labels, Moment, Vector, both, divided, lowest
+from stepscope.measurements.scraped import Labels, Moment, Vector, both, divided, highest, lowest
 from stepscope.rules.parts.expressions import Expression, Record, time_span
 from stepscope.rules.parts.promql import MINUTE, Scraping
 
@@ -56,6 +56,30 @@ class SteadyGrowth:
         each = f"{self.each:.12g} * {self.total}"
         return "\n  and ".join([self.total, *(f"{gain} > {each}" for gain in self._gains)])
 
+    def twice(self, reach: float) -> Record:
+        """Returns the growth in twice the time, of what grows now; nothing if there was none.
+
+        It is that above the highest of `lows` in the `reach` seconds before twice the time: memory that only
+        fluctuates can grow in all parts, too, but it was as high before. What is not known to have grown
+        before counts as none: a young run has the growth of all parts.
+        """
+        before = f"max_over_time({self.lows}[{time_span(reach)}] offset {time_span(2 * self.seconds)})"
+        return Record(
+            self.in_twice,
+            f"{self.lows} - {before} > 0 and {self.total}\nor\n{self.total} unless {before}",
+        )
+
+    @property
+    def in_twice(self) -> str:
+        return f"{self.lows.rpartition(':')[0]}:growth{time_span(2 * self.seconds)}"
+
+    def recorded_twice(self, now: Moment, reach: float) -> Vector:
+        """Returns the values of `twice`."""
+        before = highest(now.recorded_over(self.lows, reach, ago=2 * self.seconds))
+        grown = both(now.recorded(self.lows), before, lambda late, early: late - early)
+        found = {labels: grown.get(labels, total) for labels, total in now.recorded(self.total).items()}
+        return {labels: growth for labels, growth in found.items() if growth > 0}
+
     @property
     def _gain(self) -> str:
         return f"{self.lows.rpartition(':')[0]}:gain{time_span(self.part)}"
@@ -70,13 +94,16 @@ class SteadyGrowth:
         offsets = [time_span(number * self.part) for number in range(1, self.parts)]
         return [self._gain, *(f"{self._gain} offset {offset}" for offset in offsets)]
 
-    def full_in(self, share: str, growth: str) -> str:
-        """Returns the PromQL of the seconds until memory is full, if it goes on to grow as in all parts."""
-        return f"(1 - {share}) * {self.seconds:.12g} / {growth}"
+    def full_in(self, share: str, growth: str, times: int = 1) -> str:
+        """Returns the PromQL of the seconds until memory is full, if it goes on to grow as in all parts.
 
-    def recorded_full_in(self, shares: Vector, growth: Vector) -> Vector:
+        `growth` is that in `times` times as long.
+        """
+        return f"(1 - {share}) * {times * self.seconds:.12g} / {growth}"
+
+    def recorded_full_in(self, shares: Vector, growth: Vector, times: int = 1) -> Vector:
         """Returns the values of `full_in`."""
-        return both(shares, growth, lambda used, grew: divided((1 - used) * self.seconds, grew))
+        return both(shares, growth, lambda used, grew: divided((1 - used) * times * self.seconds, grew))
 
     def recorded(self, now: Moment) -> dict[str, Vector]:
         """Returns the values of `records`."""
