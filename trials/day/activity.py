@@ -195,11 +195,17 @@ class Activity:
             self._states.append((now, State.IDLE))
             if self.faulty[0] <= now < self.faulty[1]:
                 now = self.faulty[1]
-            elif serving:
+                continue
+            idle = now
+            if serving:
                 by_night = 0.2 + 0.8 * abs(((self.job.begin + now) / HOUR - 14) / 12)
                 now += random.expovariate(1 / (30 * by_night))
             else:
                 now += random.lognormvariate(log(3 * MINUTE), 1.1)
+            if (
+                idle < self.faulty[0] < now
+            ):  # the user works before leaving: no time without work began earlier
+                now = self.faulty[0]
 
     def _by_tick(self) -> NDArray[np.int8]:
         """Returns the state at each tick."""
