@@ -15,7 +15,15 @@ from stepscope.prometheus.rules.files import RULES
 from stepscope.rules import all_rules
 from stepscope.rules.parts.topics import IDLE_GPUS
 
-from tests.support.alertmanager import ALERTMANAGER, DEADMAN, STOPPING, configured, labels_by_rule
+from tests.support.alertmanager import (
+    ALERTMANAGER,
+    DEADMAN,
+    STOPPING,
+    TEAMS,
+    configured,
+    labels_by_rule,
+    needs_teams,
+)
 from tests.support.servers import SECONDS
 
 pytestmark = [
@@ -73,9 +81,15 @@ def test_the_committed_file_is_right_and_notifies_nobody() -> None:
     assert empty == ["platform", "owners", "information"]
 
 
-@pytest.mark.parametrize("receiver", ["slack", "email", "webhook", "pagerduty", "opsgenie", "discord"])
+@pytest.mark.parametrize(
+    "receiver",
+    [
+        *("slack", "email", "webhook", "pagerduty", "opsgenie", "discord"),
+        pytest.param("teams", marks=needs_teams),
+    ],
+)
 def test_one_word_switches_a_receiver_on(receiver: str, tmp_path: Path) -> None:
-    config = configured(tmp_path, receiver)
+    config = configured(tmp_path, receiver, TEAMS if receiver == "teams" else None)
     assert "SUCCESS" in amtool("check-config", config)
     assert receivers(config, "CPUBottleneck", "warning") == [receiver]
     assert receivers(config, "TrainingStalled", "critical") == [receiver]

@@ -15,6 +15,7 @@ import pytest
 from tests.support.alertmanager import (
     ALERTMANAGER,
     DEADMAN,
+    TEAMS,
     Alertmanager,
     HttpStub,
     alertmanager,
@@ -24,6 +25,7 @@ from tests.support.alertmanager import (
     http_stub,
     mail_stub,
     needs_alertmanager,
+    needs_teams,
     now,
 )
 
@@ -196,7 +198,7 @@ def test_slack_is_told_what_where_since_when_how_bad_and_what_to_do(tmp_path: Pa
         assert attachment["title_link"] == dashboard
         assert attachment["color"] == "warning"
         assert attachment["text"].strip() == (
-            "gpu-node-1: 71 %\n"
+            "gpu-node-1: 71 %  \n"
             "*CPUBottleneck of gpu-node-1*\n"
             "*How bad:* It is 71 % on gpu-node-1, more than 50 %.\n"
             "*What to do:* Mend CPUBottleneck.\n"
@@ -210,7 +212,7 @@ def test_slack_is_told_what_where_since_when_how_bad_and_what_to_do(tmp_path: Pa
         assert attachment["title"] == "RESOLVED: StepscopeCPUBottleneck, run resnet on gpu-node-1"
         assert attachment["color"] == "good"
         assert attachment["text"].startswith(
-            "Resolved: gpu-node-1\n*Where:* run resnet, 2024-01-02 03:04:05 to 2024-01-02 03:34:05 UTC\n"
+            "Resolved: gpu-node-1  \n*Where:* run resnet, 2024-01-02 03:04:05 to 2024-01-02 03:34:05 UTC\n"
         )
         assert "What to do" not in attachment["text"]
 
@@ -223,7 +225,7 @@ def test_many_alerts_of_one_rule_make_one_message_of_bearable_length(tmp_path: P
         assert attachment["title"] == "WARNING: StepscopeLowGPUUtilization, run resnet (12 alerts)"
         text = attachment["text"]
         assert text.count("GPU 3 of gpu-node-") == 4
-        assert "and more: 12 nodes, 12 alerts in all\n" in text
+        assert "and more: 12 nodes, 12 alerts in all  \n" in text
         assert len(text.strip().splitlines()) <= 10
         assert text.count("*What to do:*") == 1  # it is the same for all of them
 
@@ -294,7 +296,7 @@ def test_mail_says_the_same_as_text_and_as_html_and_logs_in_with_the_password_of
             assert rich is not None
             dashboard = "http://grafana.test/d/stepscope-run?var-run=resnet&var-instance=gpu-node-1"
             assert plain.get_content().replace("\r\n", "\n").strip() == (
-                "GPU 3 of gpu-node-1: 71 %\n"
+                "GPU 3 of gpu-node-1: 71 %  \n"
                 "GPUError of gpu-node-1, gpu 3, rank 7\n"
                 "How bad: It is 71 % on gpu-node-1, gpu 3, rank 7, more than 50 %.\n"
                 "What to do: Mend GPUError.\n"
@@ -354,8 +356,8 @@ def test_gpus_of_a_node_are_one_line_with_the_range_of_their_values(tmp_path: Pa
         alerts = several([62, 9.5, 58, 100], user="alice", namespace="ml", pod="resnet-0")
         server.post(*alerts, *several([61], node="gpu-2", user="alice"))
         text = stub.next().content["attachments"][0]["text"]
-        assert "4 GPUs of gpu-thermal: 9.5 to 100 %\n" in text
-        assert "GPU 0 of gpu-2: 61 %\n" in text
+        assert "4 GPUs of gpu-thermal: 9.5 to 100 %  \n" in text
+        assert "GPU 0 of gpu-2: 61 %  \n" in text
         assert "*Where:* run resnet of alice, since " in text  # the other node has no pod
 
 
@@ -374,9 +376,10 @@ def test_the_title_has_the_worst_severity_and_nothing_begins_with_a_comma(tmp_pa
 
 # What each receiver is told: where its URL and secret are, and where its message has title and text.
 CHAT = {
-    "pagerduty": ("routing_key_file: .*", "{0}\n        url: {1}/", ("pagerduty-key",)),
-    "opsgenie": ("api_key_file: .*", "{0}\n        api_url: {1}/", ("opsgenie-key",)),
-    "discord": ("webhook_url: http://localhost/discord_url", "webhook_url: {1}/", ()),
+    "pagerduty": ("routing_key_file: .*", "{0}\n        url: {1}/", {"pagerduty-key": "word"}),
+    "opsgenie": ("api_key_file: .*", "{0}\n        api_url: {1}/", {"opsgenie-key": "word"}),
+    "discord": ("webhook_url: http://localhost/discord_url", "webhook_url: {1}/", {}),
+    "teams": (*next(iter(TEAMS.items())), {"teams-url": "{1}/"}),
 }
 
 
@@ -386,11 +389,17 @@ def chat_message(receiver: str, content: Any) -> tuple[str, str]:
         return content["payload"]["summary"], message.removeprefix("Alerts\n")
     if receiver == "opsgenie":
         return content["message"], content["description"]
+    if receiver == "teams":
+        ((title, text),) = (each["content"]["body"] for each in content["attachments"])
+        return title["text"], text["text"]
     (embed,) = content["embeds"]
     return embed["title"], embed["description"]
 
 
-@pytest.mark.parametrize("receiver", CHAT)
+@pytest.mark.parametrize(
+    "receiver",
+    [pytest.param(name, marks=[needs_teams] if name == "teams" else []) for name in CHAT],
+)
 def test_every_receiver_gets_title_lines_and_links_and_no_markup_of_labels(
     receiver: str, tmp_path: Path
 ) -> None:
@@ -399,12 +408,13 @@ def test_every_receiver_gets_title_lines_and_links_and_no_markup_of_labels(
         committed = re.search(pattern, (ALERTMANAGER / "alertmanager.yml").read_text())
         assert committed
         changes = {pattern: replacement.format(committed[0], stub.url)}
-        config = configured(tmp_path, receiver, changes, dict.fromkeys(secrets, "word"))
+        words = {name: secret.format("", stub.url) for name, secret in secrets.items()}
+        config = configured(tmp_path, receiver, changes, words)
         with alertmanager(config) as server:
             server.post(*several([58, 62]))
             title, text = chat_message(receiver, stub.next().content)
             assert title == "WARNING: StepscopeLowGPUUtilization, run resnet on gpu-thermal (2 alerts)"
-            assert text.startswith("2 GPUs of gpu-thermal: 58 to 62 %\n")
+            assert text.startswith("2 GPUs of gpu-thermal: 58 to 62 %  \n")
             assert "https://docs.test/heuristics.md#lowgpuutilization" in text
             assert len(text.strip().splitlines()) <= 10
             hostile = {

@@ -10,6 +10,7 @@ import queue
 import re
 import shutil
 import socketserver
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -43,7 +44,24 @@ STOPPING = {
     r"(?m)^    # (- receiver: actions|  (?:matchers|group_wait|repeat_interval|continue).*)$": r"    \1"
 }
 
+# Microsoft Teams: "uncomment these lines"
+TEAMS = {r"(?m)^  # (- name: teams|  .*)$": r"  \1"}
+
 DEADMAN = {"receiver: information # or: deadman": "receiver: deadman"}
+
+
+def _version() -> tuple[int, ...]:
+    """That of the Alertmanager on the PATH; (0,) without one."""
+    program = shutil.which("prometheus-alertmanager")
+    if program is None:
+        return (0,)
+    words = subprocess.run(
+        [program, "--version"], capture_output=True, text=True, timeout=SECONDS, check=True
+    )
+    found = re.search(r"version (\d+)\.(\d+)", words.stdout + words.stderr)
+    assert found is not None, words.stdout
+    return int(found[1]), int(found[2])
+
 
 needs_alertmanager = [
     pytest.mark.servers,
@@ -52,6 +70,9 @@ needs_alertmanager = [
         reason="needs Debian's prometheus-alertmanager package",
     ),
 ]
+
+# Older ones refuse the configuration for Microsoft Teams.
+needs_teams = pytest.mark.skipif(_version() < (0, 28), reason="needs Alertmanager 0.28")
 
 
 def configured(
