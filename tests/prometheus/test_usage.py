@@ -75,9 +75,12 @@ class Week:
             self.add(f"stepscope_gpu_utilization_ratio{{{of_gpu}}}", busy, time)
             self.add(f"stepscope_gpu_power_watts{{{of_gpu}}}", watts, time)
 
-    def free(self, node: str, gpus: range, *times: Hours) -> None:
+    def free(self, node: str, gpus: range, *times: Hours, watts: float | None = None) -> None:
         for gpu in gpus:
-            self.add(f'stepscope_gpu_utilization_ratio{{{of_node(node)},gpu="{gpu}"}}', 0, *times)
+            of_gpu = f'{of_node(node)},gpu="{gpu}"'
+            self.add(f"stepscope_gpu_utilization_ratio{{{of_gpu}}}", 0, *times)
+            if watts is not None:
+                self.add(f"stepscope_gpu_power_watts{{{of_gpu}}}", watts, *times)
 
     def run(self, node: str, run: str, time: Hours, user: str, namespace: str) -> None:
         labels = f'{of_node(node)},run="{run}",user="{user}",namespace="{namespace}",pod="{run}-0"'
@@ -130,8 +133,8 @@ def the_week() -> Week:
     week.held("gpu-2", range(1), (50, 55), "ana", busy=0, watts=100)
     # On the last day, nobody knows what is allocated.
     week.held("gpu-2", range(1), (150, 160), "ana", busy=1, watts=500)
-    week.free("gpu-2", range(1), (BEFORE, 50), (55, 100), (106, 150), (160, AFTER))
-    week.free("gpu-2", range(1, 8), *scraped)
+    week.free("gpu-2", range(1), (BEFORE, 50), (55, 100), (106, 150), (160, AFTER), watts=60)
+    week.free("gpu-2", range(1, 8), *scraped, watts=60)
     return week
 
 
@@ -248,12 +251,24 @@ def test_a_week_has_the_hours_that_were_planted(url: str, capsys: pytest.Capture
     kwh = {key: each[1] for key, each in found.items() if each[1] is not None}
     assert kwh == pytest.approx(
         {
+            # The free GPUs of its node report no power: what its pod drew after it is not known.
             ("ana", "vision", "held"): 8 * 0.4 * 48,
+            ("ana", "vision", "useful"): 0.6 * 8 * 0.4 * 48,
+            ("ana", "vision", "idle"): 0.25 * 8 * 0.4 * 48,
+            ("ben", "speech", "allocated"): 4 * 0.3 * 10,
+            ("ben", "speech", "without_process"): 0,
             ("ben", "speech", "held"): 4 * 0.3 * 10,
+            ("ben", "speech", "idle"): 0.5 * 4 * 0.3 * 10,
             ("ben", "speech", "failed"): 4 * 0.3 * 10,
+            ("", "llm", "allocated"): 0.06 * 192,
+            ("", "llm", "without_process"): 0.06 * 192,
+            # Its GPU was held by a process of no known namespace.
+            ("", "lab", "without_process"): 0,
             ("ana", "", "held"): 0.1 * 5 + 0.5 * 10,
-            ("dan", "shared", "held"): 0.5 * 2,
-            ("eve", "shared", "held"): 0.5 * 2,
+            ("ana", "", "idle"): 0.1 * 5,
+            ("", "shared", "without_process"): 0,
+            **{(user, "shared", "held"): 0.5 * 2 for user in ("dan", "eve")},
+            **{(user, "shared", "idle"): 0 for user in ("dan", "eve")},
         }
     )
     for hours_, _, dollars in found.values():
@@ -267,7 +282,8 @@ def test_markdown_has_a_row_per_owner_and_names_what_is_not_known(
     assert lines[0].startswith("# GPU hours from 20")
     header, _, *rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("|")]
     assert header[:4] == ["User", "Namespace", "Allocated", "Without process"]
-    assert header[4:] == ["Held", "Used", "Useful", "Idle", "Failed", "kWh", "Cost", "Cost of idle"]
+    assert header[4:9] == ["Held", "Used", "Useful", "Idle", "Failed"]
+    assert header[9:] == ["kWh", "kWh of useful", "kWh of idle", "Cost", "Cost of useful", "Cost of idle"]
     assert [row[:4] for row in rows] == [
         ["ana", "vision", "480", "96"],
         ["–", "llm", "192", "192"],
@@ -279,11 +295,15 @@ def test_markdown_has_a_row_per_owner_and_names_what_is_not_known(
         ["eve", "shared", "–", "–"],
         ["all", "", "721", "288"],
     ]
-    assert rows[0][4:] == ["384", "288", "230", "96", "0", "154", "$960.00", "$384.00"]
+    assert rows[0][4:9] == ["384", "288", "230", "96", "0"]
+    assert rows[0][9:] == ["154", "92.2", "38.4", "$960.00", "$460.80", "$384.00"]
+    assert rows[1][9:] == ["11.5", "–", "11.5", "$384.00", "$0.00", "$384.00"]
+    assert rows[4][9:] == ["–", "–", "0", "$10.00", "$0.00", "$0.00"]
     notes = "\n".join(line for line in lines if line.startswith("- "))
     assert "- Observed: 2640 GPU hours." in notes
     assert "- Not observed: 48 GPU hours, which are in no column." in notes
     assert "- Useful is unknown for 59 held GPU hours" in notes
+    assert "- Energy is unknown for 96 GPU hours, whose GPUs reported no power, and for all" in notes
     assert "- No allocation was published in 96 of 168 h" in notes
     assert "compared" not in notes
 

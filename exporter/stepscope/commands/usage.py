@@ -22,6 +22,7 @@ MILLISECONDS = 1000
 PAGE = "docs/usage.md"
 LEAST = 0.05  # hours; less is not worth a note
 ALLOCATION = f"scrape kube-state-metrics (Kubernetes) or slurm_exporter (Slurm), see {PAGE}"
+UNUSED = ("idle", "without_process")
 DIGITS = 4  # after the point, in CSV
 Row = tuple[str, ...]
 Cell = Callable[[OwnerUsage], float | None]
@@ -127,10 +128,17 @@ def _markdown(usage: Usage, price: float | None) -> Iterator[str]:
     yield ""
     columns: list[tuple[str, Cell, Words]]
     columns = [(state.replace("_", " ").capitalize(), _hours_of(state), number) for state in STATES]
-    columns.append(("kWh", lambda owner: owner.amounts["held"].kwh, number))
+    columns += [
+        ("kWh", _energy, number),
+        ("kWh of useful", lambda owner: owner.amounts["useful"].kwh, number),
+        ("kWh of idle", _idle_energy, number),
+    ]
     if price is not None:
-        columns.append(("Cost", lambda owner: _times(price, _paid(owner)), money))
-        columns.append(("Cost of idle", lambda owner: _times(price, _unused(owner)), money))
+        columns += [
+            ("Cost", lambda owner: _times(price, _paid(owner)), money),
+            ("Cost of useful", lambda owner: _times(price, owner.amounts["useful"].hours), money),
+            ("Cost of idle", lambda owner: _times(price, _unused(owner)), money),
+        ]
     rows = [
         (
             plain(owner.user) or NO_NUMBER,
@@ -156,8 +164,18 @@ def _paid(owner: OwnerUsage) -> float | None:
     return owner.amounts["held"].hours if allocated is None else allocated
 
 
+def _energy(owner: OwnerUsage) -> float | None:
+    """Returns the energy of what is allocated; of what is held if that is not known."""
+    allocated = owner.amounts["allocated"].kwh
+    return owner.amounts["held"].kwh if allocated is None else allocated
+
+
 def _unused(owner: OwnerUsage) -> float | None:
-    return _sum(owner.amounts[state].hours for state in ("idle", "without_process"))
+    return _sum(owner.amounts[state].hours for state in UNUSED)
+
+
+def _idle_energy(owner: OwnerUsage) -> float | None:
+    return _sum(owner.amounts[state].kwh for state in UNUSED)
 
 
 def _notes(usage: Usage) -> Iterator[str]:
@@ -179,6 +197,11 @@ def _notes(usage: Usage) -> Iterator[str]:
         yield (
             f"{number(usage.not_compared)} allocated GPU hours could not be compared with processes: run "
             f"`stepscope exporter` on every node with GPUs, see {PAGE}."
+        )
+    if usage.without_power > LEAST:
+        yield (
+            f"Energy is unknown for {number(usage.without_power)} GPU hours, whose GPUs reported no power, "
+            "and for all that contains them."
         )
     if usage.without_account > LEAST:
         yield (

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import isclose
 
 from stepscope.prometheus.rules.meta import NOT_FAILED
 from stepscope.prometheus.rules.owners import (
@@ -19,6 +20,9 @@ from stepscope.prometheus.rules.owners import (
     GPUS_USEFUL,
     GPUS_WITHOUT_PROCESS,
     HELD_POWER,
+    IDLE_POWER,
+    USEFUL_POWER,
+    WITHOUT_PROCESS_POWER,
 )
 from stepscope.prometheus.rules.usage import GPUS
 from stepscope.runs.prometheus.api import Api
@@ -27,6 +31,7 @@ STEP = 120  # seconds; no longer than the 5 minutes for which Prometheus keeps a
 HOUR, DAY = 3600, 86_400
 KILO = 1000
 OVER_A_DAY = f"[{DAY}s:{STEP}s]"
+TOLERANCE = 0.02  # of hours that are counted twice, or of which the power is known
 STATES = ("allocated", "without_process", "held", "used", "useful", "idle", "failed")
 
 Owner = tuple[str, str]  # user and namespace; "": not known, or any
@@ -61,6 +66,7 @@ class Usage:
     observed: float
     not_observed: float  # of GPUs that were observed at some other time
     without_account: float  # held by processes whose steps are not measured
+    without_power: float  # held, or allocated without a process, while GPUs published no power
     not_compared: float | None  # allocated, but not compared with processes; None: no allocation is known
     hours_without_allocation: float  # of the time range, not of GPUs
 
@@ -96,10 +102,13 @@ def read_usage(api: Api, end: float, days: int, progress: Callable[[int], None])
 
 def _read_day(api: Api, time: float, sums: _Sums) -> None:
     of_runs = "cluster, run, user, namespace"
-    for series in (GPUS_HELD, GPUS_USED, GPUS_USEFUL, HELD_POWER):
+    for series in (GPUS_HELD, GPUS_USED, GPUS_USEFUL, HELD_POWER, USEFUL_POWER, IDLE_POWER):
         sums.add(series, _hours(api, of_runs, series, time))
-    for series in (GPUS_ALLOCATED, GPUS_WITHOUT_PROCESS):
+    for series in (GPUS_ALLOCATED, GPUS_WITHOUT_PROCESS, WITHOUT_PROCESS_POWER):
         sums.add(series, _hours(api, "user, namespace", series, time))
+    sums.add("held, with power", _hours(api, of_runs, f"{GPUS_HELD} and {HELD_POWER}", time))
+    free = f"{GPUS_WITHOUT_PROCESS} and {WITHOUT_PROCESS_POWER}"
+    sums.add("without process, with power", _hours(api, "user, namespace", free, time))
     sums.add("compared", _hours(api, "user, namespace", f"{GPUS_ALLOCATED} and {GPUS_WITHOUT_PROCESS}", time))
     sums.add("with allocation", _hours(api, "", f"count({GPUS_ALLOCATED}) ^ 0", time))
     sums.add(GPUS_OBSERVED, _hours(api, "cluster, instance", GPUS_OBSERVED, time))
@@ -126,17 +135,26 @@ def _usage(
 ) -> Usage:
     held, useful = sums[GPUS_HELD], sums[GPUS_USEFUL]
     of_failed = {labels: hours for labels, hours in held.items() if labels[:2] in failed}
-    power = {labels: hours / KILO for labels, hours in sums[HELD_POWER].items()}
     by_state = {
         "held": _of_owners(held),
         "used": _of_owners(sums[GPUS_USED]),
         "useful": _of_owners(useful),
         "failed": _of_owners(of_failed),
     }
+    with_power = sums["held, with power"]
     energy = {
-        "held": _of_owners(power),
-        "failed": _of_owners({labels: kwh for labels, kwh in power.items() if labels in of_failed}),
+        state: _known_energy(_of_owners(watt_hours), _of_owners(with_power), by_state["held"])
+        for state, watt_hours in (
+            ("held", sums[HELD_POWER]),
+            ("useful", sums[USEFUL_POWER]),
+            ("idle", sums[IDLE_POWER]),
+        )
     }
+    of_failed_with_power, failed_power = (
+        _of_owners({labels: amount for labels, amount in each.items() if labels in of_failed})
+        for each in (with_power, sums[HELD_POWER])
+    )
+    energy["failed"] = _known_energy(failed_power, of_failed_with_power, by_state["failed"])
     allocated, without, compared = (
         {(user, namespace): hours for (user, namespace), hours in sums[name].items()}
         for name in (GPUS_ALLOCATED, GPUS_WITHOUT_PROCESS, "compared")
@@ -146,6 +164,11 @@ def _usage(
     owners |= {*scheduled.values()}
     by_state["allocated"] = _renamed(allocated, scheduled)
     by_state["without_process"] = _renamed(without, scheduled)
+    free_power, free_with_power = (
+        _renamed({(user, namespace): amount for (user, namespace), amount in sums[name].items()}, scheduled)
+        for name in (WITHOUT_PROCESS_POWER, "without process, with power")
+    )
+    energy["without_process"] = _known_energy(free_power, free_with_power, by_state["without_process"])
     observed = sum(sums[GPUS_OBSERVED].values())
     hours = days * DAY / HOUR
     last = end - STEP / 2
@@ -159,6 +182,10 @@ def _usage(
         observed,
         max(sum(most.values()) * hours - observed, 0.0),
         sum(amount for labels, amount in held.items() if labels not in useful),
+        sum(held.values())
+        - sum(with_power.values())
+        + sum(without.values())
+        - sum(sums["without process, with power"].values()),
         sum(allocated.values()) - sum(compared.values()) if allocated else None,
         hours - sum(sums["with allocation"].values()),
     )
@@ -198,5 +225,29 @@ def _of_owner(
     known.setdefault("failed", 0.0)
     if not known["held"]:
         known["useful"] = 0.0
-    kwh = {state: sums.get(owner) for state, sums in energy.items()}
+    kwh = {state: sums[owner] for state, sums in energy.items() if owner in sums}
+    if (allocated := _of_allocated(known, kwh)) is not None:
+        kwh["allocated"] = allocated
     return OwnerUsage(*owner, {state: Amount(known.get(state), kwh.get(state)) for state in STATES})
+
+
+def _known_energy(
+    watt_hours: Mapping[Owner, float], with_power: Mapping[Owner, float], hours: Mapping[Owner, float]
+) -> dict[Owner, float]:
+    """Returns kWh of those owners of whose hours the power is known, except for a few."""
+    return {
+        owner: amount / KILO
+        for owner, amount in watt_hours.items()
+        if with_power.get(owner, 0.0) >= (1 - TOLERANCE) * hours.get(owner, 0.0)
+    }
+
+
+def _of_allocated(hours: Mapping[str, float], kwh: Mapping[str, float]) -> float | None:
+    """Returns the energy of what is allocated: with and without a process, if these are all of it."""
+    parts = ("held", "without_process")
+    if "allocated" not in hours or any(hours.get(part, 1.0) and part not in kwh for part in parts):
+        return None
+    whole = sum(hours.get(part, 0.0) for part in parts)
+    if not isclose(whole, hours["allocated"], rel_tol=TOLERANCE):
+        return None
+    return sum(kwh.get(part, 0.0) for part in parts)

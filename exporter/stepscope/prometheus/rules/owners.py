@@ -21,9 +21,13 @@ GPUS_HELD = "run_instance:stepscope_gpus_held:count"
 GPUS_USED = "run_instance:stepscope_gpus_used:sum"
 GPUS_USEFUL = "run_instance:stepscope_gpus_useful:sum"
 HELD_POWER = "run_instance:stepscope_gpus_held_power:watts"
+# In proportion to the time: how much power a GPU draws in which part of two minutes is not known.
+USEFUL_POWER = "run_instance:stepscope_gpus_useful_power:watts"
+IDLE_POWER = "run_instance:stepscope_gpus_idle_power:watts"
 # By namespace and node on Kubernetes, by user on Slurm.
 GPUS_ALLOCATED = "owner_instance:stepscope_gpus_allocated:count"
 GPUS_WITHOUT_PROCESS = "owner_instance:stepscope_gpus_without_process:count"
+WITHOUT_PROCESS_POWER = "owner_instance:stepscope_gpus_without_process_power:watts"
 
 NODE = "cluster, instance"
 RUN_OF_NODE = "cluster, job, instance, run"
@@ -37,6 +41,9 @@ def owners_group(interval: float) -> Group:
 
 def _rules(interval: float) -> list[Entry]:
     span = time_span(interval)
+    used, power = (
+        f"avg_over_time(stepscope_gpu_{what}[{span}])" for what in ("utilization_ratio", "power_watts")
+    )
     return [
         record(
             RUN_USEFUL,
@@ -53,11 +60,14 @@ def _rules(interval: float) -> list[Entry]:
             """,
         ),
         record(GPUS_HELD, _by_owner(_held())),
-        record(GPUS_USED, _by_owner(_of_held(f"avg_over_time(stepscope_gpu_utilization_ratio[{span}])"))),
-        record(HELD_POWER, _by_owner(_of_held(f"avg_over_time(stepscope_gpu_power_watts[{span}])"))),
+        record(GPUS_USED, _by_owner(_of_held(used))),
+        record(HELD_POWER, _by_owner(_of_held(power))),
+        record(IDLE_POWER, _by_owner(_of_held(f"({power} * (1 - {used}))"))),
         record(GPUS_USEFUL, f"{GPUS_HELD} * on ({RUN_OF_NODE}) group_left () {RUN_USEFUL}"),
+        record(USEFUL_POWER, f"{HELD_POWER} * on ({RUN_OF_NODE}) group_left () {RUN_USEFUL}"),
         record(GPUS_ALLOCATED, f"{_allocated_to_pods()}\nor\nmax by (cluster, user) ({SLURM_USERS})"),
         record(GPUS_WITHOUT_PROCESS, f"{_pods_without_process()}\nor\n{_slurm_users_without_process()}"),
+        record(WITHOUT_PROCESS_POWER, _power_without_process(power)),
     ]
 
 
@@ -115,6 +125,17 @@ def _slurm_users_without_process() -> str:
     and on (cluster) sum by (cluster) ({_whole_nodes()}) >= sum by (cluster) ({SLURM_GPUS})
     unless on (cluster) {HELD}{{user=""}}
 )"""
+
+
+def _power_without_process(power: str) -> str:
+    """Returns watts, from the mean of the GPUs without a process: of the node, or of Slurm's cluster."""
+    free = f"({power} unless on (cluster, job, instance, gpu) {HELD})"
+    pods, users = (f'{GPUS_WITHOUT_PROCESS}{{{label}!=""}}' for label in ("namespace", "user"))
+    return f"""{GPUS_WITHOUT_PROCESS} == 0
+or
+{pods} * on ({NODE}) group_left () avg by ({NODE}) {free}
+or
+{users} * on (cluster) group_left () avg by (cluster) {free}"""
 
 
 def _whole_nodes() -> str:
