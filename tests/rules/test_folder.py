@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import stepscope.rules
 from stepscope.rules import all_rules
 from stepscope.rules.parts.base import Rule
+from stepscope.rules.parts.hardware import hardware_rules
 from stepscope.rules.parts.parameters import specifications
 
 FOLDER = Path(stepscope.rules.__file__).parent
@@ -33,6 +35,22 @@ def test_each_rule_says_in_its_own_file_that_it_is_one() -> None:
     }
     assert set(defined) == set(all_rules())
     assert {file for file, lines in marked.items() if lines == ["@rule"]} == set(defined.values())
+
+
+def test_each_rule_on_hardware_has_a_file_and_a_section() -> None:
+    found = []
+    for file in FOLDER.glob("*.py"):
+        marked = re.findall(r"(?m)^@hardware_rule\n.*\nclass (\w+)\(HardwareRule\):", file.read_text())
+        assert len(marked) <= 1, file
+        found += marked
+    rules = hardware_rules()
+    assert sorted(found) == [rule.__name__ for rule in rules]
+    page = (DOCS.parent / "rules.md").read_text()
+    for rule in rules:
+        assert f"\n### {rule.__name__}\n" in page
+        assert (sys.modules[rule.__module__].__doc__ or "").startswith(f"{rule.__name__}: ")
+        for parameter in specifications(rule):
+            assert f"| `{rule.__name__}.{parameter}` |" in page
 
 
 # Scenarios name the rules that they make fire: another test checks these. Debugger named its own reports.
