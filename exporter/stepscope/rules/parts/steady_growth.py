@@ -30,6 +30,7 @@ class SteadyGrowth:
     parts: int
     part: float  # seconds
     least: float
+    is_part: bool = False  # whether a longer time, of which this is a part, records its whole gain
 
     @property
     def seconds(self) -> float:
@@ -45,10 +46,8 @@ class SteadyGrowth:
         """Returns the gain of a part, and that of all parts."""
         span = time_span(self.part)
         least = f"{self.each * self.least:.12g}"
-        return [
-            Record(self._gain, f"{self.lows} - {self.lows} offset {span} > {least}"),
-            Record(self.total, " + ".join(self._gains)),
-        ]
+        gain = Record(self._gain, f"{self.lows} - {self.lows} offset {span} > {least}")
+        return [gain] if self.is_part else [gain, Record(self.total, " + ".join(self._gains))]
 
     @property
     def expression(self) -> str:
@@ -86,7 +85,8 @@ class SteadyGrowth:
 
     @property
     def total(self) -> str:
-        return f"{self.lows.rpartition(':')[0]}:growth{time_span(self.seconds)}"
+        name = "gain" if self.is_part else "growth"
+        return f"{self.lows.rpartition(':')[0]}:{name}{time_span(self.seconds)}"
 
     @property
     def _gains(self) -> list[str]:
@@ -110,10 +110,10 @@ class SteadyGrowth:
         early, late = now.recorded(self.lows, ago=self.part), now.recorded(self.lows)
         gains = both(late, early, lambda high, low: high - low)
         least = float(f"{self.each * self.least:.12g}")
-        return {
-            self._gain: {labels: gain for labels, gain in gains.items() if gain > least},
-            self.total: {labels: sum(steps) for labels, steps in self._of_parts(now).items()},
-        }
+        found = {self._gain: {labels: gain for labels, gain in gains.items() if gain > least}}
+        if not self.is_part:
+            found[self.total] = {labels: sum(steps) for labels, steps in self._of_parts(now).items()}
+        return found
 
     def grown(self, now: Moment) -> Vector:
         """Returns the values of `expression`."""
@@ -172,7 +172,10 @@ class LongGrowth:
         interval = max(MINUTE, scraping.interval)
         shortest = interval * max(PARTS, math.ceil(scraping.window(self.patience) / interval))
         parts = [shortest * factor / PARTS for factor in LONGER]
-        return [SteadyGrowth(self.lowest, PARTS, part, self.increase / 100) for part in parts]
+        return [
+            SteadyGrowth(self.lowest, PARTS, part, self.increase / 100, PARTS * part in parts)
+            for part in parts
+        ]
 
     def every(self, scraping: Scraping) -> float:
         """Returns the evaluation interval in seconds."""
