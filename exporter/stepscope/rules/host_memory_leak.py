@@ -95,7 +95,7 @@ class HostMemoryLeak(Patient[HostMemoryLeakParameters, Filling]):
         leaks = (
             f"({samples} > {warmed_up:.12g} and (\n"
             f"      {soonest.in_twice} > {ratio(2 * parameters.increase)}\n"
-            f"        or {GROWTH} unless {GROWTH} <= {soonest.total}\n    )\n"
+            f"        or {samples} unless {soonest.total} > {ratio(parameters.increase)}\n    )\n"
             f"    or {soonest.full_in(SHARE, soonest.in_twice, 2)} < {60 * parameters.horizon:.12g})"
         )
         grown = (
@@ -138,13 +138,14 @@ class HostMemoryLeak(Patient[HostMemoryLeakParameters, Filling]):
         soonest = self._growth.windows(scraping)[0]
         in_twice, short = now.recorded(soonest.in_twice), now.recorded(soonest.total)
         full_in = soonest.recorded_full_in(now.recorded(SHARE), in_twice, 2)
-        enough = float(ratio(2 * self.parameters.increase))
+        once, twice = (float(ratio(times * self.parameters.increase)) for times in (1, 2))
         view = Filling(
             samples,
             np.ones(len(labels), bool),
             growth=column(growth, labels),
             full_in=column(full_in, labels),
-            lasts=(column(in_twice, labels) > enough) | ~(column(growth, labels) <= column(short, labels)),
+            # Without growth in the shortest time, that of a longer one is above the threshold.
+            lasts=(column(in_twice, labels) > twice) | ~(column(short, labels) > once),
         )
         records = self._growth.recorded(now, scraping)
         records[soonest.in_twice] = soonest.recorded_twice(now, scraping.reach(2 * soonest.seconds))

@@ -102,9 +102,9 @@ def test_memory_that_grows_steadily_alerts_and_what_grows_once_does_not(rules: P
 def test_a_leak_fires_above_a_twentieth_of_what_the_run_may_use(
     growth: float, fires: int, rendered: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """In the ten minutes of `patience`: six parts of 100 s, which promtool rounds up to its steps of 15 s."""
+    """In the ten minutes of `patience`."""
     test = RuleTest(rendered("HostMemoryLeak.warm_up=0") / "stepscope.yml")
-    test.add(holds("run", 0.3 + growth / 10.5 * minutes(25)))
+    test.add(holds("run", 0.3 + growth / 10 * minutes(25)))
     test.equals("run_instance:stepscope_run_memory_leak:growth_ratio", LEAK, growth, tolerance=1e-9)
     test.status("HostMemoryLeak", LEAK, fires)
     test.run(tmp_path)
