@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.page import DOCS, read_table
+from tests.support.pytorch import needs_torch
 from tests.support.smallest import smallest
 from trials.truth import __main__ as command
 from trials.truth.__main__ import main, observe, write_tables
@@ -217,8 +218,8 @@ def test_the_page_has_the_table_of_the_trial() -> None:
 
 @NOTHING_ELSE_MAY_DELAY_A_RANK
 @pytest.mark.parametrize("case", smallest(short(1), SMALLEST), ids=lambda case: case.name)
+@needs_torch
 def test_the_report_names_the_planted_fault_and_nobody_else(case: Case, tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="PyTorch is not installed")
     seen = Observer(Stepscope()).observe(case)
     assert seen is not None
     assert judge(case, seen) == "right", seen
@@ -230,8 +231,8 @@ def test_the_report_names_the_planted_fault_and_nobody_else(case: Case, tmp_path
 
 
 @NOTHING_ELSE_MAY_DELAY_A_RANK
+@needs_torch
 def test_a_loop_without_torch_distributed_is_judged_as_it_is() -> None:
-    pytest.importorskip("torch", reason="PyTorch is not installed")
     case = next(case for case in others(1) if case.script == ALONE and case.seconds == SIZES[1])
     assert "torch.distributed.run" not in training(case)
     seen = Observer(Stepscope()).observe(case)

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from stepscope.commands.cli import main
 
-pytest.importorskip("torch")
+from tests.support.pytorch import needs_torch
+
+pytestmark = needs_torch
 
 FLAGS = ("--stacks", "--set", "CollectiveHang.threshold=0.25", "--live-interval", "1s")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

@@ -21,6 +21,7 @@ from stepscope.runs.model import COMPONENTS
 from stepscope.training.launch import Launch
 
 from examples.images.slow import WAYS, conditions
+from tests.support.pytorch import needs_torch
 
 pytestmark = pytest.mark.alone("it compares what a training waits for, and must not wait for other tests")
 
@@ -162,8 +163,8 @@ def test_stalls_are_the_steps_with_a_checkpoint_and_no_others(runs: Runs) -> Non
     assert runs.of("none").seconds("checkpoint") == 0
 
 
+@needs_torch
 def test_the_pytorch_example_waits_where_it_says(runs: Runs) -> None:
-    pytest.importorskip("torch", reason="PyTorch is not installed")
     slow = runs.of("storage", "train_pytorch.py")
     assert slow.totals.steps == {"train": STEPS, "eval": 9}
     assert {loader.workers for loader in slow.totals.loaders} == {2}  # read from the DataLoader

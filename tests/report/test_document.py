@@ -9,16 +9,19 @@ from copy import deepcopy
 from dataclasses import replace
 from math import nan
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from jsonschema import Draft202012Validator
 from stepscope.evaluation.analysis import Analysis
 from stepscope.measurements.counted import Counted
 from stepscope.measurements.energy import Energy, GpuEnergy
 from stepscope.report.document import document, render_json
 
 from tests.support import analysis as made
+from tests.support.schemas import validator_of
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
 
 DOCS = Path(__file__).parents[2] / "docs"
 PRICE = 14.688
@@ -27,8 +30,7 @@ PRICE = 14.688
 @pytest.fixture(scope="module")
 def schema() -> Draft202012Validator:
     content = json.loads((DOCS / "report.schema.json").read_text(encoding="utf-8"))
-    Draft202012Validator.check_schema(content)
-    return Draft202012Validator(content)
+    return validator_of(content)
 
 
 def complaints(schema: Draft202012Validator, content: dict[str, Any]) -> list[str]:

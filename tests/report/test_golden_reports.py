@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 from stepscope.common.status import Status
 from stepscope.demo.scenarios import all_scenarios
 from stepscope.evaluation.analysis import Analysis
@@ -20,6 +19,7 @@ from stepscope.report.markdown import render_markdown
 from stepscope.runs.open import open_source
 
 from tests.support.scenarios import WrittenScenarios
+from tests.support.schemas import validator_of
 from tests.support.shifted_source import ShiftedSource
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -49,7 +49,7 @@ def test_the_golden_document_of_a_scenario(
     analysis_of: Callable[[str], Analysis], golden: Callable[[Path, str], None], name: str
 ) -> None:
     content = document(analysis_of(name), PRICE)
-    Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8"))).validate(content)
+    validator_of(json.loads(SCHEMA.read_text(encoding="utf-8"))).validate(content)
     if name not in COMPLETE:
         found = [rule for rule in content["rules"] if rule["status"] == "found"]
         content = {"verdict": content["verdict"], "found": found}

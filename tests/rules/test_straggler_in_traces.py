@@ -23,6 +23,7 @@ from stepscope.rules.straggler import Straggler, StragglerParameters
 from stepscope.runs.model import RankTrace, RunFacts
 from stepscope.runs.traces.source import KinetoTraces
 
+from tests.support.pytorch import needs_torch
 from tests.support.rank_traces import COMPONENTS, LAYERS, Job, one_slow
 from tests.support.smallest import smallest
 from tests.support.source import run_facts
@@ -267,8 +268,8 @@ with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=0, warmup
 )
 
 
+@needs_torch
 def test_the_late_rank_of_two_real_gloo_ranks_is_named(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     command = [sys.executable, "-c", SCRIPT]
     arguments = ["2", str(tmp_path / "store"), str(tmp_path)]
     ranks = [subprocess.Popen([*command, str(rank), *arguments]) for rank in range(2)]

@@ -27,6 +27,7 @@ from stepscope.runs.flight_recorder.source import FlightRecorderDumps, read_dump
 from stepscope.runs.open import open_source
 
 from tests.support.flight_recorder import Call, Group, run_ranks, write_dumps
+from tests.support.pytorch import needs_torch
 from tests.support.smallest import smallest
 
 WORLD = {"0": Group("default_pg", (0, 1, 2, 3))}
@@ -404,8 +405,8 @@ dist.all_reduce(data)
 
 
 @pytest.mark.servers
+@needs_torch
 def test_dumps_that_pytorch_writes_for_gloo_name_the_rank_that_sleeps(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "dumps").mkdir()
     environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "100", "OMP_NUM_THREADS": "1"}

@@ -25,6 +25,8 @@ from stepscope.runs.traces.intervals import Intervals
 from stepscope.runs.traces.source import KinetoTraces
 from stepscope.runs.traces.trace import SLICES, TraceSummary
 
+from tests.support.pytorch import needs_torch
+
 BASE = 1_700_000_000  # seconds since the epoch
 LOADING = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 Row = dict[str, Any]
@@ -459,10 +461,10 @@ with profile(activities=[ProfilerActivity.CPU], schedule=plan, on_trace_ready=ha
 """
 
 
+@needs_torch
 def test_a_real_trace_of_the_installed_pytorch_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("torch")
     subprocess.run(
         [sys.executable, "-c", TRAINING, str(tmp_path / "traces")], check=True, capture_output=True
     )

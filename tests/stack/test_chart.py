@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import bcrypt
-import kubernetes_validate
 import pytest
 import stepscope
 import yaml
@@ -35,6 +34,7 @@ from tests.support.compose import FILE, REPOSITORY
 from tests.support.exporter_process import ExporterProcess
 from tests.support.keys import make_keys
 from tests.support.prometheus import needs_prometheus, serving
+from tests.support.schemas import validate_for_kubernetes
 from tests.support.systemd_unit import FOLDER, settings
 
 VERSIONS = ("1.27", "1.30", "1.33", "1.37")
@@ -95,7 +95,7 @@ def test_kubernetes_takes_every_resource(values: Resource, version: str) -> None
     for resource in resources:
         if resource["kind"] == "ConfigMap":  # all alike, and long
             resource = {**resource, "data": dict.fromkeys(resource["data"], "text")}
-        kubernetes_validate.validate(resource, version, strict=True)
+        validate_for_kubernetes(resource, version)
 
 
 @needs_operator_models

@@ -8,7 +8,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import yaml
 from stepscope.commands.exporter import DEFAULT_ADDRESS
@@ -25,6 +24,7 @@ from tests.support.compose import (
     services,
 )
 from tests.support.exporter_process import ExporterProcess
+from tests.support.schemas import validator_of
 
 ENVIRONMENT_EXAMPLE = REPOSITORY / ".env.example"
 EVERYTHING = ("demo", "gpu")
@@ -38,7 +38,7 @@ def all_services() -> dict[str, Service]:
 def test_it_follows_the_compose_specification() -> None:
     schema = files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
     written = yaml.safe_load(FILE.read_text())
-    jsonschema.Draft202012Validator(json.loads(schema.read_text())).validate(written)
+    validator_of(json.loads(schema.read_text())).validate(written)
 
 
 def test_its_environment_example_lists_every_variable_and_no_other() -> None:

@@ -11,13 +11,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 from stepscope.rules import all_rules
 
 from tests.support.chart import CHART, installed, needs_helm, of_kind, pod_of, rendered
 from tests.support.compose import FILE, REPOSITORY
+from tests.support.schemas import validate_for_kubernetes
 
 DOCS = REPOSITORY / "docs"
 PAGES = ("stack.md", "kubernetes.md", "slurm.md", "grafana.md")
@@ -34,7 +34,7 @@ def of_yaml(page: str) -> list[Any]:
 def test_the_training_pod_is_one_that_kubernetes_takes() -> None:
     pods = of_kind("Pod", of_yaml("kubernetes.md"))
     for pod in pods.values():
-        kubernetes_validate.validate(pod, "1.37", strict=True)
+        validate_for_kubernetes(pod, "1.37")
     shared = yaml.safe_load((CHART / "values.yaml").read_text())["ledgers"]["directory"]
     (ledgers,) = [volume["hostPath"] for volume in pods["train"]["spec"]["volumes"] if "hostPath" in volume]
     assert ledgers == {"path": shared, "type": "Directory"}  # made by the exporter's pod, for all users
@@ -93,7 +93,7 @@ def test_the_training_job_of_kubeflow_shares_the_ledger_directory_on_all_replica
     (job,) = of_kind("PyTorchJob", of_yaml("kubernetes.md")).values()
     for replica in job["spec"]["pytorchReplicaSpecs"].values():
         template = {"metadata": {"name": "replica"}, **replica["template"]}
-        kubernetes_validate.validate({"apiVersion": "v1", "kind": "Pod", **template}, "1.37", strict=True)
+        validate_for_kubernetes({"apiVersion": "v1", "kind": "Pod", **template}, "1.37")
         (volume,) = template["spec"]["volumes"]
         assert volume["hostPath"]["path"] == "/dev/shm/stepscope"
 

@@ -6,12 +6,12 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from stepscope.exporter.ledgers.reader import LedgerHeader, LedgerReader, open_ledgers
 
+from tests.support.pytorch import needs_torch
 from tests.support.slurm import SCRIPTS, Slurm, needs_slurm, script, slurm
 
 TRAINS = "import stepscope\nfor _ in range(3):\n    with stepscope.step(): pass\n"
@@ -55,7 +55,7 @@ def test_ranks_that_srun_starts_on_two_nodes_are_one_run_of_the_jobs_name(cluste
 
 
 @needs_slurm
-@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+@needs_torch
 def test_with_torchrun_each_node_records_the_same_run_into_the_jobs_folder(cluster: Slurm) -> None:
     job = submit_example(cluster, "torchrun", RANKS="1")
     reports = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from stepscope.training import layout
 from stepscope.training.ledger import create_ledger
 from stepscope.training.ranks import Ranks
 
+from tests.support.pytorch import needs_torch
 from tests.support.smallest import smallest
 from tests.support.training_script import only_ledger, run_to_end, training, wait_for_line, wait_until
 
@@ -323,7 +323,7 @@ def worker_started(worker):
 """
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+@needs_torch
 @pytest.mark.parametrize("method", smallest(["fork", "spawn"], {0}))
 def test_a_pytorch_loader_tells_its_settings_and_its_workers_fetches_are_timed(
     method: str, ledgers: Path, tmp_path: Path
@@ -359,7 +359,7 @@ if __name__ == "__main__":
     assert run.totals.fetch_sum >= 6 * 4 * 0.001
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+@needs_torch
 def test_pytorch_loaders_without_workers_or_over_streams_are_watched(ledgers: Path, tmp_path: Path) -> None:
     script = (
         PYTORCH
@@ -413,7 +413,7 @@ for batch in stepscope.watch(DataLoader(Data(), batch_size=2)):
 """
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+@needs_torch
 @pytest.mark.parametrize(("work", "computes"), [("time.sleep(0.02)", False), ("sum(range(200_000))", True)])
 def test_the_fetches_of_a_loader_without_workers_are_its_waits_and_say_whether_they_compute(
     work: str, computes: bool, ledgers: Path
@@ -441,7 +441,7 @@ for batch in stepscope.watch(DataLoader(Data([1, 2]), batch_size=1, num_workers=
 """
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+@needs_torch
 def test_the_threads_of_a_worker_compute_for_its_fetches(ledgers: Path) -> None:
     totals = run_to_end(IN_WORKER, ledgers).totals
     assert totals.fetch_cpu_seconds > 0.02, "spinning twice takes longer on any machine"

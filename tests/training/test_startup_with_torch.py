@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from stepscope.commands.run.hooks import STARTUP
 
-pytest.importorskip("torch")
+from tests.support.pytorch import needs_torch
+
+pytestmark = needs_torch
 
 HOOKED = "'stepscope.training.frameworks.torch_hooks' in sys.modules"
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pytorch import needs_torch
 from tests.support.smallest import smallest
 from tests.support.torch_script import train
 
-pytest.importorskip("torch")
+pytestmark = needs_torch
 
 COMPILED = """
 from torch._dynamo.utils import counters

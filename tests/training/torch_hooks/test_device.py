@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+from tests.support.pytorch import needs_torch
 
-from stepscope.training.frameworks.torch_hooks.device import MOST_UNREAD, STEPS, DeviceTimes
+pytestmark = needs_torch
 
 FORWARD, BACKWARD, COMMUNICATION = 1, 2, 4
 
@@ -42,7 +42,10 @@ class Gpu:
         )
         self.steps = 0
         self.seconds: dict[int, float] = defaultdict(float)
-        self.device = DeviceTimes(self.cuda, self.count)
+        from stepscope.training.frameworks.torch_hooks import device  # imports torch
+
+        self.every, self.most_unread = device.STEPS, device.MOST_UNREAD
+        self.device = device.DeviceTimes(self.cuda, self.count)
 
     def count(self, component: int, seconds: float) -> None:
         self.seconds[component] += seconds
@@ -53,35 +56,35 @@ class Gpu:
                 self.device.begins(component)
             self.now += milliseconds
         self.steps += 1
-        if self.device.measures or self.steps % STEPS == 0:
+        if self.device.measures or self.steps % self.every == 0:
             self.device.step_ended(self.steps)
 
 
 def test_one_of_twenty_steps_is_measured_and_stands_for_all() -> None:
     gpu = Gpu()
-    for _ in range(10 * STEPS):
+    for _ in range(10 * gpu.every):
         gpu.step()
         gpu.done = gpu.now
-    steps = 9 * STEPS
+    steps = 9 * gpu.every
     assert gpu.seconds == pytest.approx({FORWARD: steps * 0.003, BACKWARD: steps * 0.005, 4: steps * 0.002})
 
 
 def test_events_are_read_only_when_they_are_done_and_never_kept_for_ever() -> None:
     gpu = Gpu()
-    for _ in range(20 * STEPS + 1):
+    for _ in range(20 * gpu.every + 1):
         gpu.step()
     assert not gpu.seconds
-    assert len(gpu.device._unread) == MOST_UNREAD
+    assert len(gpu.device._unread) == gpu.most_unread
     gpu.done = gpu.now
-    for _ in range(STEPS):
+    for _ in range(gpu.every):
         gpu.step()
-    assert gpu.seconds[FORWARD] == pytest.approx(MOST_UNREAD * STEPS * 0.003)
+    assert gpu.seconds[FORWARD] == pytest.approx(gpu.most_unread * gpu.every * 0.003)
 
 
 def test_nothing_is_recorded_while_a_graph_is_captured(capsys: pytest.CaptureFixture[str]) -> None:
     gpu = Gpu()
     gpu.capturing = True
-    for _ in range(3 * STEPS):
+    for _ in range(3 * gpu.every):
         gpu.step()
         gpu.done = gpu.now
     assert not gpu.seconds
@@ -90,14 +93,14 @@ def test_nothing_is_recorded_while_a_graph_is_captured(capsys: pytest.CaptureFix
 
 def test_an_error_of_the_driver_ends_it_for_good_and_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     gpu = Gpu()
-    for _ in range(STEPS):
+    for _ in range(gpu.every):
         gpu.step()
 
     def refuse(**_: object) -> None:
         raise RuntimeError("CUDA error")
 
     gpu.cuda.Event = refuse
-    for _ in range(5 * STEPS):
+    for _ in range(5 * gpu.every):
         gpu.step()
     assert not gpu.seconds
     assert capsys.readouterr().err.count("time on the GPU is no longer timed: RuntimeError: CUDA error") == 1

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.pytorch import needs_torch
 from tests.support.torch_script import Trained, train
 
-pytest.importorskip("torch")
+pytestmark = needs_torch
 
 SLOW = 0.05  # seconds that rank 1 sleeps in a pass
 STEPS = 6

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from stepscope.training.layout import COMPONENTS
 
+from tests.support.pytorch import needs_torch
 from tests.support.torch_script import Trained, train
 
-pytest.importorskip("torch")
+pytestmark = needs_torch
 
 
 def test_a_plain_loop_with_evaluation_has_its_steps_and_all_their_components(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ import pytest
 from stepscope.commands.run.hooks import STARTUP
 from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
 
+from tests.support.pytorch import needs_torch
 from tests.support.smallest import smallest
 from tests.support.torch_script import DEADLINE, EXPORTER
 
-pytest.importorskip("torch")
-pytestmark = pytest.mark.timeout(2 * DEADLINE)
+pytestmark = [needs_torch, pytest.mark.timeout(2 * DEADLINE)]
 
 USES = Path(__file__).parents[2] / "support" / "torch_uses.py"
 # Puts hooks into a process that has imported Dynamo before, as a spawned rank may have.

@@ -1,0 +1,9 @@
+"""Marks tests that train with PyTorch in processes of their own, so that the tests need not import it."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
