@@ -38,9 +38,13 @@ from tests.support.pythons import VERSIONS, pythons
 from tests.support.training_script import EXPORTER
 
 RUN = "STEPSCOPE_RUN", "lines"
+TICK = 0.02  # seconds: more samples in less time than by default
 # All ticks are sampled, also where a busy machine makes them expensive.
-SAMPLING = "from stepscope.training import line_sampler; line_sampler.ALLOWED = 1.0; line_sampler.start()\n"
-LONG_ENOUGH = 1.6  # seconds of the processes' own clock, for what is sampled after one second
+SAMPLING = (
+    f"from stepscope.training import line_sampler; line_sampler.layout.TICK_SECONDS = {TICK}; "
+    "line_sampler.ALLOWED = 1.0; line_sampler.start()\n"
+)
+LONG_ENOUGH = 0.8  # seconds of the processes' own clock, for what is sampled after 20 ticks
 
 BURN = """
 import time
@@ -97,7 +101,7 @@ def test_functions_that_take_60_30_and_10_percent_are_seen_in_these_shares(
 def sixty(): spin(60_000)
 def thirty(): spin(30_000)
 def ten(): spin(10_000)
-until(8, lambda: (sixty(), thirty(), ten()))
+until(4, lambda: (sixty(), thirty(), ten()))
 """
     (file,) = sampled(tmp_path, ledgers, script)
     seen = ticks_by(file, "caller")
@@ -117,7 +121,7 @@ def test_next_to_busy_processes_a_line_that_gives_up_the_interpreter_lock_is_not
 import os
 def work(): spin(20_000)
 def give_up(): os.stat(".")
-until(6, lambda: (work(), give_up()))
+until(3, lambda: (work(), give_up()))
 """
     neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
     try:
@@ -133,20 +137,18 @@ until(6, lambda: (work(), give_up()))
 def test_after_a_sample_that_cost_much_cpu_time_ticks_are_skipped_and_count_for_the_next_one(
     tmp_path: Path, ledgers: Path
 ) -> None:
-    script = """
+    script = f"""
 import itertools
 clock, samples = itertools.count(), []
 line_sampler.ALLOWED = 0.1
 line_sampler.thread_time = lambda: next(clock)  # a sample owes 20 ticks
 count = line_sampler.LineTable.count
 line_sampler.LineTable.count = lambda self, *what: (samples.append(what), count(self, *what))
-until(4, lambda: spin(1000))
-assert len(samples) < 4 / 0.05 / 5, len(samples)
+until(1.6, lambda: spin(1000))
+assert len(samples) < 1.6 / {TICK} / 5, len(samples)
 """
     (file,) = sampled(tmp_path, ledgers, script)
-    assert (
-        file.counts.ticks > 0.5 * file.counts.seconds / layout.TICK_SECONDS
-    )  # those after the last sample miss
+    assert file.counts.ticks > 0.5 * file.counts.seconds / TICK  # those after the last sample miss
 
 
 @pytest.mark.parametrize(("cost", "interval"), [(20e-6, 100), (600e-6, 1000), (1.0, 5000)])
@@ -172,7 +174,7 @@ import json
 text = json.dumps([{"a": i} for i in range(1000)], indent=1)
 def parse():
     return json.loads(text)
-until(2, parse)
+until(1, parse)
 """
     (file,) = sampled(tmp_path, ledgers, script)
     line = max(file.counts.lines, key=lambda line: sum(file.counts.lines[line]))
@@ -190,9 +192,9 @@ until(2, parse)
     ("state", "work"),
     [
         ("running", "spin(1000)"),
-        ("lock", "lock.acquire(timeout=0.2)"),
-        ("child", "os.waitpid(subprocess.Popen(['sleep', '0.2']).pid, 0)"),
-        ("other", "time.sleep(0.2)"),
+        ("lock", "lock.acquire(timeout=0.1)"),
+        ("child", "os.waitpid(subprocess.Popen(['sleep', '0.1']).pid, 0)"),
+        ("other", "time.sleep(0.1)"),
     ],
 )
 def test_what_the_main_thread_waits_for_is_counted(
@@ -202,7 +204,7 @@ def test_what_the_main_thread_waits_for_is_counted(
 import _thread, os, subprocess, warnings
 warnings.simplefilter("ignore")
 lock = _thread.allocate_lock(); lock.acquire()
-until(2.5, lambda: {work})
+until(1.2, lambda: {work})
 """
     (file,) = sampled(tmp_path, ledgers, script)
     totals = [sum(counts) for counts in zip(*file.counts.lines.values(), strict=True)]
@@ -273,7 +275,7 @@ def test_other_threads_and_a_main_thread_without_python_code_do_no_harm(
 ) -> None:
     script = """
 import threading
-threads = [threading.Thread(target=until, args=(2, lambda: spin(1000))) for _ in range(3)]
+threads = [threading.Thread(target=until, args=(1, lambda: spin(1000))) for _ in range(3)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 """
@@ -592,10 +594,10 @@ def test_a_program_that_closes_all_descriptors_loses_its_samples_and_nothing_els
     (ledgers / "startup").mkdir(parents=True)
     script = """
 import os
-until(1.5, lambda: spin(1000))
+until(0.6, lambda: spin(1000))
 os.closerange(3, 2000)
 files = [open(f"file-{number}", "w+b") for number in range(900)]
-until(3, lambda: spin(1000))
+until(1.2, lambda: spin(1000))
 assert not any(file.read() for file in files)
 for file in files: file.close()
 """
