@@ -84,7 +84,7 @@ def test_the_parts_sum_to_the_wall_time_of_all_ranks(drawn: tuple[float, list[Ra
 
 @pytest.mark.parametrize("name", sorted(all_scenarios()))
 def test_the_account_of_a_scenario_knows_where_its_time_went(scenarios: WrittenScenarios, name: str) -> None:
-    found = evaluate(open_source(scenarios.written(name).recording_directory))
+    found = scenarios.written(name).recording
     assert found.account is not None
     assert found.start is not None
     assert found.last_seen is not None
