@@ -44,7 +44,7 @@ def with_the_lean_profile() -> str:
 
 
 def causes_of_idle_gpus() -> str:
-    groups = yaml.safe_load(render(Options())[RULES])["groups"]
+    groups = yaml.load(render(Options())[RULES], yaml.CSafeLoader)["groups"]
     labels = [rule["labels"] for group in groups for rule in group["rules"] if "alert" in rule]
     causes, symptoms = (
         sorted(

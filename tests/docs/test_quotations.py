@@ -45,7 +45,7 @@ def test_the_refused_threshold_is_answered_as_quoted(capsys: pytest.CaptureFixtu
 
 
 def test_the_message_in_slack_is_that_of_the_alert() -> None:
-    groups = yaml.safe_load((TESTS.parent / "rules" / "stepscope.yml").read_text())["groups"]
+    groups = yaml.load((TESTS.parent / "rules" / "stepscope.yml").read_text(), yaml.CSafeLoader)["groups"]
     rules = [
         rule for group in groups for rule in group["rules"] if rule.get("alert") == "StepscopeCPUBottleneck"
     ]

@@ -34,7 +34,7 @@ def expressions() -> dict[str, str]:
     return {
         rule.name: "\n".join(
             text
-            for group in yaml.safe_load(render(Options(only=(rule.name,)))[RULES])["groups"]
+            for group in yaml.load(render(Options(only=(rule.name,)))[RULES], yaml.CSafeLoader)["groups"]
             for each in group["rules"]
             for text in (each["expr"], *each.get("annotations", {}).values())
         )

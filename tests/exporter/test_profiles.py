@@ -59,7 +59,11 @@ def families(node: Node) -> list[Family]:
 def rules(options: Options) -> dict[str, list[dict[str, Any]]]:
     """Each group's rules, without those for clusters without this exporter."""
     files = [text for name, text in render(options).items() if name != EXISTING_CLUSTERS]
-    return {group["name"]: group["rules"] for text in files for group in yaml.safe_load(text)["groups"]}
+    return {
+        group["name"]: group["rules"]
+        for text in files
+        for group in yaml.load(text, yaml.CSafeLoader)["groups"]
+    }
 
 
 def read_by_rules(options: Options) -> set[str]:
@@ -139,7 +143,7 @@ def test_with_the_lean_profile_only_whole_rules_are_rendered_that_find_their_ser
 
 
 def yaml_groups(options: Options, file: str) -> list[str]:
-    return [group["name"] for group in yaml.safe_load(render(options)[file])["groups"]]
+    return [group["name"] for group in yaml.load(render(options)[file], yaml.CSafeLoader)["groups"]]
 
 
 def words(rule: dict[str, Any]) -> set[str]:

@@ -156,7 +156,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with scrapes.open("w") as file:
         file.writelines(sorted(the_week().lines, key=lambda line: int(line.split()[-1])))
     backfill.store([scrapes])
-    groups = yaml.safe_load(render(Options())[USAGE])["groups"]
+    groups = yaml.load(render(Options())[USAGE], yaml.CSafeLoader)["groups"]
     (owners,) = (group for group in groups if group["name"] == "stepscope-owners")
     (gpus,) = (rule for group in groups for rule in group["rules"] if rule.get("record") == GPUS)
     rules.write_text(yaml.safe_dump({"groups": [{**owners, "rules": [gpus, *owners["rules"]]}]}))

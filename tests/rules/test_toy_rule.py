@@ -49,7 +49,7 @@ def rendered(folder: Path) -> Path:
 
 
 def entries(rules: Path) -> list[dict[str, Any]]:
-    groups = yaml.safe_load(rules.read_text())["groups"]
+    groups = yaml.load(rules.read_text(), yaml.CSafeLoader)["groups"]
     return [entry for group in groups for entry in group["rules"]]
 
 

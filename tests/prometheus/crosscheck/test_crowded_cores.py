@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,8 +49,8 @@ def test_prometheus_accuses_a_rank_on_crowded_cores_when_numpy_does(
 ) -> None:
     """A rank that may only wait for a core is accused when it is slow for the third time in a row."""
     options = Options(EXACT)
-    groups = yaml.safe_load(render(options)[RULES])["groups"]
-    text = yaml.safe_dump({"groups": [group for group in groups if group["name"] == "stepscope-Straggler"]})
+    groups = yaml.load(render(options)[RULES], yaml.CSafeLoader)["groups"]
+    text = json.dumps({"groups": [group for group in groups if group["name"] == "stepscope-Straggler"]})
     outcomes = check_recording(CrowdedRun(mine, others), Rendered({RULES: text}, options), None, None)
     (found,) = (outcome for outcome in outcomes if outcome.rule == "Straggler")
     assert (found.disagreements, found.firing) == ([], firing)

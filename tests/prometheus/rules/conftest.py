@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from stepscope.prometheus.rules.options import Options
 
 @pytest.fixture(scope="session")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Gives the directory of the rule files rendered with some `Rule.parameter=value`."""
+    """Gives the directory of the rule files rendered with some `Rule.parameter=value`: do not change them."""
 
+    @cache
     def rules(*words: str) -> Path:
         directory = tmp_path_factory.mktemp("rules")
         for name, text in render(Options(words)).items():

@@ -32,7 +32,7 @@ WITH_EVERYTHING = Options(
 @cache
 def groups(engine: str, options: Options = WITH_EVERYTHING) -> list[Group]:
     texts = render(replace(options, engine=engine))
-    return [group for text in texts.values() for group in yaml.safe_load(text)["groups"]]
+    return [group for text in texts.values() for group in yaml.load(text, yaml.CSafeLoader)["groups"]]
 
 
 def reads(group: Group) -> Iterator[tuple[Entry, re.Match[str]]]:

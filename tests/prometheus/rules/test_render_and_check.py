@@ -69,9 +69,14 @@ def test_a_file_of_parameters_sets_what_its_words_would_and_words_go_before_it(t
     ],
 )
 def test_an_edit_by_hand_makes_the_check_fail_and_name_file_and_line(
-    name: str, old: str, new: str, rendered: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+    name: str,
+    old: str,
+    new: str,
+    rendered: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    directory = rendered()
+    directory = Path(shutil.copytree(rendered(), tmp_path / "rules"))
     path = directory / name
     lines = path.read_text().splitlines(keepends=True)
     number = next(number for number, line in enumerate(lines) if old in line)
@@ -82,9 +87,9 @@ def test_an_edit_by_hand_makes_the_check_fail_and_name_file_and_line(
 
 
 def test_a_missing_file_makes_the_check_fail(
-    rendered: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+    rendered: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory = rendered()
+    directory = Path(shutil.copytree(rendered(), tmp_path / "rules"))
     (directory / "stepscope-meta.yml").unlink()
     assert main(["rules", "check", str(directory)]) == 1
     assert "stepscope-meta.yml: is missing" in capsys.readouterr().err
