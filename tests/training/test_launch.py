@@ -102,22 +102,18 @@ def test_two_scripts_of_one_shell_are_two_runs_of_one_name(ledgers: Path, script
 
 
 @with_torch
-def test_each_torchrun_of_a_script_is_one_run_with_all_its_ranks(ledgers: Path, script: Path) -> None:
-    torchrun = f"{TORCHRUN} --nproc-per-node 2 --master-port"
-    shell(
-        f"{torchrun} {free_port()} {script} & {torchrun} {free_port()} {script}; wait",
-        ledgers,
-    )
-    assert list(runs(ledgers).values()) == [{0, 1}] * 2
-
-
-@with_torch
-def test_a_wrapper_script_around_each_rank_splits_no_run(ledgers: Path, script: Path, tmp_path: Path) -> None:
+def test_each_torchrun_of_a_script_is_one_run_with_all_its_ranks_and_a_wrapper_around_each_splits_none(
+    ledgers: Path, script: Path, tmp_path: Path
+) -> None:
     wrapper = tmp_path / "wrapper.sh"
     wrapper.write_text(f"#!/bin/bash\n{sys.executable} {script}\nexit $?\n")
     wrapper.chmod(0o755)
-    shell(f"{TORCHRUN} --no-python --nproc-per-node 2 --master-port {free_port()} {wrapper}", ledgers)
-    assert list(runs(ledgers).values()) == [{0, 1}]
+    torchrun = f"{TORCHRUN} --nproc-per-node 2 --master-port"
+    shell(
+        f"{torchrun} {free_port()} {script} & {torchrun} {free_port()} --no-python {wrapper}; wait",
+        ledgers,
+    )
+    assert list(runs(ledgers).values()) == [{0, 1}] * 2
 
 
 # Ranks wait for each other: the agent ends all as soon as one has failed.
@@ -148,19 +144,20 @@ def test_a_restart_of_an_elastic_job_is_an_attempt_of_its_run(
 
 
 @with_torch
+@pytest.mark.parametrize("launches", smallest([1, 2], {0}))
 def test_nodes_without_a_key_of_their_launcher_share_one_through_the_store(
-    ledgers: Path, script: Path
+    ledgers: Path, script: Path, launches: int
 ) -> None:
     """Static torchrun: two agents, run id `none`, and the same port for each launch."""
     script.write_text(TRAINS_TOGETHER)
     port = free_port()
     flags = f"--nnodes 2 --nproc-per-node 1 --master-addr 127.0.0.1 --master-port {port}"
-    for _ in range(2):
+    for _ in range(launches):
         shell(
             f"{TORCHRUN} {flags} --node-rank 1 {script} & {TORCHRUN} {flags} --node-rank 0 {script}; wait",
             ledgers,
         )
-    assert list(runs(ledgers).values()) == [{0, 1}] * 2
+    assert list(runs(ledgers).values()) == [{0, 1}] * launches
     assert all(header.launch_key for header in headers(ledgers))
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pytorch import needs_torch
+from tests.support.smallest import smallest
 from tests.support.torch_script import train
 
-pytest.importorskip("torch")
+pytestmark = needs_torch
 
 LOOP = """
 from stepscope.training.automatic import automatic
@@ -44,7 +46,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return train(script, folder=tmp_path_factory.mktemp("off"), STEPSCOPE="off").output.splitlines()[-1]
 
 
-@pytest.mark.parametrize("hook", DAMAGES)
+@pytest.mark.parametrize("hook", smallest(DAMAGES, {2}))
 def test_a_hook_that_fails_is_off_and_reported_once(tmp_path: Path, undisturbed: str, hook: str) -> None:
     trained = train(LOOP.format(damage=DAMAGES[hook]), folder=tmp_path)
     fails, total = trained.output.splitlines()

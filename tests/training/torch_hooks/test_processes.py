@@ -9,10 +9,11 @@ import pytest
 from stepscope.exporter.ledgers.line_files import read_line_file
 from stepscope.training import line_layout
 
+from tests.support.pytorch import needs_torch
 from tests.support.smallest import smallest
 from tests.support.torch_script import LEAVE, train
 
-pytest.importorskip("torch")
+pytestmark = needs_torch
 
 RANKS = """
 import subprocess
@@ -62,40 +63,6 @@ def test_ranks_are_those_of_the_process_group_if_the_environment_has_none(
 
 WORKERS = """
 import stepscope
-class Slow(torch.utils.data.Dataset):
-    def __len__(self): return 24
-    def __getitem__(self, i): time.sleep(0.002); return data[i]
-
-if __name__ == "__main__":
-    for method in ("fork", "spawn"):
-        stepscope.start(run=method)
-        loader = DataLoader(Slow(), batch_size=4, num_workers=2, multiprocessing_context=method,
-                            persistent_workers=True)
-        model = Net()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        for epoch in range(2):
-            for x, y in loader:
-                loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
-        del loader
-        stepscope.finish()
-"""
-
-
-def test_forked_and_spawned_workers_count_their_fetches_and_nothing_else(tmp_path: Path) -> None:
-    trained = train(WORKERS, folder=tmp_path, STEPSCOPE_LINES="1")
-    assert trained.errors == ""
-    for method in ("fork", "spawn"):
-        (rank,) = trained.of(method)
-        assert rank.totals.steps == {"train": 12}
-        (loader,) = rank.totals.loaders
-        assert (loader.workers, loader.batch_size, sum(loader.wait_counts)) == (2, 4, 12)
-        assert sum(rank.totals.fetch_counts) == 12
-        assert rank.totals.fetch_sum > 12 * 4 * 0.002
-    assert len(trained.ranks) == 2, "no worker has a ledger of its own"
-
-
-LINES_OF_WORKERS = """
-import stepscope
 def decode(i):
     time.sleep(0.02)
     return data[i]
@@ -104,34 +71,45 @@ class Slow(torch.utils.data.Dataset):
     def __getitem__(self, i): return decode(i)
 
 if __name__ == "__main__":
-    stepscope.start(run=sys.argv[0])
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for method in ("fork", "spawn"):
+        stepscope.start(run=method)
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         loader = DataLoader(Slow(), batch_size=4, num_workers=2, multiprocessing_context=method,
                             persistent_workers=True)
         for epoch in range(8):  # 1.9 s per worker: files are written after one
             for x, y in loader:
                 loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
         del loader
+        stepscope.finish()
 """
 
 
-def test_the_lines_of_forked_and_spawned_workers_are_those_that_load_the_data(tmp_path: Path) -> None:
-    trained = train(LINES_OF_WORKERS, folder=tmp_path, STEPSCOPE_LINES="1")
+def test_forked_and_spawned_workers_count_their_fetches_and_have_the_lines_that_load_the_data(
+    tmp_path: Path,
+) -> None:
+    trained = train(WORKERS, folder=tmp_path, STEPSCOPE_LINES="1")
     assert trained.errors == ""
+    assert len(trained.ranks) == 2, "no worker has a ledger of its own"
     files = [read_line_file(path) for path in (tmp_path / "ledgers").glob("*.lines")]
-    workers = [file for file in files if file.thread.role == "loader worker"]
-    assert [file.thread.role for file in files if file not in workers] == ["training"]
-    assert len(workers) == 4
-    for worker in workers:
-        assert (worker.run, worker.thread.rank) == (trained.only.header.run, 0)
-        waited = sum(
-            counts[line_layout.STATES.index("other")]  # for its timer
-            for line, counts in worker.counts.lines.items()
-            if line.function == "decode" and line.caller.endswith("__getitem__")
-        )
-        assert waited > 13  # ticks; of 38
+    (training,) = (file for file in files if file.thread.role == "training")
+    assert len(files) == 1 + 2 * 2
+    for method in ("fork", "spawn"):
+        (rank,) = trained.of(method)
+        assert rank.totals.steps == {"train": 8 * 6}
+        (loader,) = rank.totals.loaders
+        assert (loader.workers, loader.batch_size, sum(loader.wait_counts)) == (2, 4, 8 * 6)
+        assert sum(rank.totals.fetch_counts) == 8 * 6
+        assert rank.totals.fetch_sum > 8 * 24 * 0.02
+        workers = [file for file in files if file is not training and file.run == rank.header.run]
+        assert [(file.thread.role, file.thread.rank) for file in workers] == [("loader worker", 0)] * 2
+        for worker in workers:
+            waited = sum(
+                counts[line_layout.STATES.index("other")]  # for its timer
+                for line, counts in worker.counts.lines.items()
+                if line.function == "decode" and line.caller.endswith("__getitem__")
+            )
+            assert waited > 13  # ticks; of 38
 
 
 ERROR = """
