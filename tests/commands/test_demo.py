@@ -15,6 +15,7 @@ from stepscope.runs.open import open_source
 from stepscope.runs.recording.directory import RecordingDirectory
 from stepscope.training.ledger_files import SHARED_MEMORY
 
+from tests.support.commands import stepscope
 from tests.support.demo import DemoProcess, simulated
 from tests.support.exporter_process import SECONDS
 from tests.support.prometheus import needs_prometheus, scraping
@@ -31,14 +32,14 @@ def demo(*words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("words", [["nonsense"], []])
 def test_a_wrong_scenario_gets_one_line_with_all_of_them_and_status_2(words: list[str]) -> None:
-    result = demo(*words)
+    result = stepscope("demo", *words)
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1
     assert all(name in result.stderr for name in all_scenarios())
 
 
 def test_the_list_has_each_scenario_and_the_rules_that_fire() -> None:
-    result = demo("--list")
+    result = stepscope("demo", "--list")
     assert result.returncode == 0
     for name, scenario in all_scenarios().items():
         assert name in result.stdout
@@ -51,7 +52,7 @@ def test_help_has_examples() -> None:
 
 @pytest.mark.parametrize("flag", ["--speed=0", "--speed=fast", "--duration=0s", "--seed=x"])
 def test_a_wrong_flag_gets_one_line_that_names_it_and_status_2(flag: str) -> None:
-    result = demo("healthy", flag)
+    result = stepscope("demo", "healthy", flag)
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1
     assert flag.partition("=")[0] in result.stderr

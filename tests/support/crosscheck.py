@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 from stepscope.evaluation.settings import Settings
 from stepscope.prometheus.rules.files import RULES
 from stepscope.rules.parts.promql import Scraping
 
+from tests.support.commands import stepscope
 from tests.support.prometheus import Prometheus, serving
 
 COMMITTED = Path(__file__).parents[2] / "rules" / RULES
@@ -33,7 +34,6 @@ scrape_configs:
         target_label: instance
 """
 
-LONG = 300  # seconds: on a busy machine it may take a while
 COLUMNS = ("evaluations", "firing", "values", "by last scrape", "disagreements")
 
 
@@ -49,14 +49,8 @@ def evaluating(target: str, rules: str, folder: Path, interval: str = "1s") -> I
 
 def crosscheck(*words: object, path: str | None = None) -> subprocess.CompletedProcess[str]:
     """Runs it, with another PATH if one is given."""
-    return subprocess.run(
-        [sys.executable, "-m", "stepscope", "crosscheck", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=LONG,
-        encoding="utf-8",
-        env={**os.environ, "PATH": path} if path is not None else None,
-    )
+    with patch.dict(os.environ, {} if path is None else {"PATH": path}):
+        return stepscope("crosscheck", *words)
 
 
 def table(answer: subprocess.CompletedProcess[str]) -> dict[str, dict[str, int]]:

@@ -11,16 +11,20 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 from stepscope.training.layout import RUN_BYTES
 
+from tests.support.commands import stepscope
 from tests.support.observing import PATIENCE, RUN, Observed, wait_until
 from tests.support.recording import Seen
 from tests.support.smallest import smallest
 from tests.support.terminal import Terminal, on_terminal
+
+Refused = Callable[[list[str], Path], str]
 
 UNTIL_SIGNALLED = """
 import signal, sys, time
@@ -151,15 +155,17 @@ def test_signals_sent_to_us_are_passed_on(tmp_path: Path) -> None:
 # Mistakes are said in one line, before anything is started.
 
 
-def refused(arguments: list[str], cwd: Path) -> str:
-    """The one line that these arguments of `stepscope run` give."""
-    ended = subprocess.run(
-        [*RUN, *arguments], capture_output=True, text=True, timeout=PATIENCE, cwd=cwd, check=False
-    )
-    assert ended.returncode == 2, ended.stderr
-    assert ended.stdout == ""
-    assert ended.stderr.count("\n") == 1, ended.stderr
-    return ended.stderr
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> Refused:
+    def line(arguments: list[str], cwd: Path) -> str:
+        """Returns the one line that these arguments of `stepscope run` give."""
+        monkeypatch.chdir(cwd)
+        ended = stepscope("run", *arguments)
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert ended.stderr.count("\n") == 1, ended.stderr
+        return ended.stderr
+
+    return line
 
 
 @pytest.mark.parametrize(
@@ -193,7 +199,9 @@ def refused(arguments: list[str], cwd: Path) -> str:
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )
-def test_a_mistake_gives_one_line_and_status_2(tmp_path: Path, arguments: list[str], line: str) -> None:
+def test_a_mistake_gives_one_line_and_status_2(
+    tmp_path: Path, refused: Refused, arguments: list[str], line: str
+) -> None:
     files = ["bare.py", "no_line.py", "plain.txt", "train.sh"]
     for name in files:
         (tmp_path / name).write_text("")
@@ -222,7 +230,7 @@ def test_a_command_that_never_started_leaves_no_folder(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == [script]
 
 
-def test_a_directory_that_holds_a_recording_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_holds_a_recording_is_refused(tmp_path: Path, refused: Refused) -> None:
     with Observed(tmp_path / "run", "") as observed:
         assert observed.status() == 0
     before = run_file(tmp_path / "run")
@@ -231,7 +239,7 @@ def test_a_directory_that_holds_a_recording_is_refused(tmp_path: Path) -> None:
     assert run_file(tmp_path / "run") == before
 
 
-def test_a_port_that_was_asked_for_and_is_taken_is_refused(tmp_path: Path) -> None:
+def test_a_port_that_was_asked_for_and_is_taken_is_refused(tmp_path: Path, refused: Refused) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         line = refused(["--listen", address, "--out", "run", "--", "touch", "started"], tmp_path)
