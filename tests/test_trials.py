@@ -13,19 +13,26 @@ from trials.__main__ import PAGE, main, perform, write_page
 TRIALS = all_trials()
 
 
-USES_UP = pytest.mark.alone("it uses up what other tests need: processes, connections, shared memory, cores")
-ALONE = {
-    "crowded_node",
-    "dead_ledgers",
-    "hostile_clients",
-    "hostile_neighbour",
-    "line_sampling",
-    "simultaneous_runs",
+# Trials that only `make trials` performs: they kill, or take long. These tests have a smaller case of each.
+SMALLER = {
+    "dead_ledgers": "exporter/ledgers/test_folder.py",
+    "hostile_neighbour": "exporter/ledgers/test_planted_names.py",
+    "interrupted_run": "commands/run/test_signals.py",
+    "killed_both": "commands/run/test_run.py",
+    "killed_exporter": "exporter/test_exporter.py",
+    "killed_run": "commands/run/test_run.py",
+    "killed_trainer": "commands/run/test_run.py",
+    "line_sampling": "training/test_line_sampler.py",
+    "signal_storm": "commands/run/test_signals.py",
+    "simultaneous_runs": "commands/run/test_directory.py",
 }
+USES_UP = pytest.mark.alone("it uses up what other tests need: connections, shared memory, cores")
+ALONE = {"crowded_node", "hostile_clients"}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[USES_UP] if name in ALONE else []) for name in TRIALS]
+    "name",
+    [pytest.param(name, marks=[USES_UP] if name in ALONE else []) for name in TRIALS if name not in SMALLER],
 )
 def test_the_promise_holds_in_the_trials_short_form(name: str, tmp_path: Path) -> None:
     trial = TRIALS[name]
@@ -33,6 +40,11 @@ def test_the_promise_holds_in_the_trials_short_form(name: str, tmp_path: Path) -
         assert trial.perform(Attempt(trial, trial.short, seed=1, folder=tmp_path))
     except NotPossibleError as error:
         pytest.skip(str(error))
+
+
+def test_each_trial_that_is_not_performed_here_has_a_smaller_case() -> None:
+    assert SMALLER.keys() <= TRIALS.keys()
+    assert {file for file in SMALLER.values() if not (Path(__file__).parent / file).exists()} == set()
 
 
 def test_every_trial_has_its_row_in_the_page_and_no_other_has() -> None:

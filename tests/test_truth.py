@@ -230,6 +230,7 @@ def test_the_report_names_the_planted_fault_and_nobody_else(case: Case, tmp_path
         assert parameters(seen.terminal) == parameters(alone.stdout), "training is not the same with hooks"
 
 
+@pytest.mark.trial
 @NOTHING_ELSE_MAY_DELAY_A_RANK
 @needs_torch
 def test_a_loop_without_torch_distributed_is_judged_as_it_is() -> None:
