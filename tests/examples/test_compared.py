@@ -4,44 +4,24 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from examples.images.data import prepare_dataset
+from tests.examples.conftest import Observed
 
 pytestmark = pytest.mark.alone("it compares two runs, which other tests could slow down unevenly")
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "train_images.py"
 STEPS = 60
 PRICE = 3.6  # dollars an hour: a tenth of a cent a second
 
 
-def observe(folder: Path, way: str) -> Path:
-    """The recording of a short run of the example, slow in that way."""
-    stepscope = [sys.executable, "-m", "stepscope", "run", "--out", str(folder / way)]
-    example = [sys.executable, str(EXAMPLE), "--data", str(folder / "data"), "--slow", way]
-    example += ["--steps", str(STEPS), "--batch", "64", "--workers", "2"]
-    result = subprocess.run(
-        [*stepscope, "--listen", "127.0.0.1:0", "--", *example],
-        env={**os.environ, "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert result.returncode == 0, result.stderr
-    return folder / way
-
-
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("examples")
-    prepare_dataset(folder / "data")
-    slow, mended = observe(folder, "workers"), observe(folder, "none")
+def compared(observed: Callable[..., Observed]) -> dict[str, Any]:
+    slow, mended = (observed(way, STEPS).folder for way in ("workers", "none"))
     command = [sys.executable, "-m", "stepscope", "compare", str(slow), str(mended), "--format", "json"]
     prices = ["--price-a", str(PRICE), "--price-b", str(PRICE)]
     result = subprocess.run([*command, *prices], capture_output=True, text=True, timeout=300)
