@@ -9,7 +9,7 @@ import pytest
 from stepscope.training.layout import COMPONENTS
 
 from tests.support.pytorch import needs_torch
-from tests.support.torch_script import Trained, train
+from tests.support.torch_script import Rank, Trained, train
 
 pytestmark = needs_torch
 
@@ -54,25 +54,6 @@ def test_a_plain_loop_with_evaluation_has_its_steps_and_all_their_components(tmp
     assert rank.totals.component_seconds["checkpoint"] > 0
     waits = {loader.phase: (sum(loader.wait_counts), loader.batch_size) for loader in rank.totals.loaders}
     assert waits == {"train": (12, 2), "eval": (6, 4)}
-
-
-def test_what_a_closure_does_is_not_the_optimizer_s_time(tmp_path: Path) -> None:
-    script = """
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for x, y in DataLoader(data, batch_size=8):
-        def closure():
-            optimizer.zero_grad()
-            loss = loss_of(model(x), y)
-            time.sleep(0.015)
-            loss.backward()
-            return loss
-        optimizer.step(closure=closure)
-    """
-    rank = train(script, folder=tmp_path).only
-    assert rank.totals.steps == {"train": 12}
-    timed = sum(rank.seconds(name) for name in ("data_wait", "forward", "backward", "optimizer"))
-    assert rank.duration() - timed > 0.0149
 
 
 def test_a_usual_step_is_recorded_as_one_that_hooks_look_at_closely(tmp_path: Path) -> None:
@@ -226,6 +207,30 @@ LOOPS = {
         """,
         {"train": 12},
     ),
+    "a closure that takes its time": (
+        """
+        for x, y in DataLoader(data, batch_size=8):
+            def closure():
+                optimizer.zero_grad()
+                loss = loss_of(model(x), y)
+                time.sleep(0.015)
+                loss.backward()
+                return loss
+            optimizer.step(closure=closure)
+        """,
+        {"train": 12},
+    ),
+    "saving with safetensors": (
+        """
+        import safetensors.torch
+        from safetensors.torch import save_model
+        for x, y in DataLoader(data, batch_size=8):
+            loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+            safetensors.torch.save_file(model.state_dict(), "model.safetensors")
+            save_model(model, "model.safetensors")
+        """,
+        {"train": 12},
+    ),
     "steps that the scaler skips": (
         """
         if hasattr(torch.amp, "GradScaler"): scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
@@ -338,10 +343,26 @@ gc.collect()  # optimizers that the loop has left, in cycles
 """
 
 
+# At the edge: the package itself only writes a file there.
+SAFETENSORS = """
+import time
+def save_file(tensors, filename, metadata=None): time.sleep(0.02)
+def save_model(model, filename, metadata=None): save_file(dict(model.state_dict()), filename, metadata)
+"""
+
+
+def train_all(folder: Path, stepscope: str) -> Trained:
+    """Runs all loops, one after the other in one process: each is a run."""
+    package = folder / "safetensors"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "torch.py").write_text(SAFETENSORS)
+    return train(*ALL, folder=folder, STEPSCOPE=stepscope)
+
+
 @pytest.fixture(scope="module")
 def hooked(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """All loops, one after the other in one process: each is a run."""
-    return train(*ALL, folder=tmp_path_factory.mktemp("hooked"))
+    return train_all(tmp_path_factory.mktemp("hooked"), "on")
 
 
 ALL = [
@@ -358,39 +379,24 @@ def test_loops_of_all_kinds_have_their_steps(hooked: Trained, name: str) -> None
 
 def test_all_loops_train_alike_without_hooks(hooked: Trained, tmp_path: Path) -> None:
     assert hooked.errors == ""
-    bare = train(*ALL, folder=tmp_path, STEPSCOPE="off")
+    bare = train_all(tmp_path, "off")
     assert bare.output == hooked.output
     assert bare.ranks == []
 
 
-# At the edge: the package itself only writes a file there.
-SAFETENSORS = """
-import time
-def save_file(tensors, filename, metadata=None): time.sleep(0.02)
-def save_model(model, filename, metadata=None): save_file(dict(model.state_dict()), filename, metadata)
-"""
-SAVES = """
-import safetensors.torch
-from safetensors.torch import save_model
-model = Net()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for x, y in DataLoader(data, batch_size=8):
-    loss_of(model(x), y).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    safetensors.torch.save_file(model.state_dict(), "model.safetensors")
-    save_model(model, "model.safetensors")
-"""
+def of(trained: Trained, name: str) -> Rank:
+    (rank,) = trained.of(name)
+    return rank
 
 
-def test_saving_with_safetensors_is_a_checkpoint_and_counts_once(tmp_path: Path) -> None:
-    package = tmp_path / "safetensors"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "torch.py").write_text(SAFETENSORS)
-    trained = train(SAVES, folder=tmp_path)
-    assert trained.errors == ""
-    for step in trained.only.steps[1:]:  # they save after the optimizer's step: in the next step's time
+def test_what_a_closure_does_is_not_the_optimizer_s_time(hooked: Trained) -> None:
+    rank = of(hooked, "a closure that takes its time")
+    timed = sum(rank.seconds(name) for name in ("data_wait", "forward", "backward", "optimizer"))
+    assert rank.duration() - timed > 0.0149
+
+
+def test_saving_with_safetensors_is_a_checkpoint_and_counts_once(hooked: Trained) -> None:
+    for step in of(hooked, "saving with safetensors").steps[1:]:  # they save after the optimizer's step
         assert 0.04 <= step.components[COMPONENTS.index("checkpoint")] <= step.duration
 
 
