@@ -54,6 +54,7 @@ test: $(if $(TESTS),$(VENV)/.developing,lint servers $(if $(CI),sbom)) ## lint, 
 ifdef TESTS
 	$(PYTEST) $(TWO_AT_ONCE) -m 'not trial' $(TESTS)
 else
+	$(BIN)/python -m tests.support.worlds
 	$(PYTEST) $(TWO_AT_ONCE) -m 'not trial and not alone'
 	$(PYTEST) -m 'alone and not trial'
 	$(BIN)/python -m tests.support.audit

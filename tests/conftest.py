@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import compileall
-import os
 import sys
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -16,13 +15,10 @@ from selenium import webdriver
 
 from tests.support.browser import chromium, in_dark_mode
 from tests.support.scenarios import WrittenScenarios
-from tests.support.servers import NEWER
+from tests.support.servers import prefer_newer
 from tests.support.world import ROOT
 
-# Each test meets the newer servers, if they are there, before it looks for servers on the PATH.
-if NEWER.is_dir():
-    os.environ["PATH"] = f"{NEWER}{os.pathsep}{os.environ['PATH']}"
-
+prefer_newer()  # before any test looks for servers on the PATH
 sys.dont_write_bytecode = False  # of the tests, which each worker and call imports
 
 # How long an example takes is the machine's business: no test asserts it. `make test` tries the same examples

@@ -57,7 +57,11 @@ def scrapes(scenario: str, profile: Profile = "default") -> Path:
 
 def every_scenario(folder: Path) -> Backfill:
     """A storage in the empty folder, with a run of each scenario and what the rules make of it."""
-    return Backfill(copy(world("every-scenario", _evaluate_every_scenario), folder))
+    return Backfill(copy(every_scenario_world(), folder))
+
+
+def every_scenario_world() -> Path:
+    return world("every-scenario", _evaluate_every_scenario)
 
 
 def _evaluate_every_scenario(folder: Path) -> None:

@@ -43,7 +43,8 @@ class WrittenScenario:
 
     def _record(self, out: Path) -> None:
         command = [sys.executable, "-m", "stepscope", "demo", self.name, f"--write-recording={out}"]
-        subprocess.run(command, check=True)
+        written = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert written.returncode == 0, written.stderr
 
     def _analysis(self, kind: str, directory: Path) -> Analysis:
         def write(out: Path) -> None:

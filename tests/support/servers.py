@@ -30,6 +30,12 @@ Name = Literal["prometheus", "alertmanager"]
 Failure = Callable[[], str | None]  # what a server said last, where it has ended
 
 
+def prefer_newer() -> None:
+    """Puts the newer servers, if they are there, before all others on the PATH."""
+    if NEWER.is_dir():
+        os.environ["PATH"] = f"{NEWER}{os.pathsep}{os.environ['PATH']}"
+
+
 class Servers(ABC):
     """A way to run servers on addresses of this machine."""
 
