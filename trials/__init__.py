@@ -11,7 +11,8 @@ A trial is a function with `@trial` in any module of this package; docs/reliabil
         return "worst: ..."
 
 The text that it returns is what was seen, with figures. A failed assertion, or any other exception, is a
-broken promise. The short form is a test (tests/test_trials.py) and takes a few seconds.
+broken promise. The short form takes seconds. It is a test of `make test`, or tests/test_trials.py names a
+smaller case of the same promise.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ HEAD = ("promise", "trial", "count", "seed", "seen")
 EXAMPLES = """\
 examples:
   python -m trials                              every trial in its long form
-  python -m trials --short                      every trial in its short form, as `make test` does
+  python -m trials --short                      every trial in its short form, which takes seconds
   python -m trials killed_trainer --count 1000  one trial, with more kills
   python -m trials killed_trainer --seed 7      the same, at other random points
   python -m trials --markdown                   also write the table into docs/reliability.md
