@@ -137,7 +137,8 @@ class MemoryOfNode(Measurement[Filling]):
             start = int(end)
         self.lows.add(samples.times[start:], readings[start:])
         views = zip(read.T, highest.T, growth.T, full_in.T, seen.T, strict=True)
-        return [(column, Filling(so_far, *view)) for column, view in enumerate(views)]
+        lasts = np.ones(len(so_far), bool)
+        return [(column, Filling(so_far, *view, lasts)) for column, view in enumerate(views)]
 
     def full_in(self, growth: Growth) -> Times:
         """Returns the seconds until the memory of each GPU is full, NaN where it is too early to say."""
