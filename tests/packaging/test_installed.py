@@ -1,7 +1,8 @@
-"""The source distribution, and the wheel that is built from it, in an environment without the checkout."""
+"""What `make package` builds, in an environment without the checkout."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tarfile
@@ -17,22 +18,37 @@ SECONDS = 300
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def build(source: Path, kind: str, out: Path) -> Path:
-    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(out)]
+def package(source: Path) -> tuple[Path, Path]:
+    """Builds what `make package` builds, into dist/ of the source; returns source distribution and wheel."""
+    out = source / "dist"
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(out)]
     subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=SECONDS)
-    (built,) = out.glob("*.whl" if kind == "wheel" else "*.tar.gz")
-    return built
+    (sdist,), (wheel,) = out.glob("*.tar.gz"), out.glob("*.whl")
+    return sdist, wheel
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Command:
-    """The command of an environment with the wheel, and the dependencies of this one."""
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the files that go into the source distribution, as a clone has them."""
     pytest.importorskip("hatchling")
-    folder = tmp_path_factory.mktemp("packaging")
-    with tarfile.open(build(ROOT, "sdist", folder / "sdist")) as archive:
+    folder = tmp_path_factory.mktemp("checkout")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=SECONDS)
+    return unpacked(next(folder.glob("*.tar.gz")), folder)
+
+
+def unpacked(sdist: Path, folder: Path) -> Path:
+    with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
     (source,) = folder.glob("stepscope-*/")
-    wheel = build(source, "wheel", folder / "wheel")
+    return source
+
+
+@pytest.fixture(scope="module")
+def installed(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Command:
+    """The command of an environment with the wheel, and the dependencies of this one."""
+    folder = tmp_path_factory.mktemp("packaging")
+    _, wheel = package(checkout)
     venv.create(folder / "venv", with_pip=False)
     python = folder / "venv" / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "install"]
@@ -56,6 +72,15 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Command:
         )
 
     return stepscope
+
+
+def test_the_same_files_become_the_same_bytes(checkout: Path, tmp_path: Path) -> None:
+    command = "$(BIN)/python -m hatchling build -d dist"
+    assert f"\t@{command}\n" in (ROOT / "Makefile").read_text()
+    built = package(checkout)
+    again = package(unpacked(built[0], tmp_path))  # files with other times
+    assert [file.name for file in again] == [file.name for file in built]
+    assert [file.read_bytes() for file in again] == [file.read_bytes() for file in built]
 
 
 def test_the_command_is_that_of_the_wheel(installed: Command) -> None:
@@ -98,3 +123,12 @@ def test_the_wheel_records_and_reports(installed: Command, tmp_path: Path) -> No
     ran = installed("run", "--out", tmp_path / "run", "--", "sleep", "1.5")
     assert ran.returncode == 0, ran.stderr
     assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_the_example_of_make_run_is_observed(installed: Command, checkout: Path, tmp_path: Path) -> None:
+    example = [checkout / "examples" / "train_images.py", "--data", tmp_path / "data", "--steps", 4]
+    python = installed(code="import sys; print(sys.executable)").stdout.strip()
+    ran = installed("run", "--out", tmp_path / "run", "--", python, *example, "--workers", 1)
+    assert ran.returncode == 0, ran.stderr
+    (last,) = json.loads((tmp_path / "run" / "report.json").read_text())["run"]["ending"]["last_steps"]
+    assert last["phase"] == "eval"
