@@ -32,7 +32,7 @@ def what_rules_find() -> str:
     for name, section in sections().items():
         needs = re.findall(r"(?ms)^\*\*Needs:\*\* (.+?)\.$", section)
         if needs:
-            link = f"[{name}](docs/heuristics.md#{name.lower()})"
+            link = f"[{name}](#{name.lower()})"
             rows.append(f"| {link} | {all_rules()[name].question} | {' '.join(needs[0].split())} |")
     return "\n".join(rows)
 
@@ -68,7 +68,7 @@ def commands_for_parts_and_top() -> str:
 
 
 LISTS: dict[str, tuple[str, Callable[[], str]]] = {
-    "what rules find": ("README.md", what_rules_find),
+    "what rules find": ("docs/heuristics.md", what_rules_find),
     "rules by profile": ("docs/rules.md", with_the_lean_profile),
     "causes and symptoms": ("docs/notifications.md", causes_of_idle_gpus),
     "commands": ("docs/sizing.md", commands_for_parts_and_top),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -30,17 +31,16 @@ def test_links_to_other_projects_lead_to_their_own_sites(page: Path) -> None:
     assert re.findall(r"\]\((https://(?:pypi\.org|www\.npmjs\.com)/[^)]*)\)", page.read_text()) == []
 
 
-def test_the_readme_names_every_rule_that_can_fire_and_what_it_asks() -> None:
-    rows = re.findall(r"^\| \[(\w+)\]\(docs/heuristics.md#\w+\) \| (.+?) \|", README, re.MULTILINE)
-    can_fire = {name: rule.question for name, rule in all_rules().items() if not name.startswith("Overall")}
-    assert dict(rows) == can_fire
+def test_the_readme_counts_the_rules_that_can_fire() -> None:
+    can_fire = [name for name in all_rules() if not name.startswith("Overall")]
+    assert f"\n{len(can_fire)} rules judge " in README
 
 
 def test_every_page_of_the_documentation_is_in_its_index() -> None:
     pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
     index = (ROOT / "docs" / "README.md").read_text()
     assert pages <= {Path(link).name for link in re.findall(r"\]\(([^)#]+)", index)}
-    assert "[docs/README.md](docs/README.md)" in README
+    assert "](docs/README.md)" in README
 
 
 def test_the_makefile_has_each_target_that_is_named() -> None:
@@ -56,5 +56,13 @@ def test_each_slow_way_is_named_where_newcomers_look() -> None:
     assert all(way in help_of_run for way in WAYS)
 
 
-def test_the_picture_is_light() -> None:
-    assert (ROOT / "docs" / "pictures" / "report.png").stat().st_size <= 300_000
+def test_pictures_are_light() -> None:
+    shown = re.findall(r"!\[[^]]+\]\(([^)]+)\)", README)
+    assert len(shown) == 3
+    assert all((ROOT / picture).stat().st_size <= 300_000 for picture in shown)
+
+
+def test_the_clone_is_of_the_projects_home() -> None:
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    assert f"\ngit clone {urls['Homepage']} && cd stepscope\nmake run\n" in README
+    assert f"home: {urls['Homepage']}\n" in (ROOT / "deploy" / "helm" / "Chart.yaml").read_text()
