@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs"
+RESULTS = Path(__file__).parents[1] / "trials" / "README.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"  # a page's second table has another name
 
 

@@ -15,7 +15,7 @@ from stepscope.exporter.exporter import Exporter
 from stepscope.exporter.sampling.sample_counters import SampleCounters
 from stepscope.prometheus.crosscheck.offline.remote_write import samples_of
 
-from benchmarks.page import DOCS, markdown, read_part, read_table
+from benchmarks.page import RESULTS, markdown, read_part, read_table
 from tests.docs.test_metrics import collectors
 from trials.day import __main__ as command
 from trials.day import faults, jobs
@@ -246,14 +246,14 @@ def test_a_small_hour_sends_no_more_notifications_than_it_did() -> None:
 
 
 def test_the_page_describes_every_kind_of_job_and_every_fault() -> None:
-    page = (DOCS / "accuracy.md").read_text(encoding="utf-8")
+    page = RESULTS.read_text(encoding="utf-8")
     lines = [*markdown(MIX, jobs.described()), *markdown(faults.CATALOGUE, faults.described())]
     assert [line for line in lines if line not in page] == []
 
 
 def test_the_command_writes_its_table_into_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = tmp_path / "accuracy.md"
-    page.write_text((DOCS / "accuracy.md").read_text(encoding="utf-8"))
+    page = tmp_path / "results.md"
+    page.write_text(RESULTS.read_text(encoding="utf-8"))
     monkeypatch.setattr(command, "PAGE", page)
     monkeypatch.setattr(command, "simulate", lambda day: Result(day, [], []))
     assert command.main(["--held-back", "--markdown"]) == 0

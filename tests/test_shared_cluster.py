@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.page import DOCS
+from benchmarks.page import RESULTS
 from trials.shared_cluster.__main__ import HELD_BACK, described, simulate, table
 from trials.shared_cluster.faults import FAULTS, MINUTE
 from trials.shared_cluster.judge import WINDOW, FiringAlert, Score, judge
@@ -108,7 +108,7 @@ def test_a_cluster_has_the_runs_users_and_names_that_the_page_says() -> None:
 
 
 def test_the_page_describes_every_fault() -> None:
-    page = (DOCS / "accuracy.md").read_text(encoding="utf-8")
+    page = RESULTS.read_text(encoding="utf-8")
     assert [row for row in described() if row not in page] == []
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.page import DOCS, read_table
+from benchmarks.page import RESULTS, read_table
 from tests.support.pytorch import needs_torch
 from tests.support.smallest import smallest
 from trials.truth import __main__ as command
@@ -178,8 +178,8 @@ def test_results_in_the_file_are_not_repeated(tmp_path: Path) -> None:
 def test_a_table_of_the_page_is_written_only_if_all_its_cases_were_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = tmp_path / "accuracy.md"
-    before = (DOCS / "accuracy.md").read_text()
+    page = tmp_path / "results.md"
+    before = RESULTS.read_text()
     page.write_text(before)
     monkeypatch.setattr(command, "PAGE", page)
     everything = full(1)
@@ -197,7 +197,7 @@ def test_a_table_of_the_page_is_written_only_if_all_its_cases_were_tried(
     assert page.read_text() == before
     assert written(*OTHERS) == ""
     assert '--full --only "HF Trainer" --only "Lightning" --only "one process"' in page.read_text()
-    assert read_table(page, "truth") == read_table(DOCS / "accuracy.md", "truth")
+    assert read_table(page, "truth") == read_table(RESULTS, "truth")
 
 
 def test_cases_that_cannot_be_tried_here_are_refused(
@@ -213,7 +213,7 @@ def test_cases_that_cannot_be_tried_here_are_refused(
 
 def test_the_page_has_the_table_of_the_trial() -> None:
     for name in ("truth", "others"):
-        assert {len(row) for row in read_table(DOCS / "accuracy.md", name)} == {len(HEAD)}
+        assert {len(row) for row in read_table(RESULTS, name)} == {len(HEAD)}
 
 
 @NOTHING_ELSE_MAY_DELAY_A_RANK

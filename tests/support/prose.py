@@ -19,6 +19,7 @@ CHECKED = (
     "*.md",
     "docs/*.md",
     "docs/*.json",
+    "trials/README.md",
     ".github/**/*.yml",
     ".env.example",
     "Dockerfile",

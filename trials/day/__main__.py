@@ -15,7 +15,7 @@ from stepscope.common.errors import UserError
 from stepscope.prometheus.crosscheck.offline.prometheus import local_prometheus
 from stepscope.report.terminal import shown
 
-from benchmarks.page import DOCS, markdown, write_table
+from benchmarks.page import RESULTS, markdown, write_table
 from trials.day import faults
 from trials.day.faults import plant, search
 from trials.day.jobs import DAY, HELD_BACK, HOUR, NODES, TUNING, Day, make_day
@@ -26,7 +26,7 @@ from trials.day.score import DAYS, HEAD, ORIGINS, Result, origins, rows
 from trials.day.store import write
 from trials.shared_cluster.judge import firing, rule_groups
 
-PAGE = DOCS / "accuracy.md"
+PAGE = RESULTS
 ALERTMANAGER = Path(__file__).parents[2] / "alertmanager" / "alertmanager.yml"
 INFORMATION = "information"  # the receiver that interrupts nobody
 RESENT = 900.0  # seconds for which Prometheus sends a resolved alert again
@@ -38,7 +38,7 @@ examples:
   python -m trials.day --hours 1 --nodes 4  a small cluster for an hour: some seconds
   python -m trials.day --held-back          the seeds that no rule was tuned with, at 15, 30 and 60 s
   python -m trials.day --faults             with 12 planted faults: which are found, and when
-  python -m trials.day --markdown           also write the table into docs/accuracy.md
+  python -m trials.day --markdown           also write the table into trials/README.md
 
 The exit status is 1 if more is sent than 2 notifications to the platform and 1 to owners per 100 GPU-days,
 something critical is sent, or a planted fault is not found.

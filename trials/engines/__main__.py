@@ -20,7 +20,7 @@ from trials.shared_cluster.machine import play
 from trials.shared_cluster.plan import Plan, make_plan, make_short_plan
 
 PAGE = DOCS / "engines.md"
-SEEDS = (107, 108)  # those of docs/accuracy.md
+SEEDS = (107, 108)  # those of trials/README.md
 Decided = Mapping[frozenset[tuple[str, str]], FiringAlert]  # the first of each alert, by its labels
 
 

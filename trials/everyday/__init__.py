@@ -2,5 +2,5 @@
 
 `python -m trials.everyday` runs short scripts under `stepscope run -- python SCRIPT`: each with its cause,
 and as its healthy twin (`--good`). `truths.py` says what must be found, and was written before they ran.
-docs/accuracy.md describes it and has its table.
+trials/README.md describes it and has its table.
 """

@@ -14,13 +14,13 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.page import DOCS, markdown, write_table
+from benchmarks.page import RESULTS, markdown, write_table
 from trials.everyday.clock import FOLDER, clocked
 from trials.everyday.judge import HEAD, Results, Seen, holds, is_silent, judge, rows, script, totals
 from trials.everyday.truths import FIRST, SECOND, Situation
 from trials.processes import Processes
 
-PAGE = DOCS / "accuracy.md"
+PAGE = RESULTS
 SECONDS = 120.0  # after which a run is ended
 
 EXAMPLES = """\
@@ -29,7 +29,7 @@ examples:
   python -m trials.everyday metric_in_loop        only this one
   python -m trials.everyday --second-set          those that were kept until the rules were tuned
   python -m trials.everyday --results FILE        continue after an interruption, with what FILE holds already
-  python -m trials.everyday --markdown            also write the table into docs/accuracy.md
+  python -m trials.everyday --markdown            also write the table into trials/README.md
 
 The exit status is 1 if a healthy twin was accused, or fewer than 90 % of the findings or lines are right.
 """
@@ -53,7 +53,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--results", type=Path, metavar="FILE", help="keep results there, and repeat none that it has"
     )
-    parser.add_argument("--markdown", action="store_true", help=f"also write the table into docs/{PAGE.name}")
+    parser.add_argument(
+        "--markdown", action="store_true", help=f"also write the table into trials/{PAGE.name}"
+    )
     arguments = parser.parse_args(words)
     everything = FIRST if arguments.first_set else SECOND if arguments.second_set else FIRST + SECOND
     unknown = set(arguments.names) - {each.name for each in everything}
@@ -140,7 +142,7 @@ def run(situation: Situation, good: bool, processes: Processes) -> Seen:
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="stepscope-everyday-", ignore_cleanup_errors=True) as folder:
         place = Path(folder)
-        variables = {**os.environ, FOLDER: folder, "PYTHONPATH": str(DOCS.parent)}
+        variables = {**os.environ, FOLDER: folder, "PYTHONPATH": str(RESULTS.parents[1])}
         status = processes.run(command(situation, good, place / "run"), variables, place)
         try:
             verdict = json.loads((place / "run" / "report.json").read_text())["verdict"]

@@ -32,7 +32,7 @@ examples:
   python -m trials.fault_matrix --full               in all severities (`make truth FULL=1`)
   python -m trials.fault_matrix --seed 0 --only ECC  one fault, with a seed for tuning
   python -m trials.fault_matrix --full --save FILE   keep results there, and repeat none that it has
-  python -m trials.fault_matrix --page               write docs/accuracy.md from the stored results
+  python -m trials.fault_matrix --page               write trials/README.md from the stored results
 
 Seeds 0 to 99 are for tuning. Those from 1000 on are only reported.
 """
@@ -57,7 +57,7 @@ def main(words: Sequence[str] | None = None) -> int:
         "--save", type=Path, metavar="FILE", help="keep results there, and repeat none that it has"
     )
     parser.add_argument(
-        "--page", action="store_true", help=f"only write docs/{PAGE.name} from {FOLDER.name}/"
+        "--page", action="store_true", help=f"only write trials/{PAGE.name} from {FOLDER.name}/"
     )
     arguments = parser.parse_args(words)
     if arguments.page:

@@ -1,18 +1,18 @@
-"""The tables of docs/accuracy.md, from stored results."""
+"""The tables of trials/README.md, from stored results."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from benchmarks.page import DOCS, markdown, replace_part
+from benchmarks.page import RESULTS, markdown, replace_part
 from trials.fault_matrix.faults import FAULTS
 from trials.fault_matrix.healthy import HEALTHY
 from trials.fault_matrix.score import NOTHING_SAID, Result, Share, share
 from trials.fault_matrix.store import FOLDER, Stored, read
 from trials.fault_matrix.training import Training
 
-PAGE = DOCS / "accuracy.md"
+PAGE = RESULTS
 FIRST, LAST = FOLDER / "first.json", FOLDER / "last.json"
 NO_RULE = "no rule can"
 CLEAR = 0.2  # the severity from which the goals hold

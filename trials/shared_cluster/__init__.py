@@ -2,5 +2,5 @@
 
 `python -m trials.shared_cluster` simulates four nodes in two clusters with 20 runs of six users, in a few
 minutes: real exporters over simulated hardware, scraped into a real Prometheus that evaluates the real rule
-files. docs/accuracy.md describes it and has its table.
+files. trials/README.md describes it and has its table.
 """

@@ -1,4 +1,4 @@
-"""Simulates shared clusters, prints what was found of what was planted, and can write docs/accuracy.md."""
+"""Simulates shared clusters, prints what was found of what was planted, and can write trials/README.md."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from functools import partial
 
 from stepscope.prometheus.crosscheck.offline.prometheus import local_prometheus
 
-from benchmarks.page import DOCS, markdown, write_table
+from benchmarks.page import RESULTS, markdown, write_table
 from trials.shared_cluster.faults import FAULTS, MINUTE
 from trials.shared_cluster.judge import FiringAlert, Score, firing, judge, merged, needed, rule_groups
 from trials.shared_cluster.machine import play
 from trials.shared_cluster.plan import Plan, make_plan, make_short_plan
 
-PAGE = DOCS / "accuracy.md"
+PAGE = RESULTS
 HEAD = ("rule", "planted", "near", "found", "near misses silent", "false", "delay (min)", "clearing (min)")
 HELD_BACK = (
     101,

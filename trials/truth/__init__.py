@@ -2,5 +2,5 @@
 
 `python -m trials.truth` trains with PyTorch's DistributedDataParallel and FSDP2 on the CPU, under
 `stepscope run -- torchrun train.py`. The script delays one of its ranks at one place, and the report must
-name both. docs/accuracy.md describes it and has its table.
+name both. trials/README.md describes it and has its table.
 """

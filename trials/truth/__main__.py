@@ -16,13 +16,13 @@ from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
 
-from benchmarks.page import DOCS, markdown, write_table
+from benchmarks.page import RESULTS, markdown, write_table
 from trials.truth.judge import HEAD, Outcome, holds, judge, table
 from trials.truth.observed import Observer, Seen, Stepscope, Tool, slow_network_is_possible
 from trials.truth.plan import LIGHTNING, OTHERS, TRAINER, Case, full, short, some
 from trials.truth.rival import PACKAGE, Rival
 
-PAGE = DOCS / "accuracy.md"
+PAGE = RESULTS
 NEEDS = {TRAINER: ("transformers", "accelerate"), LIGHTNING: ("lightning",)}  # packages, by script
 
 EXAMPLES = """\
@@ -33,7 +33,7 @@ examples:
   python -m trials.truth --full --list           print the names of the cases, and run none
   python -m trials.truth --full --results FILE   continue after an interruption, with what FILE holds already
   python -m trials.truth --full --minutes 40     as many of all cases as start in this time
-  python -m trials.truth --full --markdown       also write the table into docs/accuracy.md
+  python -m trials.truth --full --markdown       also write the table into trials/README.md
 
 The exit status is 1 if a rank was accused wrongly, or fewer than 95 % of the faults were named rightly.
 """
@@ -68,7 +68,9 @@ def main(words: Sequence[str] | None = None) -> int:
         action="store_true",
         help=f"try {PACKAGE} in place of Stepscope, in a temporary environment; the exit status is 0",
     )
-    parser.add_argument("--markdown", action="store_true", help=f"also write the table into docs/{PAGE.name}")
+    parser.add_argument(
+        "--markdown", action="store_true", help=f"also write the table into trials/{PAGE.name}"
+    )
     arguments = parser.parse_args(words)
     everything = list((full if arguments.full else short if arguments.short else some)(arguments.seed))
     cases = [
@@ -156,7 +158,7 @@ def write_tables(
         if of_table and (not missing or arguments.minutes < inf):
             write_table(PAGE, command, markdown(HEAD, [row.cells for row in table(of_table)]), name=name)
         elif of_table:
-            _say(f"docs/{PAGE.name} keeps its table {name!r}: {len(missing)} of its cases were not tried")
+            _say(f"trials/{PAGE.name} keeps its table {name!r}: {len(missing)} of its cases were not tried")
 
 
 def observe(
