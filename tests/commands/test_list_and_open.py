@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 from stepscope.commands.cli import main
+from stepscope.common.errors import UserError
 from stepscope.common.status import Status
+from stepscope.report.run_list import source_of
 from stepscope.report.write import write_report
 
 from tests.support import analysis as made
@@ -204,13 +206,31 @@ def test_a_report_opens_by_default_by_name_and_by_path(
         assert opened.pop() == page.as_uri()
     for word, why in (
         ("eval", "has no report yet"),
-        ("train", "2 runs"),
         ("tran-1", "did you mean train-1?"),
     ):
         status, _, err = typed("open", word)
         assert (status, len(err.splitlines())) == (2, 1)
         assert why in err
     assert opened == []
+
+
+def test_a_name_and_a_beginning_mean_the_newest_run(runs: Path, typed: Typed) -> None:
+    new = reported(runs, "b-of-tuesday", 1000)
+    reported(runs, "a-of-monday", 0)
+    reported(runs, "b-of-monday", 10)
+    assert typed("open", "--print", "train")[1] == f"{new / 'report.html'}\n"
+    assert typed("open", "--print", "b-of")[1] == f"{new / 'report.html'}\n"
+    assert typed("open", "--print", "b-of-monday")[1] == f"{runs / 'b-of-monday' / 'report.html'}\n"
+
+
+def test_report_and_compare_find_runs_by_name(runs: Path) -> None:
+    reported(runs, "train-1", 0)
+    new = reported(runs, "train-2", 1000)
+    assert source_of("train", Path("stepscope-runs")) == str(Path("stepscope-runs") / new.name)
+    address, path = "prometheus+http://host:9090?run=train", "stepscope-runs/train-1"
+    assert [source_of(text, Path("stepscope-runs")) for text in (address, path)] == [address, path]
+    with pytest.raises(UserError, match="did you mean train-1"):
+        source_of("tran-1", Path("stepscope-runs"))
 
 
 def test_without_a_browser_the_path_is_enough(

@@ -46,6 +46,7 @@ OTHER_FILES = {
     "stepscope/common/rendered.py": "the files that the user names",
     "stepscope/report/page.py": "templates of this package",
     "stepscope/rules/parts/registry.py": "the folders of STEPSCOPE_RULES_PATH",
+    "stepscope/commands/run/directory.py": "a new file in a folder that it has just made",
     "stepscope/commands/run/ended.py": "procfs",
     "stepscope/commands/run/hooks.py": "procfs",
     "stepscope/commands/run/plan.py": "the directories of PATH",

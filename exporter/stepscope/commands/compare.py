@@ -25,7 +25,7 @@ from stepscope.compare.text import as_markdown, as_text
 from stepscope.evaluation.arguments import add_parameters, add_scan_interval
 from stepscope.evaluation.settings import Settings
 from stepscope.report.markdown_text import one_line
-from stepscope.report.run_list import find_run, read_folder, read_listed, run_before
+from stepscope.report.run_list import find_run, read_folder, read_listed, run_before, source_of
 from stepscope.report.terminal import Progress, add_price
 from stepscope.runs.open import open_source
 from stepscope.runs.prometheus.address import without_secrets
@@ -161,7 +161,7 @@ def _record(comparison: Comparison) -> None:
 def _sources(first: str | None, second: str | None) -> tuple[str, str]:
     """Returns both sources: without the second, a run (by default the newest) and the one before it."""
     if first is not None and second is not None:
-        return first, second
+        return source_of(first, RUNS), source_of(second, RUNS)
     if first is None and not RUNS.is_dir():
         raise UserError("give two runs to compare, or run this where stepscope-runs/ is")
     if first is None:

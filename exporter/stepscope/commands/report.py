@@ -15,6 +15,7 @@ from stepscope.evaluation.settings import Settings
 from stepscope.report.document import render_json
 from stepscope.report.markdown import render_markdown
 from stepscope.report.printed import print_verdict
+from stepscope.report.run_list import source_of
 from stepscope.report.sentences import gaps
 from stepscope.report.terminal import Progress, add_price
 from stepscope.report.track_record import record_of
@@ -26,7 +27,7 @@ from stepscope.runs.recording.files import RUNS, new_directory
 
 EXAMPLES = """\
 examples:
-  stepscope report stepscope-runs/resnet-1
+  stepscope report resnet            the newest run of this name in stepscope-runs/
   stepscope report s3-copy/my-job/profiler-output --out reports/my-job
   stepscope report runs/7 --out /tmp/stricter --set CPUBottleneck.cpu_threshold=80 --set StepOutlier.stddev=2
   stepscope report runs/7 --format markdown --price 32.77 | gh pr comment --body-file -
@@ -44,9 +45,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="a directory: a recording of `stepscope run`, SageMaker Debugger's profiler-output/, traces of "
-        "the PyTorch profiler, JAX or TensorFlow (*.json, *.json.gz) or Nsight Systems (*.sqlite), or dumps "
-        "of PyTorch's flight recorder (nccl_trace_rank_*); or prometheus+http://HOST:9090?run=NAME",
+        help="a directory: a recording of `stepscope run` (or a name in stepscope-runs/: its newest run), "
+        "SageMaker Debugger's profiler-output/, traces of the PyTorch profiler, JAX or TensorFlow (*.json, "
+        "*.json.gz) or Nsight Systems (*.sqlite), or dumps of PyTorch's flight recorder (nccl_trace_rank_*); "
+        "or prometheus+http://HOST:9090?run=NAME",
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where to write the report (default: see below)"
@@ -69,6 +71,7 @@ def run(arguments: Namespace) -> int:
     settings = Settings.parse(arguments.set, arguments.parameters)
     printed = arguments.out is None and arguments.format != "html"
     progress = Progress()
+    arguments.source = source_of(arguments.source, RUNS)
     source = open_source(arguments.source, progress.update_bytes)
     # Debugger's own reports have the names of ours.
     keeps = isinstance(source, DebuggerReports)

@@ -17,7 +17,7 @@ from typing import Any
 from stepscope.common.errors import UserError, describe, did_you_mean
 from stepscope.common.shared_files import read_file
 from stepscope.common.status import Status
-from stepscope.common.words import capitalised, listing
+from stepscope.common.words import capitalised
 from stepscope.exporter.ledgers.endings import FINISHED, UNSAID
 from stepscope.report.ended import STOPPED
 from stepscope.runs.recording.damage import DamageError
@@ -128,22 +128,42 @@ def find_before(directory: Path, name: str, start: float | None) -> ListedRun | 
 
 
 def find_run(text: str, folder: Path) -> Path:
-    """Returns the run that a user means: a directory, or the beginning of one name in the folder.
+    """Returns the run that a user means: a directory, or the newest run with that name or that beginning.
 
-    Raises UserError if there is none, or more than one.
+    Raises UserError if there is none.
     """
     if Path(text).is_dir():
         return Path(text)
-    names = [path.name for path in folders(folder)] if folder.is_dir() else []
-    matching = [text] if text in names else [name for name in names if name.startswith(text)]
-    if len(matching) > 1:
-        raise UserError(
-            f"{len(matching)} runs in {folder} begin with {text}: {listing(matching)}; give one of them"
-        )
+    runs = {path: _name_and_start(path) for path in folders(folder)} if folder.is_dir() else {}
+    matching = (
+        [path for path in runs if path.name == text]
+        or [path for path, (name, _) in runs.items() if name == text]
+        or [path for path in runs if path.name.startswith(text)]
+    )
     if not matching:
+        names = [*(path.name for path in runs), *(name for name, _ in runs.values() if name)]
         hint = did_you_mean(text, names, "`stepscope list` lists the runs")
         raise UserError(f"there is no run {text} in {folder}; {hint}")
-    return folder / matching[0]
+    return max(matching, key=lambda path: runs[path][1])
+
+
+def source_of(text: str, folder: Path) -> str:
+    """Returns what to read: the text if it is a path or an address, otherwise the run of that name.
+
+    Raises UserError if the folder has no such run.
+    """
+    if "/" in text or Path(text).exists() or not folder.is_dir():
+        return text
+    return str(find_run(text, folder))
+
+
+def _name_and_start(directory: Path) -> tuple[str, float]:
+    """Returns a run's name, and when it began; "" and minus infinity if that is not known."""
+    with suppress(OSError, UserError, DamageError):
+        run = RunFile.read(directory)
+        if run is not None:
+            return run.name, -math.inf if run.start is None else run.start
+    return "", -math.inf
 
 
 def _with_changes(runs: list[ListedRun]) -> list[ListedRun]:

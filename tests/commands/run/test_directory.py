@@ -54,6 +54,14 @@ def test_no_name_leads_out_of_the_folder_of_runs(folder: Path, name: str) -> Non
         assert directory.name[0] not in ".-"
 
 
+def test_git_ignores_a_new_folder_of_runs_and_an_old_one_stays_as_it_is(folder: Path) -> None:
+    with recording_directory(None, "train"):
+        assert (folder / "stepscope-runs" / ".gitignore").read_text() == "*\n"
+    (folder / "stepscope-runs" / ".gitignore").unlink()
+    with recording_directory(None, "train"):
+        assert not (folder / "stepscope-runs" / ".gitignore").exists()
+
+
 def test_runs_that_start_in_the_same_second_get_different_directories() -> None:
     made: list[Path] = []
 

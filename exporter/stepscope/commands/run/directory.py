@@ -58,7 +58,13 @@ def _given(directory: Path) -> Path:
 
 def _new(name: str) -> Path:
     """Makes a directory below stepscope-runs. Runs that start in the same second get different ones."""
+    is_new = not RUNS.exists()
     _make(RUNS.absolute(), 0o775)
+    if is_new:
+        with suppress(OSError):
+            ignored = os.open(RUNS / ".gitignore", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            with os.fdopen(ignored, "w") as file:
+                file.write("*\n")
     found = RUNS.lstat()
     planted = stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_IWOTH
     if planted and found.st_uid not in (0, os.geteuid()):
