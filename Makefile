@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest
 TWO_AT_ONCE := --numprocesses 2 --dist loadfile --no-loadscope-reorder  # in the order of tests/conftest.py
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench bench-scale trials truth golden pictures servers package lock sbom clean
+.PHONY: help run test lint bench bench-scale trials truth golden pictures servers docs package lock sbom clean
 
 help: ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -66,6 +66,10 @@ golden: $(VENV)/.developing ## renew the golden files of the tests
 pictures: $(VENV)/.developing ## take the pictures of docs/dashboards.md: GRAFANA_URL=http://localhost:3000, with docs/stack.md's runs
 	$(BIN)/python -m tests.support.pictures "$(GRAFANA_URL)" $(PICTURES)
 
+docs: $(VENV)/.developing ## build the documentation as a site, build/docs/index.html, with search and a dark mode
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@echo build/docs/index.html
+
 # The same bytes from the same commit: hatchling sorts the files and sets their times and permissions.
 package: $(VENV)/.installed ## build the wheel and the source distribution into dist/
 	@rm -rf dist
@@ -115,4 +119,4 @@ sbom: $(VENV)/.developing ## write the software bill of materials of an installa
 		--output-file stepscope.cdx.json $(VENV)/installation/bin/python
 
 clean: ## remove everything that make and runs created
-	rm -rf $(VENV) stepscope-runs dist stepscope.cdx.json examples/data .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) stepscope-runs build dist stepscope.cdx.json examples/data .pytest_cache .mypy_cache .ruff_cache .hypothesis
