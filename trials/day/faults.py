@@ -8,13 +8,13 @@ from math import inf
 from random import Random
 from typing import Literal
 
-from trials.day.jobs import MINUTE, Day, Job, PlantedFault
+from trials.day.jobs import HOUR, MINUTE, Day, Job, PlantedFault
 from trials.day.notifications import Alert, Notification
 from trials.day.score import Result
 
 CATALOGUE = ("planted fault", "what happens", "rules that name it", "symptoms")
 HEALTHY_AT_FIRST = 30 * MINUTE  # of a job before its fault
-LATEST = 30 * MINUTE  # after its begin that a fault may be found
+LATEST = 30 * MINUTE  # after its begin, or after `Fault.known`, that a fault may be found
 Place = Literal["gpu", "rank", "instance"]
 TRAINING = ("fine-tuning", "training with generation", "pre-training")
 
@@ -31,6 +31,7 @@ class Fault:
     kinds: Sequence[str] = TRAINING
     least_ranks: int = 1
     lasts: float = 40 * MINUTE  # inf: until the end of the job
+    known: float = 0.0  # age of a run in seconds before which its rules wait: caches look the same
 
 
 IDLE = frozenset({"LowGPUUtilization", "BatchSize", "IdleGPU", "LoadBalancing"})
@@ -72,6 +73,7 @@ FAULTS = (
         "the memory of a GPU grows by 0.45 points per minute",
         frozenset({"GPUMemoryLeak", "GPUMemoryNearlyFull", "GPUMemoryIncrease"}),
         place="gpu",
+        known=HOUR,
     ),
     Fault(
         "host memory leak",
@@ -219,9 +221,8 @@ def _found(result: Result, fault: Fault, job: Job, own: PlantedFault) -> Found:
             wanted is None or alert.labels.get(fault.place) == wanted
         )
 
-    right = [
-        alert for alert in alerts if concerns(alert) and names(alert) and alert.begin <= own.begin + LATEST
-    ]
+    latest = max(own.begin, job.begin + fault.known) + LATEST
+    right = [alert for alert in alerts if concerns(alert) and names(alert) and alert.begin <= latest]
     if not right:
         return Found(fault.name, None, None, None, None, _first_symptom(fault, concerns, notifications, inf))
     first = min(right, key=lambda alert: alert.begin)
