@@ -53,6 +53,7 @@ OTHER_FILES = {
     "stepscope/commands/run/source_lines.py": "the working directory, and scripts that the user names",
     "stepscope/runs/debugger/": "the directory that the user names",
     "stepscope/runs/flight_recorder/": "the directory that the user names",
+    "stepscope/runs/horovod.py": "the timeline that the user names",
     "stepscope/runs/open.py": "the directory that the user names",
     "stepscope/runs/prometheus/address.py": "the file of the password, which the user names",
     "stepscope/runs/traces/": "the traces that the user names",

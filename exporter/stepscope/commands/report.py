@@ -47,8 +47,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="SOURCE",
         help="a directory: a recording of `stepscope run` (or a name in stepscope-runs/: its newest run), "
         "SageMaker Debugger's profiler-output/, traces of the PyTorch profiler, JAX or TensorFlow (*.json, "
-        "*.json.gz) or Nsight Systems (*.sqlite), or dumps of PyTorch's flight recorder (nccl_trace_rank_*); "
-        "or prometheus+http://HOST:9090?run=NAME",
+        "*.json.gz) or Nsight Systems (*.sqlite), a timeline of Horovod (*.json), or dumps of PyTorch's "
+        "flight recorder (nccl_trace_rank_*); or prometheus+http://HOST:9090?run=NAME",
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where to write the report (default: see below)"

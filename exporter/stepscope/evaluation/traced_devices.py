@@ -13,7 +13,8 @@ from stepscope.rules.communication_bound import CommunicationBound
 from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.host_bound import LATER_WORK, HostBound, gpu_name
 from stepscope.rules.parts.base import Rule
-from stepscope.runs.model import DeviceTime
+from stepscope.rules.straggler import Straggler
+from stepscope.runs.model import PHASES, DeviceTime
 
 # Reasons for idle time that a rule judges.
 EXPLAINED_BY: dict[str, type[Rule[Any, Any]]] = {
@@ -45,6 +46,7 @@ def traced_devices(analysis: Analysis) -> Iterator[RuleResult]:
     """Yields a finding for each large part of the time of the device that computed least."""
     devices = [device for device in analysis.devices if device.seconds]
     if not devices:
+        yield from _communication(analysis)
         return
     worst = max(devices, key=lambda device: 1 - device.compute / device.seconds)
     of = f" (of {len(devices)} GPUs the one that computed least)" if len(devices) > 1 else ""
@@ -63,6 +65,19 @@ def traced_devices(analysis: Analysis) -> Iterator[RuleResult]:
     if not analysis.found(CommunicationBound):
         said, remedy = f"{who} only communicated for", REMEDIES["communication"]
         yield from _large("Exposed communication", said, worst.communication, worst, "", remedy)
+
+
+def _communication(analysis: Analysis) -> Iterator[RuleResult]:
+    """Yields a finding for communication in steps of a trace without a device, if no rule explains it."""
+    steps = sum(analysis.phase_seconds.get(phase, 0.0) for phase in PHASES)
+    explained = analysis.found(CommunicationBound) or analysis.found(Straggler)
+    if not analysis.is_trace or not steps or not analysis.run_seconds or explained:
+        return
+    part = analysis.component_seconds.get("communication", 0.0) / steps
+    if part >= LARGE:
+        said = f"The ranks waited in communication for {percent(100 * part)} of their steps' time."
+        found = finding("Exposed communication", said, REMEDIES["communication"])
+        yield replace(found, seconds_lost=part * analysis.run_seconds)
 
 
 def _large(

@@ -55,7 +55,7 @@ from stepscope.rules.parts.parameters import (
 )
 from stepscope.rules.parts.promql import MINUTE, OF_RANK, Alert, PrometheusRules, Scraping, looked_up, ratio
 from stepscope.rules.parts.registry import rule
-from stepscope.rules.parts.remedies import PAUSED_RANK, SLOW_RANK
+from stepscope.rules.parts.remedies import PAUSED_RANK, SLOW_RANK, UNTIMED_RANK
 from stepscope.rules.parts.topics import LONG_COMMUNICATION
 from stepscope.runs.model import COMPONENTS, RunFacts, Times
 
@@ -357,6 +357,7 @@ class Accused(NamedTuple):
     others: float  # the median of the ranks that are faster
     waits_less: float
     pauses: dict[str, tuple[float, float]]  # seconds of the run by reason: its own, the others' median
+    timed: bool  # whether any component but communication was, on any rank
     component: str  # with the largest excess
     component_seconds: float
     component_others: float
@@ -371,8 +372,11 @@ class Accused(NamedTuple):
         told += (
             f" {duration(self.own)} per step, theirs {duration(self.others)} (median). "
             f"It waits {duration(self.waits_less)} less, in {self.fired} of "
-            f"{count(self.windows, 'window')} of {self.length} steps. Most of the excess is "
+            f"{count(self.windows, 'window')} of {self.length} steps. "
         )
+        if not self.timed:
+            return f"{told}What it does in this time was not timed{self._pauses_in_words()}"
+        told += "Most of the excess is "
         if self.component == HOST:
             told += "host time outside all components"
         else:
@@ -404,7 +408,9 @@ class Accused(NamedTuple):
     @property
     def remedy(self) -> str | None:
         pauses = self.long_pauses
-        return PAUSED_RANK[pauses[0]] if pauses else SLOW_RANK.get(self.component)
+        if pauses:
+            return PAUSED_RANK[pauses[0]]
+        return SLOW_RANK.get(self.component) if self.timed else UNTIMED_RANK
 
     def _pauses_in_words(self) -> str:
         parts = [
@@ -502,6 +508,7 @@ def _accused(
         for index, name in enumerate(COMPONENTS)
         if index != COMMUNICATION
     }
+    timed = any(seconds.any() for seconds in components.values())
     components[HOST] = np.maximum(own - sum(components.values()), 0)
     evidence = {name: compared(seconds) for name, seconds in components.items()}
     component = max(evidence, key=lambda name: evidence[name][0] - evidence[name][1])
@@ -519,6 +526,7 @@ def _accused(
         _pauses(
             facts, ranks[row].rank, {rank.rank for rank, alike in zip(ranks, together, strict=True) if alike}
         ),
+        timed,
         component,
         *evidence[component],
     )

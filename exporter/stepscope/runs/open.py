@@ -11,6 +11,7 @@ from stepscope.runs.debugger.files import holds_debugger_output
 from stepscope.runs.debugger.reports import DebuggerReports, report_files
 from stepscope.runs.debugger.source import DebuggerOutput
 from stepscope.runs.flight_recorder.source import FlightRecorderDumps, dump_files
+from stepscope.runs.horovod import HorovodTimeline, is_timeline
 from stepscope.runs.model import Source
 from stepscope.runs.prometheus.address import EXAMPLE, PREFIX, without_secrets
 from stepscope.runs.recording.directory import RecordingDirectory
@@ -20,7 +21,7 @@ from stepscope.runs.traces.source import KinetoTraces, trace_files
 
 KINDS = (
     "a recording, Debugger's profiler-output/, traces of the PyTorch profiler, JAX, TensorFlow or Nsight "
-    "Systems, or dumps of PyTorch's flight recorder"
+    "Systems, a timeline of Horovod, or dumps of PyTorch's flight recorder"
 )
 # Files that only their own tool reads, by the end of their name, and what to do.
 BINARIES = {
@@ -54,6 +55,8 @@ def open_source(place: Path | str, progress: Callable[[int, int], None] | None =
         return FlightRecorderDumps(place, progress)
     if place.is_file():
         _refuse_binary(place)
+        if is_timeline(place):
+            return HorovodTimeline(place, progress)
         if ".json" not in place.suffixes and not is_export(place):
             raise UserError(f"{place} is a file, and no trace (*.json, *.json.gz or *.sqlite): give {KINDS}")
         return KinetoTraces(place, progress)

@@ -34,6 +34,10 @@ SLOW_RANK = {
     "other Python code.",
 }
 
+UNTIMED_RANK = (
+    "Observe the job with `stepscope run`: its hooks time what each rank does in a step, and name its lines."
+)
+
 CHANGING_RANK = {
     "compute": "Give every rank the same amount of work per step: batch by number of tokens, sort or pack "
     "sequences by length.",
