@@ -28,6 +28,8 @@ HOOKS = {
     f"pytorch_lightning.{_LIGHTNING}": f"{_HOOKS}.lightning:install",
     "accelerate.accelerator": f"{_HOOKS}.accelerate:install",
     "deepspeed.runtime.engine": f"{_HOOKS}.deepspeed:install",
+    "tensorflow": f"{_HOOKS}.tensorflow_hooks:install",
+    "keras": f"{_HOOKS}.keras_hooks:install",
     "multiprocessing.util": "stepscope.training.last_exception:watch_children",
 }
 

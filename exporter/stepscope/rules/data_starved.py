@@ -23,10 +23,11 @@ from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.remedies import HOOKS, no_steps
 from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import RankFacts, RunFacts, ranks_of, workers_of
+from stepscope.training.layout import SEQUENTIAL_MAPS
 from stepscope.training.line_layout import STATES
 
 WHOLE_RUN = 0.5  # of the threshold is enough for the report, over the whole run
-HOW_TO_TIME = f"{HOOKS} time PyTorch's loaders. Pass others through `stepscope.watch`."
+HOW_TO_TIME = f"{HOOKS} time loaders of PyTorch, tf.data and Keras. Pass others through `stepscope.watch`."
 
 
 @rule
@@ -113,6 +114,7 @@ def _loading(run: RunMeasurements, node: str, rank: int, wait: PortionSoFar) -> 
     ranks = ranks_of(run.facts, node)
     processes = ranks.get(rank, [])
     loaders = [loader for process in processes for loader in process.loaders]
+    maps = processes[-1].gauges.get(SEQUENTIAL_MAPS) if processes else None
     own = run.nodes[node][OWN_CORES]
     of_node = usage.cores or next((len(facts.cpus) for facts in run.facts.nodes if facts.node == node), 0)
     cores = own.allowed if own.allowed > 0 else of_node
@@ -132,6 +134,7 @@ def _loading(run: RunMeasurements, node: str, rank: int, wait: PortionSoFar) -> 
         busiest_fetch_seconds=sum(loader.busiest_fetch_seconds or 0.0 for loader in loaders),
         restart_seconds=sum(loader.restart_seconds or 0.0 for loader in loaders if loader.phase == "train"),
         worker_threads=max((loader.worker_threads or 0 for loader in loaders), default=0),
+        sequential_maps=None if maps is None else int(maps),
         persistent_workers=next((loader.persistent_workers for loader in reversed(loaders)), None),
     )
 

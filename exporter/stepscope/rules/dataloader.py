@@ -188,7 +188,8 @@ class Dataloader(Rule[DataloaderParameters, Loading]):
         if not known:
             return Verdict(
                 Status.NOT_ENOUGH_DATA,
-                f"No data loader was seen. {HOOKS} see PyTorch's; pass others through `stepscope.watch`.",
+                f"No data loader with workers was seen. {HOOKS} see those of PyTorch and Keras; pass others "
+                "through `stepscope.watch`.",
             )
         per_core = np.array([(loaders.workers or 0) / loaders.cores for loaders in known])
         judged = self.judge(Loading(per_core, np.array([loaders.waited for loaders in known]) / 100))

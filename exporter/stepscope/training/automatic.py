@@ -36,6 +36,7 @@ class LoaderWaits(dict[str, "Waits"]):
         self.queue_depth: Callable[[], int] | None = None
         self.started = 0.0  # seconds that the iterator took to start, until a wait includes them
         self.is_usual = False  # neither of the two
+        self.phase = ""  # that the script gave, if it watches the loader by hand
 
     def __missing__(self, phase: str) -> Waits:
         waits = self[phase] = self._make(phase)
@@ -154,6 +155,21 @@ class AutomaticSteps:
             self.waits = self.wait = None
         if not recorder.end_automatic_step(place):
             recorder.in_automatic_step()
+
+    def begin_anew(self) -> None:
+        """Drops the open step: a framework says that its loop begins here, or has ended."""
+        self.evaluation = None
+        self.unusual.discard("evaluation")
+        self._forget()
+        recorder.drop_automatic_step()
+
+    def batch_ended(self, phase: str, begin: Moment) -> None:
+        """Makes a step of a batch of which a framework says that it is not trained on, and when it began."""
+        end = recorder.so_far()
+        if end is not None:
+            self._count(phase, self.wait)
+            self._forget()
+            recorder.take_step_out(phase, begin, end)
 
     def _end_batch(self, now: Moment) -> None:
         """Ends the latest batch, and settles what is known by now."""

@@ -217,7 +217,10 @@ SCRIPT_GAUGES, FRAMEWORK_GAUGES = 32, 16  # at most
 # tensors the optimizer updates one by one, and the bytes of unused parameters that were searched for.
 ANOMALY_DETECTION, THREADS, TENSORS = "anomaly_detection", "torch_threads", "optimizer_single_tensors"
 UNUSED_PARAMETERS = "unused_parameter_bytes"
-SETTINGS = frozenset((ANOMALY_DETECTION, THREADS, TENSORS, UNUSED_PARAMETERS))  # they say nothing of training
+SEQUENTIAL_MAPS = "tf_data_sequential_maps"  # of a pipeline of tf.data, that run without parallel calls
+SETTINGS = frozenset(  # they say nothing of training
+    (ANOMALY_DETECTION, THREADS, TENSORS, UNUSED_PARAMETERS, SEQUENTIAL_MAPS)
+)
 GAUGES = SCRIPT_GAUGES + FRAMEWORK_GAUGES
 GAUGE_NAME_BYTES = 56  # UTF-8, ended by NUL
 GAUGE = Struct(f"<d{GAUGE_NAME_BYTES}s")  # value, name

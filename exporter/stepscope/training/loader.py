@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
+from importlib import import_module
 from time import perf_counter
 
 from stepscope.training import layout, torch_loader
@@ -52,6 +54,11 @@ def watch(
     for name, value in (("workers", settings[0]), ("prefetch_factor", settings[2]), ("batch_size", size)):
         if value is not None and not 0 <= value <= layout.MAX_RANK:
             raise ValueError(f"{name}={value!r}: use 0 to {layout.MAX_RANK}")
+    datasets = sys.modules.get("tensorflow.python.data.ops.dataset_ops")
+    if datasets is not None and isinstance(loader, datasets.DatasetV2):
+        hooks = import_module("stepscope.training.frameworks.tensorflow_hooks")  # which use this module
+        hooks.watch_dataset(loader, phase, Waits(phase, settings, size or 0))
+        return loader  # Keras accepts nothing in its place
     torch_loader.time_worker_fetches(loader)
     watched: Any = _WatchedLoader(loader, Waits(phase, settings, size or 0, persistent_of(loader)))
     return watched  # type: ignore[no-any-return]  # it replaces the loader

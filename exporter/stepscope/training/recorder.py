@@ -105,6 +105,7 @@ class Recorder:
         "counts_here",
         "detach",
         "discard_step",
+        "drop_automatic_step",
         "end_automatic_step",
         "end_component",
         "end_step",
@@ -122,6 +123,7 @@ class Recorder:
         "time_batches",
         "time_modules",
         "time_steps",
+        "turns_out",
         "waited",
         "waiting",
     )
@@ -136,12 +138,14 @@ class Recorder:
     end_component: Callable[[], None]
     enter: Callable[..., int]
     leave: Callable[[int], None]
+    turns_out: Callable[[int], None]
     begin_wait: Callable[[], tuple[float, ...] | None]
     is_waiting: Callable[[], bool]
     counts_here: Callable[[], bool]
     count_device_time: Callable[[int, float], None]
     in_automatic_step: Callable[[], bool]
     end_automatic_step: Callable[[int], bool]
+    drop_automatic_step: Callable[[], None]
     so_far: Callable[[], tuple[float, ...] | None]
     show_phase: Callable[[str], None]
     take_step_out: Callable[[str, tuple[float, ...], tuple[float, ...]], None]
@@ -494,6 +498,11 @@ def make_recorder(
         if owner == _CLOSED and not opened and not asked:
             settle()
 
+    def turns_out(component: int) -> None:
+        """Counts the time since the last change for another component than the one that a hook opened."""
+        if opened and opened[-1] < 0 and get_ident() in (owner, -owner):
+            opened[-1] = component - _ALL
+
     def begin_wait() -> tuple[float, ...] | None:
         """Opens data_wait in an automatic step, at place 0. Returns what `so_far` returns.
 
@@ -580,6 +589,11 @@ def make_recorder(
         began = now
         counters[since] = now
         return True
+
+    def drop_automatic_step() -> None:
+        """Drops this thread's automatic step, because training pauses: its components count outside steps."""
+        if owner == -get_ident():
+            drop_step()
 
     def take_step_out(phase: str, begin: tuple[float, ...], end: tuple[float, ...]) -> None:
         """Records the time between two answers of `so_far` as a step of this phase, and not as training."""
@@ -1055,12 +1069,14 @@ def make_recorder(
         in_step=in_step,
         enter=enter,
         leave=leave,
+        turns_out=turns_out,
         begin_wait=begin_wait,
         is_waiting=is_waiting,
         counts_here=counts_here,
         count_device_time=count_device_time,
         in_automatic_step=in_automatic_step,
         end_automatic_step=end_automatic_step,
+        drop_automatic_step=drop_automatic_step,
         so_far=so_far,
         show_phase=show_phase,
         take_step_out=take_step_out,

@@ -103,16 +103,18 @@ class HookedProcesses:
                 "strips it. Make the launcher pass on PYTHONPATH and all STEPSCOPE variables (`sudo -E`, "
                 "`srun --export=ALL`, `mpirun -x NAME`, `docker run -e NAME`)."
             )
-        if "torch" in words:
-            return (
-                "PyTorch was imported, but no optimizer of it made a step. If the script trains without one, "
-                f"{_MARKS}."
-            )
+        for word, framework in (("keras", "Keras"), ("torch", "PyTorch"), ("tensorflow", "TensorFlow")):
+            if word in words:
+                return (
+                    f"{framework} was imported, but no optimizer of it made a step. If the script trains "
+                    f"without one, {_MARKS}."
+                )
         if "old" in words:
             return f"Python {words['old']} is too old for the hooks. Use Python 3.11 or later, or {_MARKS}."
         if "python" in words:
             return (
-                f"No Python process imported PyTorch, so there was nothing to hook. To see steps, {_MARKS}."
+                "No Python process imported PyTorch, TensorFlow or Keras, so there was nothing to hook. "
+                f"To see steps, {_MARKS}."
             )
         if self._unhooked:
             return (

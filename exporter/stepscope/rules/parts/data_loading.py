@@ -19,6 +19,8 @@ Cause = Literal[
     "one worker",
     "threads",
     "hand-over",
+    "sequential map",
+    "slow pipeline",
     "not known",
 ]
 
@@ -94,6 +96,7 @@ class Loading:
     restart_seconds: float = 0.0  # of wait_seconds, for the first batch of each pass but the first
     persistent_workers: bool | None = None
     worker_threads: int = 0  # PyTorch's, of all workers of the rank; 0: not known
+    sequential_maps: int | None = None  # of tf.data, without parallel calls; None: another loader
 
     @property
     def computing_seconds(self) -> float:
@@ -169,6 +172,8 @@ class Loading:
 
     def cause(self) -> Cause:
         """Returns the cause that was measured. Only timed fetches show what workers did."""
+        if self.is_pipeline:
+            return "sequential map" if self.sequential_maps else "slow pipeline"
         if not self.fetch_seconds:
             slow = self.io_wait > WAITING_FOR_IO
             return "slow storage" if slow else "too few workers" if self.workers == 0 else "not known"
@@ -198,6 +203,11 @@ class Loading:
         return "too few workers" if could_keep_up and self.workers < self.cores else "heavy transform"
 
     @property
+    def is_pipeline(self) -> bool:
+        """Returns whether the data comes from tf.data alone, which has threads instead of workers."""
+        return self.sequential_maps is not None and self.workers is None and not self.fetch_seconds
+
+    @property
     def one_does_all(self) -> bool:
         """Returns whether one of several workers fetches nearly everything, of what all could share."""
         workers = self.workers or 0
@@ -216,6 +226,8 @@ class Loading:
         has = "an unknown number of workers"
         if self.workers is not None:
             has = count(self.workers, "worker") if self.workers else "no worker process"
+        if self.is_pipeline:
+            return _pipeline_words(self.sequential_maps or 0)
         needed = max(self.workers_needed, 1)
         timed = not math.isnan(self.cpu_share)
         cause = self.cause()
@@ -332,3 +344,15 @@ class Loading:
                 f"Check how many workers the loader has, and how many cores: about {needed} are needed.",
             )
         return f"the cause is unknown, because {NOT_TIMED}", HOW_TO_TIME
+
+
+def _pipeline_words(sequential_maps: int) -> tuple[str, str]:
+    """Returns why a pipeline of tf.data is late as a clause, and the remedy."""
+    why, first = "it takes longer than the steps", "Make its functions cheaper."
+    if sequential_maps:
+        why = f"{count(sequential_maps, 'map')} without parallel calls"
+        first = "Give `map` num_parallel_calls=tf.data.AUTOTUNE."
+    return f"the tf.data pipeline is late: {why}", (
+        f"{first} End the pipeline with `prefetch(tf.data.AUTOTUNE)`, `cache()` what is the same in each "
+        "epoch, and read files with a parallel `interleave`."
+    )

@@ -6,8 +6,8 @@ from stepscope.runs.model import RunFacts
 
 HOOKS = "The hooks of `stepscope run` and STEPSCOPE_INSTRUMENT=1"
 HOW_TO_SEE_STEPS = (
-    f"{HOOKS} see the steps of PyTorch. In other scripts, mark steps with `stepscope.step`, "
-    "and loaders with `stepscope.watch`."
+    f"{HOOKS} see the steps of PyTorch, TensorFlow and Keras. In other scripts, mark steps with "
+    "`stepscope.step`, and loaders with `stepscope.watch`."
 )
 
 LONG_COMPONENT = {

@@ -1,0 +1,91 @@
+"""Counts what TensorFlow and Keras compute, in calls that hooks see from outside: of a graph, or a layer."""
+
+from __future__ import annotations
+
+from stepscope.training.automatic import automatic
+from stepscope.training.loader import batch_size_of, settings_of
+from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
+from stepscope.training.session import recorder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Settings = tuple[int | None, bool | None, int | None]
+
+FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, COMPILE = (
+    COMPONENT_INDEX[name] for name in ("forward", "backward", "optimizer", "checkpoint", "compile")
+)
+
+
+class Computing:
+    """The state of the hooks of this process. The only instance is `computing`."""
+
+    def __init__(self) -> None:
+        self.is_inside = False  # a call that counts: what it calls counts as a part of it
+        self.compiles = False  # a compiler was at work in this call,
+        self.will_compile = False  # or will be in the next one
+        self.in_loop = False  # Keras's own, which says itself what a step is
+        self.adapter: Any = None  # Keras's, of the data of its loop
+        self.steps_with: Any = None  # the optimizer, or the graph with one, whose steps count
+        self.rival: Any = None  # another one, if it has made the latest step
+
+    def loader(self) -> tuple[Settings, int]:
+        """Returns the settings and the batch size of the loader in Keras's loop, as far as they are known."""
+        if not self.in_loop or self.adapter is None:
+            return (None, None, None), 0
+        size = batch_size_of(self.adapter) or 0
+        python = getattr(self.adapter, "py_dataset", None)
+        if python is not None:
+            workers = python.workers if self.adapter.enqueuer is not None else 0
+            return (workers, None, None), size
+        return settings_of(getattr(self.adapter, "_dataloader", None)), size
+
+    def begin(self, component: int) -> int | None:
+        """Opens a component for an outermost call. Returns its place for `end`; None: nothing is open."""
+        if self.is_inside:
+            return None
+        place = recorder.enter(component)
+        if place == NOT_OPENED:
+            return None
+        self.is_inside, self.compiles, self.will_compile = True, self.will_compile, False
+        return place
+
+    def end(self, place: int, _done: bool = True) -> None:
+        """Closes the component. If a compiler was at work, the time of the call was its."""
+        self.is_inside = False
+        if self.compiles:
+            recorder.turns_out(COMPILE)
+        recorder.leave(place)
+
+    def step_ended(self, optimizer: object) -> None:
+        """Ends the training step with the first optimizer that makes steps; Keras ends those of its loops.
+
+        Another one takes over once it makes two steps while the first makes none.
+        """
+        if self.in_loop:
+            return
+        if self.steps_with is not optimizer:
+            if self.steps_with is not None and self.rival is not optimizer:
+                self.rival = optimizer
+                return
+            self.steps_with = optimizer
+        self.rival = None
+        automatic.step_ended(NOT_OPENED)
+
+
+computing = Computing()
+
+
+def forward(*_: object, **__: object) -> int | None:
+    """Begins a call that counts as a forward pass, if it is an outermost one."""
+    return computing.begin(FORWARD)
+
+
+def checkpoint(*_: object, **__: object) -> int:
+    """Begins a call that saves."""
+    return recorder.enter(CHECKPOINT)
+
+
+def saved(place: int, _done: bool) -> None:
+    recorder.leave(place)

@@ -1,0 +1,358 @@
+"""Times Keras 3: the loops of `fit`, `evaluate` and `predict`, on TensorFlow, JAX and PyTorch.
+
+Each call of Keras's callbacks at the end of a batch ends a step, which has all that happened since the one
+before. Batches of `evaluate` and `predict` are steps of their own, also inside `fit`. With
+`steps_per_execution`, a step has several batches.
+
+On TensorFlow, `fit` and `evaluate` fetch a batch inside the graph that trains on it, where no hook can see
+the wait. So the batch is fetched before, as Keras itself does in `predict`, and the rest of the same graph
+gets it as its argument. Nothing else changes: the shapes that the graph is traced with are the dataset's.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from itertools import chain
+from weakref import ref
+
+from stepscope.training.automatic import LoaderWaits, automatic
+from stepscope.training.frameworks.around import around, never, replace
+from stepscope.training.frameworks.batches import ask, got
+from stepscope.training.frameworks.computing import (
+    FORWARD,
+    OPTIMIZER,
+    checkpoint,
+    computing,
+    forward,
+    saved,
+)
+from stepscope.training.frameworks.published import after, publish
+from stepscope.training.frameworks.tensorflow_hooks import optimizer_is_traced, settings_of_dataset
+from stepscope.training.loader import Waits
+from stepscope.training.off import is_off
+from stepscope.training.session import complain, recorder, session
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from stepscope.training.automatic import Moment
+    from stepscope.training.frameworks.batches import Asked
+
+_SAVES = {
+    "keras.src.models.model": ("Model", ("save", "save_weights", "export")),
+    "keras.src.saving.saving_lib": ("", ("save_model", "save_weights_only")),
+}
+_installed = False
+
+
+def install() -> None:
+    """Hooks Keras, which must be imported completely. Does nothing for Keras 2, or if Stepscope is off."""
+    global _installed
+    keras = sys.modules["keras"]
+    if _installed or is_off() or not str(getattr(keras, "__version__", "")).startswith("3."):
+        return
+    _installed = True
+    _loop.name = f"{keras.__version__} on {keras.config.backend()}"
+    _hook_loops()
+    _hook_numbers()
+    backend = keras.config.backend()
+    trainer = sys.modules.get(f"keras.src.backend.{backend}.trainer")
+    if backend == "tensorflow":
+        replace(getattr(trainer, "TensorFlowTrainer", None), "_make_function", _with_fetches)
+    elif backend == "jax":
+        _hook_jax(getattr(trainer, "JAXTrainer", None))
+    if backend != "jax":
+        _hook_eager_parts(backend)
+    for module, (owner, names) in _SAVES.items():
+        found = sys.modules.get(module)
+        for name in names:
+            around(getattr(found, owner, None) if owner else found, name, checkpoint, saved)
+
+
+# -- loops ---------------------------------------------------------------------------------------------
+
+
+class _Loop:
+    """The loop of Keras that runs now."""
+
+    def __init__(self) -> None:
+        self.name = ""  # and version of Keras
+        self.begin: Moment = ()  # of the latest batch that is not trained on
+        self.is_alone = False  # an evaluation outside `fit`
+
+
+_loop = _Loop()
+
+
+def _hook_loops() -> None:
+    callbacks = getattr(sys.modules.get("keras.src.callbacks.callback_list"), "CallbackList", None)
+    around(callbacks, "on_train_begin", _training_begins, _nothing)
+    after(callbacks, "on_epoch_begin", _epoch)
+    after(callbacks, "on_train_batch_end", _trained)
+    after(callbacks, "on_train_end", _training_ended)
+    for phase, name in (("eval", "test"), ("predict", "predict")):
+        around(callbacks, f"on_{name}_begin", partial(_evaluation_begins, phase), _nothing)
+        after(callbacks, f"on_{name}_batch_end", partial(_evaluated, phase))
+        after(callbacks, f"on_{name}_end", _evaluation_ended)
+    iterators = getattr(sys.modules.get("keras.src.trainers.epoch_iterator"), "EpochIterator", None)
+    around(iterators, "__iter__", _epoch_begins, _nothing)
+    around(iterators, "__next__", _asks, got)
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+def _training_begins(*_: object, **__: object) -> None:
+    automatic.begin_anew()
+    computing.in_loop = True
+    if recorder.in_automatic_step():
+        _name_framework()
+
+
+def _trained(*_: object, **__: object) -> None:
+    automatic.step_ended(-1)
+
+
+def _training_ended(*_: object, **__: object) -> None:
+    computing.in_loop, computing.adapter = False, None
+    automatic.begin_anew()
+
+
+def _evaluation_begins(phase: str, *_: object, **__: object) -> None:
+    begin = recorder.so_far()
+    _loop.is_alone = begin is None
+    if _loop.is_alone and recorder.in_automatic_step():
+        computing.in_loop = True
+        _name_framework()
+        begin = recorder.so_far()
+    _loop.begin = begin or ()
+    recorder.show_phase(phase)
+
+
+def _evaluated(phase: str, *_: object, **__: object) -> None:
+    if _loop.begin:
+        automatic.batch_ended(phase, _loop.begin)
+        _loop.begin = recorder.so_far() or ()
+        recorder.show_phase(phase)
+
+
+def _evaluation_ended(*_: object, **__: object) -> None:
+    _loop.begin = ()
+    recorder.show_phase("train")
+    if _loop.is_alone:
+        _training_ended()
+
+
+def _name_framework() -> None:
+    if session.ledger is not None:
+        session.ledger.name_framework("keras", _loop.name)
+
+
+def _epoch_begins(iterator: Any) -> None:
+    computing.adapter = getattr(iterator, "data_adapter", None)
+
+
+def _asks(iterator: Any) -> Asked | None:
+    """Begins the wait for a batch on PyTorch. The other backends fetch it in the step's function."""
+    if not computing.in_loop:
+        return None
+    waits = iterator.__dict__.get("_stepscope")
+    if waits is None:
+        iterator._stepscope = waits = LoaderWaits(_of_phase)
+    return ask(waits)
+
+
+def _of_phase(phase: str) -> Waits:
+    tensorflow = sys.modules.get("tensorflow")
+    dataset = getattr(computing.adapter, "_dataset", None)
+    if phase == "train" and tensorflow is not None and isinstance(dataset, tensorflow.data.Dataset):
+        publish(settings_of_dataset(dataset))
+    return Waits(phase, *computing.loader())
+
+
+# -- what Keras has in Python anyway -------------------------------------------------------------------
+
+
+def _hook_numbers() -> None:
+    history = getattr(sys.modules.get("keras.src.callbacks.history"), "History", None)
+    progress = getattr(sys.modules.get("keras.src.callbacks.progbar_logger"), "ProgbarLogger", None)
+    after(history, "on_epoch_end", _logged)
+    after(progress, "on_train_batch_end", _logged)
+
+
+def _epoch(_result: object, _callbacks: object, epoch: int, *_: object, **__: object) -> None:
+    publish({"epoch": epoch})
+
+
+def _logged(_result: object, _callback: object, _number: int, logs: Any = None) -> None:
+    publish(logs or {})
+
+
+# -- what is not one graph -----------------------------------------------------------------------------
+
+
+def _hook_eager_parts(backend: str) -> None:
+    """Hooks layers, losses, metrics and optimizers, which run one by one outside of graphs."""
+    layer = getattr(sys.modules.get("keras.src.layers.layer"), "Layer", None)
+    trainer = getattr(sys.modules.get("keras.src.trainers.trainer"), "Trainer", None)
+    optimizer = getattr(sys.modules.get("keras.src.optimizers.base_optimizer"), "BaseOptimizer", None)
+    begins, is_traced = _eager_optimizer_begins, never
+    if backend == "torch":
+        from stepscope.training.frameworks.torch_hooks.patches import is_compiling
+
+        begins, is_traced = _optimizer_begins, is_compiling
+    for owner, name in ((layer, "__call__"), (trainer, "_compute_loss"), (trainer, "compute_metrics")):
+        around(owner, name, forward, computing.end, is_traced)
+    around(optimizer, "apply", begins, _optimizer_ended, is_traced)
+
+
+def _eager_optimizer_begins(optimizer: Any, *_: object, **__: object) -> tuple[Any, int | None] | None:
+    return None if optimizer_is_traced() else _optimizer_begins(optimizer)
+
+
+def _optimizer_begins(optimizer: Any, *_: object, **__: object) -> tuple[Any, int | None]:
+    return optimizer, computing.begin(OPTIMIZER)
+
+
+def _optimizer_ended(step: tuple[Any, int | None], done: bool) -> None:
+    optimizer, place = step
+    if place is not None:
+        computing.end(place)
+    if done:
+        computing.step_ended(optimizer)
+
+
+# -- TensorFlow ----------------------------------------------------------------------------------------
+
+
+def _with_fetches(original: Callable[..., Any]) -> Callable[..., Any]:
+    def make(trainer: Any, step_function: Any) -> Any:
+        function = original(trainer, step_function)
+        # Those of older versions accept no other iterator than TensorFlow's.
+        accepts_any = "zip" in getattr(getattr(function, "__code__", None), "co_names", ())
+        return _fetching_first(trainer, function) if accepts_any else function
+
+    return make
+
+
+def _fetching_first(trainer: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that fetches a batch, and then calls the graph of what `function` does with it."""
+    tensorflow = sys.modules["tensorflow"]
+    graphs: dict[str, Any] = {}  # by the shapes and types of batches
+    latest: tuple[Callable[[], object], Any] = (lambda: None), None  # the iterator and its graph
+    compiled: set[tuple[str, ...]] = set()  # shapes that XLA has seen
+
+    def step(data: Any) -> Any:
+        return function(iter((data,)))
+
+    def graph_for(iterator: Any) -> Any:
+        """Returns the graph for batches of an iterator; None if it must fetch them itself."""
+        if not isinstance(iterator, (tensorflow.data.Iterator, tensorflow.distribute.DistributedIterator)):
+            return None  # of one batch, as in `train_on_batch`
+        several = trainer.steps_per_execution != 1
+        if several or not _gives_tensors(iterator, tensorflow):
+            why = "steps_per_execution is not 1" if several else "of their types, or of the strategy"
+            complain("fetch", f"waits for data are not timed, because {why}: a graph fetches the batches")
+            return None
+        if trainer.run_eagerly:
+            return step
+        name = repr(iterator.element_spec)
+        if name not in graphs:
+            traced = tensorflow.autograph.experimental.do_not_convert(step)
+            graphs[name] = tensorflow.function(
+                traced, input_signature=[iterator.element_spec], reduce_retracing=True
+            )
+        return graphs[name]
+
+    def timed(iterator: Any) -> Any:
+        nonlocal latest
+        try:
+            if latest[0]() is not iterator:
+                latest = ref(iterator), graph_for(iterator)
+        except Exception as error:  # noqa: BLE001 - nothing may raise into training
+            latest = (lambda: iterator), None
+            complain("fetch", f"waits for data are not timed: {type(error).__name__}: {error}")
+        graph = latest[1]
+        if graph is None:
+            return function(iterator)
+        data = next(iterator)
+        if trainer.jit_compile and not trainer.run_eagerly:
+            shapes = tuple(str(getattr(each, "shape", "")) for each in tensorflow.nest.flatten(data))
+            computing.will_compile = shapes not in compiled
+            compiled.add(shapes)
+        return graph(data)
+
+    return timed
+
+
+def _gives_tensors(iterator: Any, tensorflow: Any) -> bool:
+    """Returns whether batches of an iterator are tensors of one process, so that a graph accepts them."""
+    strategy = type(tensorflow.distribute.get_strategy()).__name__
+    plain = tensorflow.TensorSpec, tensorflow.RaggedTensorSpec, tensorflow.SparseTensorSpec
+    leaves = tensorflow.nest.flatten(getattr(iterator, "element_spec", None))
+    parts = chain.from_iterable(getattr(leaf, "_value_specs", (leaf,)) for leaf in leaves)
+    alone = not strategy.startswith(("MultiWorker", "CollectiveAllReduce", "TPU", "ParameterServer"))
+    return alone and all(isinstance(part, plain) for part in parts)
+
+
+# -- JAX -----------------------------------------------------------------------------------------------
+
+
+def _hook_jax(trainer: Any) -> None:
+    replace(trainer, "_make_function", _with_timed_iterators)
+    after(trainer, "train_on_batch", lambda *_, **__: computing.step_ended(trainer))
+    monitoring = sys.modules.get("jax.monitoring")
+    if monitoring is not None:
+        monitoring.register_event_duration_secs_listener(_compiled)
+
+
+def _compiled(event: str, *_: object, **__: object) -> None:
+    if event.endswith("backend_compile_duration"):
+        computing.compiles = True
+
+
+def _with_timed_iterators(original: Callable[..., Any]) -> Callable[..., Any]:
+    def make(*arguments: Any, **keywords: Any) -> Any:
+        function = original(*arguments, **keywords)
+        latest: tuple[Callable[[], object], LoaderWaits] = (lambda: None), LoaderWaits(_of_phase)
+
+        def timed(state: Any, iterator: Any) -> Any:
+            nonlocal latest
+            place, batches = None, iterator
+            try:
+                if latest[0]() is not iterator:
+                    latest = ref(iterator), LoaderWaits(_of_phase)
+                batches = _TimedIterator(iterator, latest[1])
+                place = computing.begin(FORWARD)
+            except Exception as error:  # noqa: BLE001 - nothing may raise into training
+                complain("fetch", f"waits for data are not timed: {type(error).__name__}: {error}")
+            try:
+                return function(state, batches)
+            finally:
+                if place is not None:
+                    computing.end(place)
+
+        return timed
+
+    return make
+
+
+class _TimedIterator:
+    """An iterator of batches, whose waits are timed."""
+
+    def __init__(self, iterator: Iterator[Any], waits: LoaderWaits) -> None:
+        self._iterator = iterator
+        self._waits = waits
+
+    def __iter__(self) -> _TimedIterator:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._iterator)
+
+
+around(_TimedIterator, "__next__", lambda iterator: ask(iterator._waits), got)

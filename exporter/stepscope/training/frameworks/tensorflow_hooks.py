@@ -1,0 +1,184 @@
+"""Times stock TensorFlow 2: the iterators of tf.data, and calls of `tf.function`.
+
+A graph is one call. Its time is `forward`, whatever it computes, or `compile` if it was traced. A graph in
+which gradients were computed trains. One with a step of a Keras optimizer in it ends a training step.
+A graph that gets an iterator fetches batches inside: nobody can time them, so it counts for no component.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from weakref import WeakSet
+
+from stepscope.training.automatic import LoaderWaits, automatic
+from stepscope.training.frameworks.around import around
+from stepscope.training.frameworks.batches import ask, got
+from stepscope.training.frameworks.computing import (
+    BACKWARD,
+    COMPILE,
+    FORWARD,
+    checkpoint,
+    computing,
+    saved,
+)
+from stepscope.training.frameworks.published import publish
+from stepscope.training.layout import SEQUENTIAL_MAPS
+from stepscope.training.loader import Waits
+from stepscope.training.off import is_off
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from stepscope.training.frameworks.batches import Asked
+
+_WAITS = "_stepscope"  # attribute of a dataset that the script watches, and of an iterator that is timed
+_installed: set[str] = set()
+
+
+def install() -> None:
+    """Hooks TensorFlow, which must be imported completely. Does nothing if Stepscope is off."""
+    if is_off() or "all" in _installed:
+        return
+    _installed.add("all")
+    time_iterators()
+    functions = sys.modules.get("tensorflow.python.eager.polymorphic_function.polymorphic_function")
+    around(getattr(functions, "Function", None), "__call__", _called, _returned)
+    tape = getattr(sys.modules.get("tensorflow.python.eager.backprop"), "GradientTape", None)
+    around(tape, "gradient", _gradient_begins, computing.end)
+    saver = getattr(sys.modules.get("tensorflow.python.checkpoint.checkpoint"), "TrackableSaver", None)
+    around(saver, "save", checkpoint, saved)
+
+
+def time_iterators() -> None:
+    """Hooks `next` on the iterators of datasets, also of distributed ones."""
+    if "iterators" in _installed:
+        return
+    _installed.add("iterators")
+    iterators = sys.modules.get("tensorflow.python.data.ops.iterator_ops")
+    around(getattr(iterators, "OwnedIterator", None), "__next__", _asks, got)
+    distributed = sys.modules.get("tensorflow.python.distribute.input_lib")
+    around(getattr(distributed, "DistributedIteratorBase", None), "__next__", _asks, got)
+
+
+def runs_eagerly() -> bool:
+    """Returns whether code runs now, instead of being traced."""
+    answer: bool = sys.modules["tensorflow.python.eager.context"].executing_eagerly()
+    return answer
+
+
+# -- datasets ------------------------------------------------------------------------------------------
+
+
+def watch_dataset(dataset: Any, phase: str, waits: Waits) -> None:
+    """Times the iterators of a dataset for a script that watches it by hand."""
+    setattr(dataset, _WAITS, (phase, waits))
+    time_iterators()
+
+
+def _asks(iterator: Any) -> Asked | None:
+    if not runs_eagerly():
+        return None
+    waits = iterator.__dict__.get(_WAITS)
+    if waits is None:
+        waits = _waits_of(getattr(iterator, "_dataset", None))
+        setattr(iterator, _WAITS, waits)
+    return ask(waits)
+
+
+def _waits_of(dataset: Any) -> LoaderWaits:
+    """Returns what counts the waits for an iterator over a dataset."""
+    watched = getattr(dataset, _WAITS, None)
+    if watched is not None:
+        phase, of_phase = watched
+        waits = LoaderWaits(lambda _: of_phase)
+        waits.phase = phase
+        of_phase.begin()
+        if phase == "train":
+            publish(settings_of_dataset(dataset))
+        return waits
+    return LoaderWaits(partial(_of_phase, dataset))
+
+
+def _of_phase(dataset: Any, phase: str) -> Waits:
+    if phase == "train" and dataset is not None:
+        publish(settings_of_dataset(dataset))
+    return Waits(phase, *computing.loader())
+
+
+def settings_of_dataset(dataset: Any) -> dict[str, float]:
+    """Returns the gauge of a pipeline: how many of its maps run without parallel calls.
+
+    The search ends at a cache: what is before it works in the first epoch only. Whether it prefetches is not
+    looked for: tf.data itself adds that at its end, unless autotuning is off.
+    """
+    maps, datasets = 0, [dataset]
+    while datasets:
+        each = datasets.pop()
+        kind = type(each).__name__.strip("_").removesuffix("Dataset")
+        if not kind.startswith("Cache"):
+            maps += kind == "Map"
+            datasets += each._inputs()
+    return {SEQUENTIAL_MAPS: float(maps)}
+
+
+# -- graphs --------------------------------------------------------------------------------------------
+
+
+class _Graphs:
+    """The graphs of this process. `tracing`: those that are called or traced now, the outermost first."""
+
+    def __init__(self) -> None:
+        self.tracing: list[Any] = []
+        self.with_gradients: WeakSet[Any] = WeakSet()
+        self.with_steps: WeakSet[Any] = WeakSet()
+
+
+_graphs = _Graphs()
+
+
+def _called(function: Any, *arguments: Any, **_: object) -> tuple[Any, int | None, int]:
+    if _graphs.tracing and not runs_eagerly():
+        _graphs.tracing.append(function)
+        return function, None, 0
+    traced = function.experimental_get_tracing_count()
+    _graphs.tracing.append(function)
+    fetches = traced and any(hasattr(each, "get_next_as_optional") for each in arguments)
+    place = None if fetches else computing.begin(FORWARD if traced else COMPILE)
+    return function, place, traced
+
+
+def _returned(call: tuple[Any, int | None, int], done: bool) -> None:
+    function, place, traced = call
+    if function in _graphs.tracing:
+        _graphs.tracing.remove(function)
+    if place is not None:
+        computing.compiles |= function.experimental_get_tracing_count() != traced
+        computing.end(place)
+    if _graphs.tracing or computing.in_loop or not done:
+        return
+    if function in _graphs.with_steps:
+        automatic.trained = True
+        computing.step_ended(function)
+    elif function in _graphs.with_gradients:
+        automatic.trained = True
+    else:
+        automatic.evaluates()
+
+
+def _gradient_begins(*_: object, **__: object) -> int | None:
+    if not runs_eagerly():
+        _graphs.with_gradients.update(_graphs.tracing)
+        return None
+    place = computing.begin(BACKWARD)
+    automatic.trained = True
+    return place
+
+
+def optimizer_is_traced() -> bool:
+    """Returns whether a step of an optimizer becomes a part of graphs now, which then make steps."""
+    if runs_eagerly():
+        return False
+    _graphs.with_steps.update(_graphs.tracing)
+    return True
