@@ -24,11 +24,11 @@ $(VENV)/.installed: pyproject.toml requirements.lock requirements-build.lock
 	@$(BIN)/python $(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# With PYTORCH=1, and in CI, the tests that train with PyTorch run too (hundreds of MB, so not by default).
+# With PYTORCH=1, and in CI, the tests that train with PyTorch, TensorFlow and Keras run too (GBs, so not by default).
 PYTORCH ?= $(if $(CI),1)
-$(VENV)/.developing: $(VENV)/.installed requirements-dev.lock requirements-torch.txt
+$(VENV)/.developing: $(VENV)/.installed requirements-dev.lock requirements-frameworks.txt
 	$(BIN)/python $(LOCKED) --requirement requirements-dev.lock
-	$(if $(PYTORCH),$(BIN)/python $(PIP) --requirement requirements-torch.txt)
+	$(if $(PYTORCH),$(BIN)/python $(PIP) --requirement requirements-frameworks.txt)
 	@touch $@
 
 SLOW ?= augmentation
@@ -92,7 +92,7 @@ trials: $(VENV)/.developing ## try to break what Stepscope promises: kill -9, co
 
 truth: $(VENV)/.developing ## plant faults and score what is said; FULL=1: in all severities, on every rank
 	$(BIN)/python -m trials.fault_matrix --jobs 2 $(if $(FULL),--full)
-	$(BIN)/python $(PIP) --requirement requirements-torch.txt
+	$(BIN)/python $(PIP) --requirement requirements-frameworks.txt
 	$(BIN)/python -m trials.everyday
 	$(BIN)/python -m trials.truth $(if $(FULL),--full) $(TRUTH)
 	$(BIN)/python -m trials.truth --rival $(if $(FULL),,--minutes 3) $(TRUTH)

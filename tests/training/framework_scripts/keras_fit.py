@@ -1,0 +1,48 @@
+"""Trains with Keras, evaluates and predicts, and prints what the weights are: 3 epochs of 8 batches."""
+
+import hashlib
+import os
+import sys
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+late, checkpoint = float(sys.argv[1]), sys.argv[2]
+eager, at_once = bool(os.environ.get("EAGER")), int(os.environ.get("AT_ONCE", "1"))
+
+
+def slowly(values: np.ndarray) -> np.ndarray:
+    time.sleep(late)
+    return values
+
+
+def wait(values: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return tf.ensure_shape(tf.numpy_function(slowly, [values], tf.float32), (None, 12, 1)), labels
+
+
+keras.utils.set_random_seed(3)
+model = keras.Sequential(
+    [
+        keras.Input((12, 1)),
+        keras.layers.Conv1D(4, 3, activation="relu"),
+        keras.layers.Flatten(),
+        keras.layers.Dropout(0.3),
+        keras.layers.Dense(1),
+    ]
+)
+model.compile("adam", "mse", run_eagerly=eager, steps_per_execution=at_once)
+values = np.random.default_rng(0).random((60, 12, 1)).astype("float32")  # the last batch is smaller
+batches = tf.data.Dataset.from_tensor_slices((values, values.sum(1))).batch(8)
+training = batches.map(wait) if late else batches.prefetch(2)
+if os.environ.get("WATCH"):
+    import stepscope
+
+    training = stepscope.watch(training)
+save = keras.callbacks.ModelCheckpoint(checkpoint, save_weights_only=True)
+model.fit(training, epochs=3, verbose=0, validation_data=batches.take(2), callbacks=[save])
+model.evaluate(batches.take(2), verbose=0)
+model.predict(batches.take(2), verbose=0)
+weights = b"".join(np.ascontiguousarray(weight).tobytes() for weight in model.get_weights())
+print("weights", hashlib.sha256(weights).hexdigest())

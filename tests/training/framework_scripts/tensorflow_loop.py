@@ -1,0 +1,35 @@
+"""Trains in a loop of its own, 2 epochs of 8 batches, each followed by 4 batches of evaluation."""
+
+import os
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+values = np.random.default_rng(0).random((64, 8)).astype("float32")
+training = tf.data.Dataset.from_tensor_slices((values, values.sum(1, keepdims=True))).batch(8)
+evaluation = training.unbatch().batch(16)
+for _ in training:  # only looks at the data
+    pass
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4), keras.layers.Dense(1)])
+optimizer, loss_of = keras.optimizers.SGD(0.01), keras.losses.MeanSquaredError()
+
+
+def train(batch: tf.Tensor, labels: tf.Tensor) -> None:
+    with tf.GradientTape() as tape:
+        loss = loss_of(labels, model(batch, training=True))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+
+def evaluate(batch: tf.Tensor, labels: tf.Tensor) -> None:
+    loss_of(labels, model(batch, training=False))
+
+
+if not os.environ.get("EAGER"):
+    train, evaluate = tf.function(train), tf.function(evaluate)
+for _ in range(2):
+    for batch, labels in training:
+        train(batch, labels)
+    for batch, labels in evaluation:
+        evaluate(batch, labels)

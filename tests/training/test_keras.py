@@ -1,0 +1,139 @@
+"""Unmodified scripts of Keras 3 and TensorFlow. Without these packages the tests are skipped."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from stepscope.commands.run.hooks import STARTUP
+from stepscope.exporter.ledgers.reader import LedgerReader, LedgerTotals, open_ledgers
+from stepscope.runs.model import COMPONENTS
+
+from tests.training.test_frameworks import SCRIPTS
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_keras_imdb.py"
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+pytestmark = pytest.mark.skipif(
+    find_spec("tensorflow") is None or find_spec("keras") is None,
+    reason="Keras or TensorFlow is not installed",
+)
+
+
+class Trained(NamedTuple):
+    words: str
+    complaints: list[str]
+    totals: LedgerTotals
+
+    def seconds(self, phase: str, component: str) -> float:
+        return self.totals.inside[phase][COMPONENTS.index(component)]
+
+
+def train(folder: Path, script: str, *words: str, **variables: str) -> Trained:
+    ended = run(folder, script, *words, STEPSCOPE_INSTRUMENT="1", PYTHONPATH=str(STARTUP), **variables)
+    complaints = [line for line in ended.stderr.splitlines() if line.startswith("stepscope: ")]
+    [path] = open_ledgers(folder)
+    with LedgerReader(path) as reader:
+        reader.new_steps()
+        return Trained(ended.stdout, complaints, reader.totals())
+
+
+def run(folder: Path, script: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    ended = subprocess.run(
+        [sys.executable, str(SCRIPTS / f"{script}.py"), *words],
+        env={**os.environ, **QUIET, "STEPSCOPE_LEDGER_DIR": str(folder), **variables},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_each_batch_of_keras_is_a_step_and_the_weights_are_as_without_hooks(
+    backend: str, tmp_path: Path
+) -> None:
+    if find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    words = "0.01", str(tmp_path / "of.weights.h5")
+    trained = train(tmp_path, "keras_fit", *words, KERAS_BACKEND=backend)
+    assert trained.complaints == []
+    assert trained.totals.steps == {"train": 24, "eval": 8, "predict": 2}
+    fetched = {loader.phase: sum(loader.wait_counts) for loader in trained.totals.loaders}
+    assert fetched == trained.totals.steps
+    assert trained.seconds("train", "data_wait") > 0
+    assert trained.seconds("train", "forward") > 0
+    assert trained.seconds("train", "checkpoint") > 0
+    assert (trained.seconds("train", "backward") > 0) == (backend == "torch")
+    assert (trained.seconds("train", "optimizer") > 0) == (backend == "torch")
+    assert (trained.seconds("train", "compile") > 0) == (backend != "torch")
+    gauges = trained.totals.gauges
+    assert (gauges["epoch"], gauges["tf_data_sequential_maps"]) == (2, 1)
+    assert 0 < gauges["loss"] < 100
+    assert 0 < gauges["val_loss"] < 100
+    assert trained.words == run(tmp_path, "keras_fit", *words, KERAS_BACKEND=backend).stdout
+
+
+def test_eager_steps_have_their_parts(tmp_path: Path) -> None:
+    trained = train(tmp_path, "keras_fit", "0", str(tmp_path / "of.weights.h5"), EAGER="1")
+    assert trained.totals.steps == {"train": 24, "eval": 8, "predict": 2}
+    for component in ("data_wait", "forward", "backward", "optimizer"):
+        assert trained.seconds("train", component) > 0, component
+    assert trained.seconds("eval", "backward") == 0
+
+
+def test_waits_inside_a_graph_are_not_known_and_nothing_counts_for_them(tmp_path: Path) -> None:
+    trained = train(tmp_path, "keras_fit", "0.01", str(tmp_path / "of.weights.h5"), AT_ONCE="2")
+    assert trained.totals.steps == {"train": 12, "eval": 4, "predict": 1}
+    assert [loader.phase for loader in trained.totals.loaders] == ["predict"]
+    assert trained.seconds("train", "data_wait") == trained.seconds("train", "forward") == 0
+    [complaint] = trained.complaints
+    assert "steps_per_execution" in complaint
+
+
+def test_a_watched_dataset_is_still_one_that_keras_accepts(tmp_path: Path) -> None:
+    trained = train(tmp_path, "keras_fit", "0.01", str(tmp_path / "of.weights.h5"), WATCH="1")
+    assert trained.totals.steps == {"train": 24, "eval": 8, "predict": 2}
+    fetched = {loader.phase: sum(loader.wait_counts) for loader in trained.totals.loaders}
+    assert fetched == trained.totals.steps
+    assert trained.seconds("train", "data_wait") > 0
+
+
+@pytest.mark.parametrize("eager", ["", "1"])
+def test_a_loop_of_tensorflow_makes_steps_with_its_optimizer_and_reading_makes_none(
+    eager: str, tmp_path: Path
+) -> None:
+    trained = train(tmp_path, "tensorflow_loop", EAGER=eager)
+    assert trained.complaints == []
+    assert trained.totals.steps == {"train": 16, "eval": 8}
+    for component in ("data_wait", "forward", *(("backward", "optimizer") if eager else ("compile",))):
+        assert trained.seconds("train", component) > 0, component
+
+
+@pytest.mark.parametrize("slow", ["map", "none"])
+def test_the_verdict_names_the_late_pipeline_and_accuses_no_prompt_one(slow: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "stepscope", "run", "--name", "imdb", "--out", str(tmp_path / "out")]
+    script = [sys.executable, str(EXAMPLE), "--slow", slow, "--reviews", "1600"]
+    ended = subprocess.run(
+        [*command, "--", *script, "--checkpoint", str(tmp_path / "best.weights.h5")],
+        env={**os.environ, **QUIET, "STEPSCOPE_LEDGER_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    rules = {rule["rule"]: rule for rule in report["rules"]}
+    starved = rules["DataStarved"]
+    assert (starved["status"] == "found") == (slow == "map"), starved
+    if slow == "map":
+        assert "Give `map` num_parallel_calls=tf.data.AUTOTUNE" in starved["recommendation"]
+        assert "num_workers" not in starved["recommendation"]
