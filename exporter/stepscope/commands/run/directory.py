@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stepscope.common.errors import UserError
 from stepscope.common.shared_files import try_hold
-from stepscope.runs.recording.files import RUNS, holds_recording, new_directory, open_lock
+from stepscope.runs.recording.files import IGNORED, RUNS, holds_recording, new_directory, open_lock
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def _new(name: str) -> Path:
     _make(RUNS.absolute(), 0o775)
     if is_new:
         with suppress(OSError):
-            ignored = os.open(RUNS / ".gitignore", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            ignored = os.open(RUNS / IGNORED, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
             with os.fdopen(ignored, "w") as file:
                 file.write("*\n")
     found = RUNS.lstat()

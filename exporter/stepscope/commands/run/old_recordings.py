@@ -17,7 +17,7 @@ from pathlib import Path
 from stepscope.common.errors import UserError
 from stepscope.common.shared_files import entries, remove, try_hold
 from stepscope.runs.recording.damage import DamageError
-from stepscope.runs.recording.files import LOCK, RUN_FILE, RUNS, RunFile, folders, open_lock
+from stepscope.runs.recording.files import IGNORED, LOCK, RUN_FILE, RUNS, RunFile, folders, open_lock
 from stepscope.runs.recording.lines import NAME as LINES
 from stepscope.runs.recording.schema import TABLES
 
@@ -51,8 +51,11 @@ def remove_old_recordings(
 def remove_unused(directory: Path) -> None:
     """Removes the recording of a command that never started, and `stepscope-runs/` if it is empty then."""
     _Recording(directory, 0.0, True, _files(directory), 0).remove()
-    if not RUNS.is_symlink():
-        remove(RUNS)  # unless there are other runs
+    if (
+        RUNS.is_dir() and not RUNS.is_symlink() and {entry.name for entry in entries(RUNS)} <= {IGNORED}
+    ):  # no other runs
+        remove(RUNS / IGNORED)
+        remove(RUNS)
 
 
 @dataclass(frozen=True)

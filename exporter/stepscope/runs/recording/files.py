@@ -36,6 +36,7 @@ from stepscope.runs.recording.schema import (
 )
 
 RUNS = Path("stepscope-runs")  # one directory per run
+IGNORED = ".gitignore"  # in it
 RUN_FILE = "run.json"
 LOCK = ".lock"
 RECENT_SECONDS = 60.0  # a journal grows twice per second
