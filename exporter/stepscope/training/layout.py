@@ -7,6 +7,7 @@
     gauges    name, double    numbers that the training script names itself
     counts    name, double    totals that the training script names itself
     exception text            type and place of what ended the process
+    window    doubles, text   a profile window that `stepscope profile` asks for, and the answer
 
 All values are little-endian doubles (exact for counts up to 2**53), all times are seconds. Moments are
 on the writer's `time.perf_counter()`; add the header's clock offset for seconds since the epoch.
@@ -91,6 +92,7 @@ SECTION = Struct("<qqq")
 # Other users can open the ledger, and so hold locks on it that no worker could then take.
 SLOTS_FD_AT, SLOTS_FD = SECTIONS_AT + 5 * SECTION.size, Struct("<q")
 EXCEPTION_OFFSET_AT, EXCEPTION_OFFSET = SLOTS_FD_AT + SLOTS_FD.size, Struct("<q")  # 0: an earlier version
+WINDOW_OFFSET_AT, WINDOW_OFFSET = EXCEPTION_OFFSET_AT + EXCEPTION_OFFSET.size, Struct("<q")  # likewise
 # Texts: UTF-8, ended by NUL; "": not known.
 RUN_AT, RUN_BYTES = 256, 512  # the label; it may be known only at the first step
 FRAMEWORK_AT, FRAMEWORK_BYTES = 768, 64
@@ -110,6 +112,8 @@ LONGEST_STEP = 1e9  # seconds: durations and components below it never add up to
 MOST = 2.0**53  # of what is counted: up to it, doubles are exact
 LATEST = 1e11  # of a moment, in seconds since the epoch or on the writer's clock: in the year 5138
 LARGEST = 1e30  # of a total of seconds, of their squares, or of what the script counts
+
+DOUBLE = Struct("<d")
 
 # -- counters: indices of doubles after the header ---------------------------------------------------
 COUNTERS_AT = HEADER_BYTES
@@ -131,6 +135,8 @@ COUNTER_DEVICE = 32  # component seconds on the device, if a framework integrati
 COUNTER_OWN = 41  # seconds of training steps without communication, then the sum of their squares
 COUNTER_OWN_OTHERS = 43  # the same of steps of other phases, which nobody reads
 COUNTER_COUNTS = 45  # counts named so far
+COUNTER_LOOK_AT = 46  # the writer looks after windows once it has recorded so many steps; NEVER: not at all
+NEVER = 2.0**53
 COUNTER_STEP_HISTOGRAM = 48  # one block of STEP_BUCKETS per phase
 STEP_BUCKETS = len(STEP_BOUNDS) + 1
 COUNTER_LOADERS = COUNTER_STEP_HISTOGRAM + len(PHASES) * STEP_BUCKETS  # one block per phase
@@ -174,6 +180,7 @@ FIELDS: tuple[Field, ...] = (
     ("sum of device seconds", COUNTER_DEVICE, len(COMPONENTS), LARGEST, False),
     ("sum of own seconds", COUNTER_OWN, 4, LARGEST, False),
     ("count of counts", COUNTER_COUNTS, 1, MOST, False),
+    ("count of steps at which to look", COUNTER_LOOK_AT, 1, MOST, True),
     ("count of steps of a duration", COUNTER_STEP_HISTOGRAM, len(PHASES) * STEP_BUCKETS, MOST, False),
     *_of_loaders("loader's setting", LOADER_KNOWN, LOADER_QUEUE + 1, MOST, True),
     *_of_loaders("sum of seconds of waits", LOADER_WAIT_SUM, 1, LARGEST, False),
@@ -237,7 +244,16 @@ EXCEPTION_AT = COUNTS_END
 EXCEPTION_TYPE_BYTES, EXCEPTION_PLACE_BYTES = 128, 384  # texts as in the header, one after the other
 EXCEPTION_BYTES = EXCEPTION_TYPE_BYTES + EXCEPTION_PLACE_BYTES
 
-FILE_BYTES = -(-(EXCEPTION_AT + EXCEPTION_BYTES) // 4096) * 4096
+# -- a profile window on request (training/window_request.py) ----------------------------------------
+WINDOW_AT = EXCEPTION_AT + EXCEPTION_BYTES
+WINDOW_REQUEST = Struct("<3d")  # of the process that asks: number (0: none), first step, steps
+WINDOW_ANSWER = Struct("<4d")  # number of the request that is answered, its state, first and last step
+WINDOW_TEXT_BYTES = 1024  # the path of the trace, or why there is none
+WINDOW_ANSWER_AT = WINDOW_AT + WINDOW_REQUEST.size
+WINDOW_TEXT_AT = WINDOW_ANSWER_AT + WINDOW_ANSWER.size
+WINDOW_END = WINDOW_TEXT_AT + WINDOW_TEXT_BYTES
+
+FILE_BYTES = -(-WINDOW_END // 4096) * 4096
 MAX_FILE_BYTES = 64 << 20  # of a later version
 
 # The sections in the order of the header's table.
@@ -253,6 +269,7 @@ SECTIONS = (
 LOCK_ALIVE = 0  # by the training process, while it lives
 
 assert SECTIONS_AT + len(SECTIONS) * SECTION.size <= SLOTS_FD_AT
-assert EXCEPTION_OFFSET_AT + EXCEPTION_OFFSET.size <= RUN_AT
+assert WINDOW_OFFSET_AT + WINDOW_OFFSET.size <= RUN_AT
+assert COUNTER_LOOK_AT < COUNTER_STEP_HISTOGRAM
 assert VISIBLE_DEVICES_AT + VISIBLE_DEVICES_BYTES == HEADER_BYTES
 assert WORKER_COUNTS + FETCH_BUCKETS <= WORKER_DOUBLES

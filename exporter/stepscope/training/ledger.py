@@ -50,6 +50,12 @@ class Ledger:
         """Stores the identity of a run. `run` is its label, "" if that is known only at the first step."""
         _put_launch(self.memory, run, launch)
 
+    @property
+    def run(self) -> str:
+        """Returns the label, "" before it is known."""
+        raw = self.memory[layout.RUN_AT : layout.RUN_AT + layout.RUN_BYTES]
+        return raw.partition(b"\0")[0].decode("utf-8", "replace")
+
     def name_devices(self, uuids: Sequence[str]) -> None:
         """Stores the devices that this process uses, at most layout.DEVICES, as NVML writes their UUIDs."""
         for number, uuid in enumerate(uuids[: layout.DEVICES]):
@@ -124,6 +130,10 @@ class Ledger:
         counters[counter] = float(number + 1)  # from here on a reader trusts the name
         return names[name]
 
+    def look_at(self, steps: float) -> None:
+        """Lets the recorder look after windows once it has recorded so many steps."""
+        layout.DOUBLE.pack_into(self.memory, layout.COUNTERS_AT + layout.COUNTER_LOOK_AT * 8, steps)
+
     def has_steps(self) -> bool:
         return bool(memoryview(self.memory)[layout.COUNTERS_AT : layout.WORKERS_AT].cast("d")[0])
 
@@ -169,6 +179,7 @@ def create_ledger(directory: str, run: str, ranks: Ranks, launch: Launch | None 
         _put_launch(memory, run, launch)
         layout.SLOTS_FD.pack_into(memory, layout.SLOTS_FD_AT, slots)
         layout.EXCEPTION_OFFSET.pack_into(memory, layout.EXCEPTION_OFFSET_AT, layout.EXCEPTION_AT)
+        layout.WINDOW_OFFSET.pack_into(memory, layout.WINDOW_OFFSET_AT, layout.WINDOW_AT)
 
     folder, slots = open_directory(directory), -1
     try:

@@ -168,12 +168,15 @@ def make_recorder(
     first_step: Callable[[], None] = lambda: None,
     name_devices: Callable[[], bool] = lambda: True,
     unknown_component: Callable[[object], None] = lambda _: None,
+    look_after_windows: Callable[[str, float, float], float] = lambda *_: layout.NEVER,
 ) -> Recorder:
     """Returns a recorder. Its first use calls `start_run`, which attaches a ledger or returns False.
 
     `first_step` is called before the first step of a ledger. `name_devices` is called after the first step,
     and after later ones that take another time or are of another phase, until it returns True: DEVICE_LOOKS
-    times at most. `unknown_component` is called with each name that is no component.
+    times at most. `unknown_component` is called with each name that is no component. `look_after_windows` is
+    called after a step with its phase, the steps of this phase so far, and all steps so far. It returns at
+    how many steps to call it again.
     """
     clock = perf_counter
     pack = _RECORD.pack_into
@@ -302,6 +305,8 @@ def make_recorder(
                 ring_place = first_place
         finally:
             owner = _CLOSED
+        if index >= counters[46] and not ending:  # layout.COUNTER_LOOK_AT; the same below
+            look()
 
     def begin_step(phase: str = "train") -> None:
         """Begins a step: at the time when its batch was requested, or now if no batch was.
@@ -352,6 +357,8 @@ def make_recorder(
         ending = True
         record_step(phase_name, began, now, a, b, c, d, e, f, g, h, i)
         ending = False
+        if recorded >= counters[46]:
+            look()
 
     # -- components and waits --------------------------------------------------------------------------
 
@@ -588,6 +595,8 @@ def make_recorder(
         record_automatic("train", began, now, *components)
         began = now
         counters[since] = now
+        if recorded >= counters[46]:
+            look()
         return True
 
     def drop_automatic_step() -> None:
@@ -606,6 +615,8 @@ def make_recorder(
         record_automatic(phase, begin[0], end[0], *components)
         began += seconds
         counters[since] = began
+        if recorded >= counters[46]:
+            look()
 
     def show_phase(phase: str) -> None:
         """Says which phase the open automatic step seems to be of, until it is decided."""
@@ -877,10 +888,24 @@ def make_recorder(
                 counters[30] = counters[3] = now  # and the next step has begun
             finally:
                 owner = me
+            if index >= counters[46]:
+                look()
 
         return before, after
 
     # -- once in a while -------------------------------------------------------------------------------
+
+    def look() -> None:
+        """Looks after windows. The time that it takes is in no step: an automatic step begins later by it."""
+        nonlocal began, last
+        before = clock()
+        if opened:
+            parts[opened[-1]] += before - last
+        counters[layout.COUNTER_LOOK_AT] = look_after_windows(phase_name, recorded - others, recorded)
+        last = clock()
+        if owner == -get_ident():
+            began += last - before
+            counters[since] = began
 
     def may_count_outside() -> bool:
         """Returns whether this is the training thread between two steps, or in an automatic one.
@@ -1047,6 +1072,7 @@ def make_recorder(
         looks = DEVICE_LOOKS
         phase_name = ""
         ring_place = first_place
+        counters[layout.COUNTER_LOOK_AT] = layout.NEVER
         owner = _CLOSED
 
     def detach(settling: bool) -> None:

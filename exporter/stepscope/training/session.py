@@ -19,6 +19,11 @@ from stepscope.training.ranks import Ranks, check_run_name, ranks_of_torch, read
 from stepscope.training.recorder import make_recorder
 
 WORKER_OF = "STEPSCOPE_WORKER_OF"  # environment variable: the ledger that child processes count in
+PROFILE = "STEPSCOPE_PROFILE"  # environment variable: profile windows (window_plans.py)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from stepscope.training.windows import Profiler, Windows
 
 _FRAMEWORKS = (("torch", "pytorch"), ("tensorflow", "tensorflow"), ("jax", "jax"))
 
@@ -36,6 +41,8 @@ class Session:
         self.ranks_given = False  # by the script, in `start`
         self.lock = allocate_lock()
         self.complained: set[str] = set()
+        self.profiler: Profiler | None = None  # of the framework, from its hooks on
+        self.windows: Windows | None = None  # once it is time to look for one
 
 
 session = Session()
@@ -147,6 +154,8 @@ def finish() -> None:
         from stepscope.training.last_exception import note_last  # json is slow to import
 
         note_last()
+    if session.windows is not None:
+        session.windows.end()
     with session.lock:
         ledger, session.ledger, session.settled = session.ledger, None, True
         recorder.detach(ledger is not None)
@@ -217,7 +226,16 @@ def first_step() -> None:
     _name_run(session.ledger)
 
 
-recorder = make_recorder(start_run, first_step, name_devices, unknown_component)
+def look_after_windows(phase: str, steps: float, recorded: float) -> float:
+    """Begins or ends a profile window, if it is time. Returns at how many recorded steps to look again."""
+    if session.windows is None:
+        from stepscope.training.windows import Windows  # most runs have none
+
+        session.windows = Windows(session, complain)
+    return session.windows.look(phase, int(steps), recorded)
+
+
+recorder = make_recorder(start_run, first_step, name_devices, unknown_component, look_after_windows)
 
 
 def _start(
@@ -256,6 +274,8 @@ def _start(
     session.ranks = (ranks.rank, ranks.world_size)
     os.environ[WORKER_OF] = ledger.path
     recorder.attach(ledger.memory)
+    if os.environ.get(PROFILE):
+        ledger.look_at(1.0)
     _watch_process()
     if os.environ.get("STEPSCOPE_STACKS") == "1":
         _answer_requests(ledger.path)

@@ -12,7 +12,7 @@ import platform
 import shlex
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +42,10 @@ from stepscope.evaluation.arguments import (
 from stepscope.exporter.ledgers.endings import tell_ending
 from stepscope.report.terminal import add_price
 from stepscope.training.stack_request import VARIABLE as STACKS
+from stepscope.training.window_files import DIRECTORY as PROFILES
+from stepscope.training.window_files import IN_RECORDING
+from stepscope.training.window_plans import VARIABLE as PROFILE
+from stepscope.training.window_plans import parse_plans
 from stepscope.web.hosts import EXTERNAL_URLS
 
 if TYPE_CHECKING:
@@ -53,6 +57,7 @@ EXAMPLES = """\
 examples:
   stepscope run -- python train.py
   stepscope run --name resnet --out runs/7 -- torchrun --nproc-per-node 2 train.py
+  stepscope run --profile 20:27 -- python train.py
   stepscope run --set CPUBottleneck.cpu_threshold=80 -- ./train.sh
 
 The exit status is the command's (128 + n if signal n ended it). If the command was not started, it is 2, or
@@ -96,6 +101,15 @@ def add_arguments(parser: ArgumentParser) -> None:
         "the report of a hang",
     )
     parser.add_argument(
+        "--profile",
+        type=plans,
+        action="append",
+        default=[],
+        metavar="WINDOW",
+        help="record the operators of these training steps with PyTorch's profiler: 20:27, at=60s,for=5s or "
+        "every=1000,steps=3, each also with ranks=0,7; may be repeated (default: STEPSCOPE_PROFILE)",
+    )
+    parser.add_argument(
         "--no-command-line",
         dest="command_line",
         action="store_false",
@@ -134,6 +148,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("words", nargs="...", metavar="COMMAND", help="the training command, after --")
 
 
+def plans(text: str) -> str:
+    """Returns what says which steps to profile. Raises ArgumentTypeError."""
+    try:
+        parse_plans(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from error
+    return text
+
+
 def run(arguments: Namespace) -> int:
     """Runs the command and returns its exit status. Raises UserError if it was not started."""
     with blocked(OBSERVER) as mask:  # cli.py has done so before the imports: threads inherit it
@@ -145,6 +168,7 @@ def run(arguments: Namespace) -> int:
         from stepscope.evaluation.settings import Settings
 
         settings = Settings.parse(arguments.set, arguments.parameters)
+        _check_variable()
         end_if_asked()
         with planned(arguments) as plan, ledger_directory() as ledgers:
             if arguments.out is None:
@@ -157,6 +181,15 @@ def run(arguments: Namespace) -> int:
             return _observe(plan, ledgers, live, mask)
 
 
+def _check_variable() -> None:
+    """Raises UserError if STEPSCOPE_PROFILE cannot be read."""
+    try:
+        if given := os.environ.get(PROFILE):
+            parse_plans(given)
+    except ValueError as error:
+        raise UserError(f"{PROFILE}: {error}") from error
+
+
 def _observe(plan: Plan, ledgers: Path, live: LiveView, mask: Signals) -> int:
     from stepscope.commands.run.old_recordings import remove_unused
 
@@ -165,6 +198,9 @@ def _observe(plan: Plan, ledgers: Path, live: LiveView, mask: Signals) -> int:
     environment = command_environment(os.environ, plan.launch, ledgers, plan.lines)
     if plan.stacks:
         environment[STACKS] = "1"
+    environment[PROFILES] = str(plan.directory / IN_RECORDING)
+    if plan.windows:
+        environment[PROFILE] = plan.windows
     command = TrainingCommand(plan.command, environment, mask)
     hooked = HookedProcesses(ledgers, switched_off=not is_wanted(environment))
     pulse = Pulse(exporter.metrics, time.monotonic, plan.steps)

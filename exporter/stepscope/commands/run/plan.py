@@ -41,6 +41,7 @@ class Plan:
     stacks: bool = False  # whether its processes write their stacks on request
     steps: int | None = None  # of training, that each rank makes
     status_line: bool = True
+    windows: str = ""  # the steps to profile, as STEPSCOPE_PROFILE has them; "": those of the environment
 
 
 @contextmanager
@@ -68,6 +69,7 @@ def planned(arguments: Namespace) -> Iterator[Plan]:
             typed=arguments.typed if arguments.command_line else (),
             steps=arguments.steps,
             status_line=arguments.status_line,
+            windows=";".join(arguments.profile),
         )
 
 

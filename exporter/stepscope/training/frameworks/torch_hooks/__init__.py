@@ -6,7 +6,15 @@ later are hooked after their own import, and never imported from here.
 
 from __future__ import annotations
 
-from stepscope.training.frameworks.torch_hooks import batches, collectives, passes, patches, pauses, steps
+from stepscope.training.frameworks.torch_hooks import (
+    batches,
+    collectives,
+    passes,
+    patches,
+    pauses,
+    profiler,
+    steps,
+)
 from stepscope.training.off import is_off
 
 __all__ = ["install", "remove"]
@@ -20,7 +28,7 @@ def install() -> None:
     if _installed or is_off():
         return
     _installed = True
-    for part in (batches, passes, steps, collectives, pauses):
+    for part in (batches, passes, steps, collectives, pauses, profiler):
         part.install()
 
 

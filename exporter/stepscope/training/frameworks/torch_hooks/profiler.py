@@ -1,0 +1,118 @@
+"""PyTorch's profiler for the windows of training/windows.py, and whether the script uses it itself.
+
+`torch.autograd.profiler` starts all profilers of PyTorch by three functions of its module. They are replaced:
+while the script's own profiler runs, or warms up, no window begins; an open window ends before it starts.
+
+Once a profiler was used, kineto has a thread, for which its library waits when the process ends. A forked
+process has no such thread and would wait forever: so it ends as multiprocessing ends its processes.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from stepscope.training.frameworks.torch_hooks.patches import failed, on_removal, replace
+from stepscope.training.session import session
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_STARTS = ("_prepare_profiler", "_enable_profiler", "_enable_profiler_legacy")
+_STOPS = ("_disable_profiler", "_disable_profiler_legacy")
+
+
+def install() -> None:
+    """Makes the profiler available for windows."""
+    module = torch.autograd.profiler
+    for names, runs in ((_STARTS, True), (_STOPS, False)):
+        for name in names:
+            if hasattr(module, name):
+                replace(module, name, _noting(runs))
+    session.profiler = profiler
+    on_removal(_remove)
+
+
+def _remove() -> None:
+    session.profiler = None
+
+
+def _noting(runs: bool) -> Callable[..., Callable[..., Any]]:
+    """Notes that a profiler starts, or stops, unless it is that of a window."""
+
+    def wrapper_of(original: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(*arguments: Any, **keywords: Any) -> Any:
+            if not profiler.is_ours:
+                try:
+                    if runs and session.windows is not None:
+                        session.windows.by_the_script()
+                except Exception as error:  # noqa: BLE001 - nothing may raise into training
+                    failed("the script's profiler", error)
+                profiler.of_script = runs
+            return original(*arguments, **keywords)
+
+        return noting
+
+    return wrapper_of
+
+
+class TorchProfiler:
+    """The profiler of a window. The only instance is `profiler`."""
+
+    def __init__(self) -> None:
+        self.of_script = False  # whether the script's own profiler runs or warms up
+        self.is_ours = False  # within a call from here
+        self._profile: Any = None
+        self._used = False
+
+    def why_not(self) -> str:
+        if not (hasattr(torch, "profiler") and torch.autograd.kineto_available()):
+            return f"PyTorch {torch.__version__} has no torch.profiler: use PyTorch 2.0 or later"
+        if self.of_script or torch.autograd._profiler_enabled():
+            return "the script's own profiler is active"
+        return ""
+
+    def start(self) -> None:
+        self.is_ours = True
+        try:
+            if not self._used:
+                self._used = True
+                os.register_at_fork(after_in_child=_end_without_kineto)
+            profile = torch.profiler.profile()
+            profile.start()
+            self._profile = profile
+        finally:
+            self.is_ours = False
+
+    def stop(self) -> None:
+        self.is_ours = True
+        try:
+            self._profile.stop()
+        finally:
+            self.is_ours = False
+
+    def write(self, path: str) -> None:
+        profile, self._profile = self._profile, None
+        profile.export_chrome_trace(path)
+
+    def knows_rank(self) -> bool:
+        return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
+
+
+def _end_without_kineto() -> None:
+    """Lets this forked process leave out what C++ libraries do at its end. Its exit status stays."""
+    try:
+        import atexit
+        import ctypes
+
+        libc = ctypes.CDLL(None)
+        atexit.register(libc.fflush, None)
+        libc.on_exit(libc._exit, None)  # it gets the exit status, and runs before what was registered earlier
+    except Exception as error:  # noqa: BLE001 - nothing may raise into training
+        failed("the end of a forked process", error)
+
+
+profiler = TorchProfiler()

@@ -1,0 +1,133 @@
+"""The files of profile windows: a trace per window, and per process a list of its windows.
+
+They are in STEPSCOPE_PROFILE_DIR, which `stepscope run` sets to the folder `profiles` of its recording, and
+otherwise in `stepscope-profiles/RUN` of the working directory. Each file appears whole.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+from contextlib import suppress
+
+from stepscope.common.shared_files import create_file, entries, move, open_file, open_folder, remove
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+DIRECTORY, FOLDER, IN_RECORDING = "STEPSCOPE_PROFILE_DIR", "stepscope-profiles", "profiles"
+TRACE = ".pt.trace.json.gz"
+LIST = ".windows.json"
+MOST_TRACES, MOST_BYTES = 20, 512 << 20  # of a rank: the oldest go first
+MOST_LISTED = 200  # windows of a process
+FORMAT = 1
+_HEAD, _CHUNK = 4 << 20, 1 << 20
+_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d+)')
+
+
+class WindowFolder:
+    """The folder of the traces, which only this user can write to. Raises OSError."""
+
+    def __init__(self, run: str) -> None:
+        safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in run).lstrip(".")[:150] or "run"
+        self.path = os.path.abspath(os.environ.get(DIRECTORY) or os.path.join(FOLDER, safe))
+        os.makedirs(self.path, 0o755, exist_ok=True)
+        self._fd = open_folder(self.path)
+        status = os.fstat(self._fd)
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022 & ~_own_group(status.st_gid):
+            os.close(self._fd)
+            raise PermissionError(1, "others can write to it", self.path)
+
+    def write_list(self, name: str, values: dict[str, Any]) -> None:
+        """Replaces a list of windows. Raises OSError."""
+        self._write(f"{name}{LIST}", json.dumps({"format": FORMAT, **values}, indent=1).encode())
+
+    def unfinished(self, name: str) -> str:
+        """Returns the path of a new file for the profiler's text."""
+        remove(_hidden(name), self._fd)
+        os.close(create_file(_hidden(name), 0o600, folder=self._fd))
+        return f"/proc/self/fd/{self._fd}/{_hidden(name)}"
+
+    def finish(self, name: str, marks: Sequence[dict[str, Any]], world: tuple[int, int] | None) -> int:
+        """Makes a trace of the profiler's text, with these events. Returns its bytes. Raises OSError.
+
+        `world`: rank and world size, if the profiler does not know them.
+        """
+        part = _hidden(f"{name}{TRACE}")
+        try:
+            remove(part, self._fd)
+            text = open_file(_hidden(name), {os.geteuid()}, folder=self._fd)
+            packed = create_file(part, 0o644, os.O_WRONLY, self._fd)
+            with os.fdopen(text, "rb") as source, os.fdopen(packed, "wb") as target:
+                with gzip.GzipFile("", "wb", 1, target, 0) as file:
+                    file.write(_with_marks(source.read(_HEAD), marks, world))
+                    while chunk := source.read(_CHUNK):
+                        file.write(chunk)
+                target.flush()
+                size = os.fstat(target.fileno()).st_size
+            move(part, f"{name}{TRACE}", self._fd)
+        finally:
+            remove(part, self._fd)
+            self.forget(name)
+        return size
+
+    def forget(self, name: str) -> None:
+        """Removes the profiler's text."""
+        remove(_hidden(name), self._fd)
+
+    def remove_oldest(self, prefix: str) -> list[str]:
+        """Removes the oldest traces of a rank until they are few and small enough. Returns their names."""
+        found = []
+        for entry in entries(self._fd):
+            if entry.name.startswith(prefix) and entry.name.endswith(TRACE):
+                with suppress(OSError):
+                    status = os.stat(entry.name, dir_fd=self._fd, follow_symlinks=False)
+                    found.append((status.st_mtime_ns, entry.name, status.st_size))
+        removed, total = [], sum(size for _, _, size in found)
+        left = len(found)
+        for _, name, size in sorted(found)[:-1]:  # the newest stays
+            if left <= MOST_TRACES and total <= MOST_BYTES:
+                break
+            remove(name, self._fd)
+            removed.append(name)
+            left, total = left - 1, total - size
+        return removed
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _write(self, name: str, data: bytes) -> None:
+        remove(_hidden(name), self._fd)
+        with os.fdopen(create_file(_hidden(name), 0o644, os.O_WRONLY, self._fd), "wb") as file:
+            file.write(data)
+        move(_hidden(name), name, self._fd)
+
+
+def _own_group(group: int) -> int:
+    """Returns the bits of a mode that are harmless: those of the group, if it is that of this process."""
+    return 0o020 if group == os.getegid() else 0
+
+
+def _hidden(name: str) -> str:
+    return f".{name}.unfinished"
+
+
+def _with_marks(head: bytes, marks: Sequence[dict[str, Any]], world: tuple[int, int] | None) -> bytes:
+    """Returns the beginning of a trace with the rank and the events, whose times are in nanoseconds."""
+    begin = _EVENTS.search(head)
+    if begin is None:
+        return head
+    base = _BASE.search(head, 0, begin.start())
+    origin = int(base[1]) if base else 0
+    events = [{**mark, "ts": (mark["ts"] - origin) / 1000, "dur": mark["dur"] / 1000} for mark in marks]
+    rank = b""
+    if world is not None:
+        rank = b'"distributedInfo": {"rank": %d, "world_size": %d}, ' % world
+    text = b"".join(json.dumps(event).encode() + b",\n" for event in events)
+    before, after = head[: begin.start()], head[begin.end() :]
+    return before + rank + begin[0] + b"\n" + text + after

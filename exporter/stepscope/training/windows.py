@@ -1,0 +1,336 @@
+"""Records profile windows of this process: begins, ends and writes them when a step has ended.
+
+The recorder asks only at the steps that `look` has named, so a step outside windows costs one comparison. A
+profiler is attached only during a window. A window has training steps only: evaluation ends it. Nothing here
+raises into training: a window that fails is listed with its reason.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from itertools import pairwise
+from math import inf
+from socket import gethostname
+from threading import get_native_id
+
+from stepscope.training import layout, window_request
+from stepscope.training.window_files import MOST_BYTES, MOST_LISTED, MOST_TRACES, TRACE, WindowFolder
+from stepscope.training.window_plans import VARIABLE, Plan, parse_plans
+from stepscope.training.window_request import Answer, Request
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Protocol
+
+    from stepscope.training.ledger import Ledger
+
+    class Session(Protocol):
+        """The state of this process's run."""
+
+        ledger: Ledger | None
+        ranks: tuple[int, int]
+        profiler: Profiler | None
+
+    class Profiler(Protocol):
+        """The profiler of a framework. All functions but `why_not` may raise any exception."""
+
+        def why_not(self) -> str:
+            """Returns why it cannot be used now; "" if it can."""
+
+        def start(self) -> None: ...
+
+        def stop(self) -> None: ...
+
+        def write(self, path: str) -> None:
+            """Writes what it has recorded as a Chrome trace, after `stop`."""
+
+        def knows_rank(self) -> bool:
+            """Returns whether what it writes says the rank."""
+
+
+NO_HOOKS = (
+    "the hooks of PyTorch are not on in this process: start it with `stepscope run`, or with "
+    "STEPSCOPE_INSTRUMENT=1"
+)
+NEVER = layout.NEVER
+LIMIT = f"{MOST_TRACES} traces and {MOST_BYTES >> 20} MB"
+OLDEST = f"its trace was removed: a rank keeps at most {LIMIT}, and the oldest go first"
+
+
+class _Open:
+    """The window that is being recorded."""
+
+    __slots__ = ("began", "last", "listed", "marks", "plan")
+
+    def __init__(self, plan: Plan, last: float, listed: dict[str, Any]) -> None:
+        self.plan = plan
+        self.last = last  # step; inf: it ends after some time
+        self.listed = listed
+        self.began = time.perf_counter()
+        self.marks = [time.time_ns()]  # the begin, and the end of each step
+
+
+class Windows:
+    """The windows of this process. `complain` prints a line once, by what it is about."""
+
+    def __init__(self, session: Session, complain: Callable[[str, str], None]) -> None:
+        self._session, self._complain = session, complain
+        self._ledger: Ledger | None = None
+        self._pid = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._open: _Open | None = None
+        self._plans: list[Plan] = []
+        self._listed: list[dict[str, Any]] = []
+        self._folder: WindowFolder | None = None
+        self._request = 0  # the number of the latest request
+
+    def look(self, phase: str, done: int, recorded: float) -> float:
+        """Begins or ends a window after a step of this phase, of which `done` have ended.
+
+        Returns at how many `recorded` steps to look again.
+        """
+        try:
+            self._begin_run()
+            if self._open is not None:
+                self._step_ended(phase, done)
+            if phase == "train" and self._open is None:
+                self._read_request(done)
+                self._begin_due(done)
+            waits_for_training = phase != "train" and (self._plans or self._new_request())
+            if self._open is not None or waits_for_training:
+                return recorded + 1
+            return min(recorded + min((self._wait(plan, done) for plan in self._plans), default=inf), NEVER)
+        except Exception as error:  # noqa: BLE001 - nothing may raise into training
+            if self._open is not None:
+                with suppress(Exception):
+                    self._stop()
+            self._forget()
+            self._complain("windows", f"profile windows are off: {type(error).__name__}: {error}")
+            return NEVER
+
+    def end(self) -> None:
+        """Ends the window that is open, because the run ends. Never raises."""
+        if self._open is not None and self._pid == os.getpid():
+            try:
+                self._close("the run ended")
+            except Exception as error:  # noqa: BLE001 - as above
+                self._complain("windows", f"the last profile window is lost: {type(error).__name__}: {error}")
+
+    def by_the_script(self) -> None:
+        """Ends the window that is open, because the script starts its own profiler."""
+        if self._open is not None and self._pid == os.getpid():
+            self._close("the script started its own profiler")
+
+    # -- when ------------------------------------------------------------------------------------------
+
+    def _begin_run(self) -> None:
+        """Reads the plans, at the first step of each run. A forked process forgets those of its parent."""
+        if self._ledger is self._session.ledger and self._pid == os.getpid():
+            return
+        self._forget()
+        self._ledger, self._pid = self._session.ledger, os.getpid()
+        try:
+            plans = parse_plans(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else []
+        except ValueError as error:
+            self._complain(VARIABLE, f"{VARIABLE} is ignored: {error}")
+            return
+        self._plans = [plan for plan in plans if not plan.ranks or self._session.ranks[0] in plan.ranks]
+
+    def _wait(self, plan: Plan, done: int) -> float:
+        return plan.wait(done, time.perf_counter() - self._number(layout.COUNTER_FIRST_STEP))
+
+    def _begin_due(self, done: int) -> None:
+        for plan in [plan for plan in self._plans if self._wait(plan, done) <= 0]:
+            last = plan.take(done)
+            if plan.request and self._valid_request() is None:
+                continue  # it was withdrawn
+            if self._open is not None:
+                self._skip(plan, done, "another window was open")
+            elif last < done:
+                self._skip(plan, done, "its steps were over before it could begin")
+            elif reason := self._why_not():
+                self._skip(plan, done, reason)
+            else:
+                self._start(plan, done, last)
+        self._plans = [plan for plan in self._plans if plan.first < inf or plan.at < inf]
+
+    def _why_not(self) -> str:
+        return self._session.profiler.why_not() if self._session.profiler is not None else NO_HOOKS
+
+    def _step_ended(self, phase: str, done: int) -> None:
+        window = self._open
+        assert window is not None
+        if phase != "train":
+            if len(window.marks) > 1:
+                self._close("an evaluation began")
+            else:
+                self._begin_again(window)
+            return
+        window.marks.append(time.time_ns())
+        if done > window.last or time.perf_counter() - window.began >= window.plan.seconds:
+            self._close("" if window.last < inf and done > window.last else _why_early(window))
+
+    def _begin_again(self, window: _Open) -> None:
+        """Drops a window into which an evaluation fell before its first step: it begins after that."""
+        self._open = None
+        self._stop()
+        window.plan.first = 0.0
+        if window.plan not in self._plans:
+            self._plans.append(window.plan)
+        self._listed.remove(window.listed)
+        self._write_list()
+
+    # -- requests --------------------------------------------------------------------------------------
+
+    def _number(self, counter: int) -> float:
+        assert self._ledger is not None
+        at = layout.COUNTERS_AT + counter * layout.DOUBLE.size
+        return float(layout.DOUBLE.unpack_from(self._ledger.memory, at)[0])
+
+    def _new_request(self) -> Request | None:
+        request = self._valid_request()
+        return request if request is not None and request.number != self._request else None
+
+    def _valid_request(self) -> Request | None:
+        assert self._ledger is not None
+        try:
+            return window_request.read_request(self._ledger.memory)
+        except ValueError as error:
+            window_request.drop_request(self._ledger.memory)
+            self._complain("request", f"refused {error}")
+            return None
+
+    def _read_request(self, done: int) -> None:
+        request = self._new_request()
+        if request is None:
+            return
+        self._request = request.number
+        self._plans = [plan for plan in self._plans if not plan.request]
+        if reason := self._why_not():
+            self._answer(request.number, window_request.REFUSED, text=reason)
+            return
+        first = max(request.first, done)
+        self._plans.append(Plan("", first, request.steps, request.number))
+        self._answer(request.number, window_request.WAITS, first, first + request.steps - 1)
+
+    def _answer(self, number: int, state: int, first: int = 0, last: int = 0, text: str = "") -> None:
+        if number and self._ledger is not None:
+            window_request.write_answer(self._ledger.memory, Answer(number, state, first, last, text))
+
+    # -- one window ------------------------------------------------------------------------------------
+
+    def _start(self, plan: Plan, done: int, last: float) -> None:
+        before = time.perf_counter()
+        listed = {"plan": plan.text, "first": done, "last": None, "start": time.time(), "end": None}
+        listed |= {"pause_seconds": 0.0, "trace": "", "bytes": 0, "state": "open", "reason": ""}
+        try:
+            self._list(listed)
+            assert self._session.profiler is not None
+            self._session.profiler.start()
+        except Exception as error:  # noqa: BLE001 - as in look()
+            self._fail(plan, listed, f"{type(error).__name__}: {error}")
+            return
+        self._open = _Open(plan, last, listed)
+        listed["pause_seconds"] = time.perf_counter() - before
+        self._answer(plan.request, window_request.RECORDS, done, int(last) if last < inf else done)
+
+    def _stop(self) -> None:
+        assert self._session.profiler is not None
+        self._session.profiler.stop()
+
+    def _close(self, reason: str) -> None:
+        """Writes the window. `reason`: why it is shorter than planned."""
+        window, self._open = self._open, None
+        assert window is not None
+        before = time.perf_counter()
+        listed, marks = window.listed, window.marks
+        first, steps = listed["first"], len(marks) - 1
+        listed |= {"last": first + steps - 1, "end": time.time(), "reason": reason}
+        try:
+            self._stop()
+            if not steps:
+                raise ValueError(f"{reason or 'it ended'} before one of its steps did")
+            listed["trace"], listed["bytes"] = self._write_trace(listed, marks)
+        except Exception as error:  # noqa: BLE001 - as in look()
+            said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            self._fail(window.plan, listed, said)
+            return
+        listed["state"] = "written"
+        listed["pause_seconds"] += time.perf_counter() - before
+        self._remove_oldest()
+        self._write_list()
+        assert self._folder is not None
+        path = os.path.join(self._folder.path, listed["trace"])
+        self._answer(window.plan.request, window_request.WRITTEN, first, listed["last"], path)
+
+    def _write_trace(self, listed: dict[str, Any], marks: list[int]) -> tuple[str, int]:
+        """Returns the name of the trace and its bytes."""
+        folder, profiler = self._folder, self._session.profiler
+        assert folder is not None
+        assert profiler is not None
+        steps = f"steps-{listed['first']}-{listed['last']}"
+        name = f"rank-{self._session.ranks[0]}.{steps}.{os.getpid()}-{self._listed.index(listed)}"
+        events = [
+            {
+                "ph": "X",
+                "cat": "user_annotation",
+                "name": f"ProfilerStep#{listed['first'] + number}",
+                "pid": os.getpid(),
+                "tid": get_native_id(),
+                "ts": begin,
+                "dur": end - begin,
+            }
+            for number, (begin, end) in enumerate(pairwise(marks))
+        ]
+        try:
+            profiler.write(folder.unfinished(name))
+            return f"{name}{TRACE}", folder.finish(
+                name, events, None if profiler.knows_rank() else self._session.ranks
+            )
+        finally:
+            folder.forget(name)
+
+    def _remove_oldest(self) -> None:
+        assert self._folder is not None
+        gone = set(self._folder.remove_oldest(f"rank-{self._session.ranks[0]}."))
+        for listed in self._listed:
+            if listed["trace"] in gone:
+                listed |= {"state": "removed", "reason": OLDEST}
+
+    def _skip(self, plan: Plan, done: int, reason: str) -> None:
+        now = time.time()
+        listed = {"plan": plan.text, "first": done, "last": None, "start": now, "end": now}
+        listed |= {"pause_seconds": 0.0, "trace": "", "bytes": 0, "state": "open", "reason": ""}
+        self._fail(plan, listed, reason, "skipped")
+
+    def _fail(self, plan: Plan, listed: dict[str, Any], reason: str, state: str = "failed") -> None:
+        said = "was skipped" if state == "skipped" else state
+        listed |= {"state": state, "reason": reason, "trace": ""}
+        self._answer(plan.request, window_request.REFUSED, listed["first"], text=reason)
+        self._complain(reason, f"the profile window at step {listed['first']} {said}: {reason}")
+        with suppress(OSError):  # the same, most likely
+            self._list(listed)
+
+    def _list(self, listed: dict[str, Any]) -> None:
+        """Adds a window to the list, or what is new of it. Raises OSError."""
+        if listed not in self._listed:
+            self._listed.append(listed)
+            del self._listed[:-MOST_LISTED]
+        self._write_list()
+
+    def _write_list(self) -> None:
+        assert self._ledger is not None
+        if self._folder is None:
+            self._folder = WindowFolder(self._ledger.run)
+        rank = self._session.ranks[0]
+        identity = {"run": self._ledger.run, "node": gethostname(), "rank": rank, "pid": os.getpid()}
+        self._folder.write_list(f"rank-{rank}.{os.getpid()}", {**identity, "windows": self._listed})
+
+
+def _why_early(window: _Open) -> str:
+    return "" if window.last == inf else f"it lasted {window.plan.seconds:g} s"

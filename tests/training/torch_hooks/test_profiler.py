@@ -1,0 +1,251 @@
+"""Profile windows of unmodified PyTorch scripts: what they record, and that training never notices."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stepscope.runs.traces.source import KinetoTraces
+
+from tests.support.pytorch import needs_torch
+from tests.support.torch_script import Trained, train
+
+pytestmark = needs_torch
+
+MODEL = """
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(data, batch_size=8)
+def batch(x, y):
+    loss = loss_of(model(x), y)
+    loss.backward()
+def step(x, y):
+    optimizer.zero_grad()
+    batch(x, y)
+    optimizer.step()
+def train(epochs=1):
+    for epoch in range(epochs):
+        for x, y in loader:
+            step(x, y)
+def said():
+    print([x.tolist() for x in model.parameters()])
+"""
+
+
+def profiled(folder: Path, plan: str, *script: str, **more: Any) -> Trained:
+    folder.mkdir(exist_ok=True)
+    environment = {"STEPSCOPE_PROFILE_DIR": str(folder / "profiles"), **more}
+    if plan:
+        environment["STEPSCOPE_PROFILE"] = plan
+    return train(MODEL, *script, folder=folder, **environment)
+
+
+def listed(folder: Path) -> list[dict[str, Any]]:
+    paths = sorted(folder.glob("profiles/*.windows.json"))
+    return [window for path in paths for window in json.loads(path.read_text())["windows"]]
+
+
+def summary(folder: Path) -> list[tuple[int, int, str, str]]:
+    return [(each["first"], each["last"], each["state"], each["reason"]) for each in listed(folder)]
+
+
+def events(path: Path) -> list[dict[str, Any]]:
+    trace = json.loads(gzip.decompress(path.read_bytes()))
+    return [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+
+
+def self_times(found: list[dict[str, Any]]) -> dict[str, tuple[int, float]]:
+    """Returns calls and microseconds of each operator, without those inside it."""
+    sums: dict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
+    operators = [event for event in found if event["cat"] == "cpu_op"]
+    for outer in operators:
+        inside = [
+            each
+            for each in operators
+            if each is not outer
+            and each["tid"] == outer["tid"]
+            and outer["ts"] <= each["ts"]
+            and each["ts"] + each["dur"] <= outer["ts"] + outer["dur"]
+        ]
+        direct = [
+            each
+            for each in inside
+            if not any(
+                other is not each
+                and other["ts"] <= each["ts"]
+                and each["ts"] + each["dur"] <= other["ts"] + other["dur"]
+                for other in inside
+            )
+        ]
+        calls, seconds = sums[outer["name"]]
+        sums[outer["name"]] = calls + 1, seconds + outer["dur"] - sum(each["dur"] for each in direct)
+    return dict(sums)
+
+
+BY_HAND = """
+if "BY_HAND" in os.environ:
+    profile = torch.profiler.profile()
+    for number, (x, y) in enumerate(loader):
+        step(x, y)
+        if number == 2: profile.start()
+        if number == 5: profile.stop()
+    print({each.key: each.count for each in profile.key_averages()})
+else:
+    train()
+    said()
+"""
+
+
+def test_a_window_has_the_operators_of_its_steps_and_changes_no_parameter(tmp_path: Path) -> None:
+    plain, windows = tmp_path / "plain", tmp_path / "windows"
+    without = profiled(plain, "", BY_HAND)
+    trained = profiled(windows, "3:5 every=4,steps=2", BY_HAND)
+    by_hand = profiled(tmp_path / "by_hand", "", BY_HAND, BY_HAND="1", STEPSCOPE="off")
+    assert trained.output == without.output
+    assert not (plain / "profiles").exists()
+    assert [each[:3] for each in summary(windows)] == [
+        (3, 5, "written"),
+        (6, 7, "written"),
+        (8, 9, "written"),
+        (12, 11, "failed"),  # the run ended at its beginning
+    ]
+    (trace,) = windows.glob("profiles/rank-0.steps-3-5.*.gz")
+    counted = Counter(event["name"] for event in events(trace) if event["cat"] == "cpu_op")
+    expected = eval(by_hand.output)  # a dictionary that the script printed
+    names = [name for name in expected if name.startswith("aten::")]
+    assert len(names) > 10
+    assert {name: counted[name] for name in names} == {name: expected[name] for name in names}
+    source = KinetoTraces(trace)
+    (steps,) = source.read()
+    assert list(steps.numbers) == [3, 4, 5]  # type: ignore[union-attr]
+    own = self_times(events(trace))
+    read = {each.operator: (each.calls, 1e6 * (each.self_seconds or 0)) for each in source.facts.operators}
+    largest = sorted(own, key=lambda name: -own[name][1])[:10]
+    for name in largest:
+        assert read[name][0] == own[name][0]
+        assert read[name][1] == pytest.approx(own[name][1], rel=0.05, abs=1.0)
+
+
+EVALUATION = """
+for epoch in range(2):
+    for number, (x, y) in enumerate(loader):
+        batch(x, y)
+        if number % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+    with torch.no_grad():
+        for x, y in loader: model(x)
+"""
+
+
+def test_steps_of_accumulated_gradients_count_once_and_an_evaluation_ends_the_window(tmp_path: Path) -> None:
+    trained = profiled(tmp_path, "2:9", EVALUATION)
+    assert trained.only.totals.steps == {"train": 12, "eval": 24}
+    assert summary(tmp_path) == [(2, 5, "written", "an evaluation began")]
+    (trace,) = tmp_path.glob("profiles/*.gz")
+    backward = [event for event in events(trace) if event["name"].startswith("autograd::engine::evaluate")]
+    steps = [event for event in events(trace) if event["name"].startswith("ProfilerStep#")]
+    assert len(steps) == 4
+    assert len([each for each in events(trace) if each["name"] == "Optimizer.step#SGD.step"]) == 4
+    assert len([each for each in backward if "NllLoss" in each["name"]]) == 8
+
+
+def test_an_exception_in_a_window_leaves_its_steps(tmp_path: Path) -> None:
+    failing = """
+    for number, (x, y) in enumerate(loader):
+        step(x, y)
+        if number == 6: raise RuntimeError("of the script")
+    """
+    trained = profiled(tmp_path, "2:90", failing, status=1)
+    assert "RuntimeError: of the script" in trained.errors
+    assert summary(tmp_path) == [(2, 6, "written", "the run ended")]
+    (trace,) = tmp_path.glob("profiles/*.gz")
+    assert len(events(trace)) > 50
+
+
+OWN_PROFILER = """
+done = []
+schedule = torch.profiler.schedule(wait=2, warmup=2, active=2, repeat=1)
+ready = lambda profile: done.append(len(profile.events()))
+with torch.profiler.profile(schedule=schedule, on_trace_ready=ready) as profile:
+    for x, y in loader:
+        step(x, y)
+        profile.step()
+train()
+said()
+print(len(done) == 1 and done[0] > 20)
+"""
+
+
+def test_the_scripts_own_profiler_goes_first(tmp_path: Path) -> None:
+    plain = profiled(tmp_path / "plain", "", OWN_PROFILER)
+    own = profiled(tmp_path / "own", "1:9 5:5 15:16", OWN_PROFILER)
+    assert own.output == plain.output
+    assert own.output.endswith("True\n")
+    assert [each[2:] for each in summary(tmp_path / "own")] == [
+        ("written", "the script started its own profiler"),
+        ("skipped", "the script's own profiler is active"),
+        ("written", ""),
+    ]
+    assert "the script's own profiler is active" in own.errors
+
+
+FORKS = """
+train()
+for x, y in DataLoader(data, batch_size=8, num_workers=1): step(x, y)
+child = os.fork()
+if not child:
+    train()
+    print("child", flush=True)
+    sys.exit(7)  # with the functions of atexit
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+train()
+"""
+
+
+def test_a_fork_in_a_window_leaves_it_to_the_parent(tmp_path: Path) -> None:
+    trained = profiled(tmp_path, "9:28", FORKS)
+    assert trained.output == "child\n7\n"
+    assert summary(tmp_path) == [(9, 28, "written", "")]
+    assert len(list(tmp_path.glob("profiles/*"))) == 2
+
+
+RANKS = """
+model = DDP(model)
+for number, (x, y) in enumerate(loader):
+    step(x, y)
+    if number == 8 and rank == 0: os.kill(os.getpid(), 9)
+    if number == 8: time.sleep(60)
+"""
+
+
+def test_a_rank_that_is_killed_in_its_window_costs_only_its_own_trace(tmp_path: Path) -> None:
+    profiled(tmp_path, "2:4 6:30,ranks=0", RANKS, ranks=2, status=1)
+    lists = sorted(path.name.partition(".")[0] for path in tmp_path.glob("profiles/*.windows.json"))
+    assert lists == ["rank-0", "rank-1"]
+    traces = sorted(tmp_path.glob("profiles/*.gz"))
+    assert [path.name[: len("rank-0.steps-2-4")] for path in traces] == [
+        "rank-0.steps-2-4",
+        "rank-1.steps-2-4",
+    ]
+    states = {(each["first"], each["state"]) for each in listed(tmp_path)}
+    assert states == {(2, "written"), (6, "open")}
+    source = KinetoTraces(tmp_path / "profiles")
+    assert {steps.rank: len(steps) for steps in source.read()} == {0: 3, 1: 3}  # type: ignore[union-attr]
+    assert source.facts.gaps == ()
+    assert source.facts.collectives
+
+
+def test_without_a_plan_nothing_is_written_and_nothing_replaced_in_training(tmp_path: Path) -> None:
+    script = """
+    train()
+    print("stepscope.training.windows" in sys.modules, torch.autograd._profiler_enabled())
+    """
+    trained = profiled(tmp_path, "", script)
+    assert trained.output == "False False\n"
+    assert sorted(os.listdir(tmp_path)) == ["ledgers", "train.py"]
