@@ -16,11 +16,12 @@ from stepscope.exporter.ledgers.spent import BEFORE as BEFORE
 from stepscope.exporter.ledgers.spent import BETWEEN as BETWEEN
 from stepscope.exporter.ledgers.spent import Key as Key
 from stepscope.exporter.ledgers.spent import from_first_step_to_last, main_phase
-from stepscope.runs.model import COMPONENTS, PHASES, LineTime, RankFacts, ThreadTime, Times
+from stepscope.runs.model import COMPONENTS, PHASES, LineTime, ProfileWindow, RankFacts, ThreadTime, Times
 
 UNFINISHED, AFTER = "unfinished_step", "after_last_step"
 WITHOUT_STEPS, UNKNOWN = "without_steps", "unknown"
-PARTS = (BEFORE, *PHASES, BETWEEN, UNFINISHED, AFTER, WITHOUT_STEPS, UNKNOWN)
+PROFILING = "profiling"  # between steps: a profile window is begun, ended or written
+PARTS = (BEFORE, *PHASES, BETWEEN, PROFILING, UNFINISHED, AFTER, WITHOUT_STEPS, UNKNOWN)
 INTERPRETER_LOCK = "interpreter_lock"  # of a main thread, in any part: another thread holds it
 CORE = "core"  # of a main thread: ready to run, but no core was free
 USEFUL = frozenset({"forward", "backward", "optimizer"})
@@ -99,6 +100,7 @@ def account(
     ranks: Sequence[RankFacts],
     recorded: Mapping[tuple[int, str], Times],
     threads: Sequence[ThreadTime],
+    windows: Sequence[ProfileWindow] = (),
 ) -> Account | None:
     """Returns the account of a run from `start` to `end`, seconds since the epoch; None without both.
 
@@ -111,6 +113,11 @@ def account(
         rank: _of_rank(start, end, list(attempts), recorded, threads)
         for rank, attempts in groupby(by_rank, key=lambda rank: rank.rank)
     }
+    for rank, leaves in seconds.items():
+        paused = sum(window.pause_seconds for window in windows if window.rank == rank)
+        if paused and (spent := min(paused, leaves.get(Key(BETWEEN), 0.0))):
+            leaves[Key(BETWEEN)] -= spent
+            leaves[Key(PROFILING)] = spent
     if not seconds:
         seconds[None] = _closed(_main_thread(threads, end - start), end - start)
     return _account(seconds, threads)
@@ -248,6 +255,7 @@ NAMES = {
     "predict": "Prediction steps",
     "global": "Steps of no phase",
     BETWEEN: "Between steps",
+    PROFILING: "Profile windows",
     UNFINISHED: "In an unfinished step",
     AFTER: "After the last step",
     WITHOUT_STEPS: "Main thread",

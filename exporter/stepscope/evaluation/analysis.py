@@ -20,7 +20,7 @@ from stepscope.rules import all_rules
 from stepscope.rules.parts.base import Rule, RuleClass, Verdict
 from stepscope.rules.parts.topics import About
 from stepscope.runs.malformed import is_date
-from stepscope.runs.model import DeviceTime, Gap, ThreadTime
+from stepscope.runs.model import DeviceTime, Gap, OperatorTime, ProfileWindow, ThreadTime
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,28 @@ class RunUse:
 
 
 @dataclass(frozen=True)
+class DeviceProfile:
+    """The operators of one device of one rank, in all of its windows together."""
+
+    node: str
+    rank: int
+    device: str
+    steps: int  # of the windows
+    step_seconds: float  # how long these took together
+    seconds: float  # self time of all operators: more than that of the steps if several ran at once
+    operators: tuple[OperatorTime, ...]  # the most self time first
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What the traces of a run's profile windows show."""
+
+    devices: tuple[DeviceProfile, ...]  # by rank
+    findings: tuple[tuple[str, str, str], ...]  # title, sentence and advice, as of any trace
+    unread: tuple[str, ...]  # why traces could not be read
+
+
+@dataclass(frozen=True)
 class Analysis:
     """A whole evaluation. Times are seconds since the epoch, None if unknown."""
 
@@ -210,6 +232,8 @@ class Analysis:
     unobserved_seconds: float = 0.0  # between captures of traces: no part of the run's duration
     devices: list[DeviceTime] = field(default_factory=list)  # of traces, by node, rank and device
     unrecognised: int = 0  # events of traces of categories that nobody here knows
+    windows: list[ProfileWindow] = field(default_factory=list)  # in the order in which they began
+    profile: Profile | None = None  # what their traces show; None: there are none, or the run continues
     account: Account | None = None  # None: of a trace, or the start or the end is not known
 
     @property

@@ -8,15 +8,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from stepscope.common.errors import UserError
 from stepscope.common.status import Status
 from stepscope.common.words import duration
 from stepscope.evaluation import reported
 from stepscope.evaluation.account import Account, account
-from stepscope.evaluation.analysis import Analysis, Band, GpuUse, RuleResult, RunCores, RunUse
+from stepscope.evaluation.analysis import Analysis, Band, GpuUse, Profile, RuleResult, RunCores, RunUse
 from stepscope.evaluation.blocks import Block, Blocks
 from stepscope.evaluation.devices import box_plots, histograms
 from stepscope.evaluation.live import LiveJudgement
 from stepscope.evaluation.problems import in_order
+from stepscope.evaluation.profile import profile_of
 from stepscope.evaluation.settings import Settings
 from stepscope.exporter.sampling.active_runs import UNNAMED
 from stepscope.measurements.components import COMPONENTS_BY_PHASE
@@ -84,7 +86,8 @@ class Evaluator:
             raise ValueError(f"the scan interval must be above 0 seconds, not {scan_interval:g}")
         self._source = source
         self._scan_interval = scan_interval
-        self._rules = (settings or Settings()).rules()
+        self._settings = settings or Settings()
+        self._rules = self._settings.rules()
         self._nodes: dict[str, _Node] = {}
 
     def advance(self, progress: Callable[[int], None] | None = None) -> None:
@@ -120,7 +123,22 @@ class Evaluator:
         ]
         stddev = next(rule.parameters.stddev for rule in self._rules if isinstance(rule, StepOutlier))
         found = _analysis(run, nodes, in_order(results), stddev)
-        return found if found.is_trace else replace(found, account=_account(found, facts, nodes))
+        if found.is_trace:
+            return found
+        profile = None if live else self._profile()
+        return replace(found, account=_account(found, facts, nodes), profile=profile)
+
+    def _profile(self) -> Profile | None:
+        """Returns what the traces of the run's windows show."""
+        traces = self._source.traces()
+        if traces is None:
+            return None
+        evaluator = Evaluator(traces, self._settings)
+        try:
+            evaluator.advance()
+            return profile_of(evaluator.analysis(), traces.facts)
+        except UserError as error:  # none can be read
+            return Profile((), (), (str(error),))
 
 
 def _verdict(rule: Rule[Any, Any], nodes: dict[str, _Node], run: RunMeasurements, live: bool) -> Verdict:
@@ -335,6 +353,7 @@ def _analysis(
         threads=list(facts.threads),
         unobserved_seconds=facts.unobserved_seconds,
         devices=list(facts.devices),
+        windows=list(facts.windows),
         unrecognised=facts.unrecognised,
         timelines=_known(node.measured[TIMELINE].timeline(name) for name, node in nodes.items()),
         box_plots=[
@@ -353,7 +372,7 @@ def _account(analysis: Analysis, facts: RunFacts, nodes: dict[str, _Node]) -> Ac
     for node in nodes.values():
         for key, seconds in node.measured[COMPONENTS_BY_PHASE].seconds.items():
             recorded[key] = recorded.get(key, 0.0) + seconds
-    return account(analysis.start, analysis.last_seen, facts.ranks, recorded, facts.threads)
+    return account(analysis.start, analysis.last_seen, facts.ranks, recorded, facts.threads, facts.windows)
 
 
 def _failures(name: str, node: _Node) -> list[str]:

@@ -274,13 +274,13 @@ class NodeSteps(Measurement[StepsAtScans]):
         self.durations: dict[tuple[int, str], Durations] = {}  # by rank and phase
 
     def observe_steps(self, steps: Steps, scans: Scans) -> Views[StepsAtScans]:
-        present = {(steps.rank, PHASES[index]) for index in np.unique(steps.phases)}
+        present = {(steps.rank, PHASES[index]) for index in np.unique(steps.phases[~steps.profiled])}
         for new in sorted(present - self.durations.keys()):
             self.durations[new] = Durations()
         views = []
         for (rank, phase), durations in self.durations.items():
             if rank == steps.rank:
-                chosen = steps.phases == PHASES.index(phase)
+                chosen = (steps.phases == PHASES.index(phase)) & ~steps.profiled
                 ends = np.concatenate(([0], np.cumsum(chosen)))[scans]
                 view = durations.observe(
                     steps.numbers[chosen], steps.durations[chosen], steps.components[chosen], ends

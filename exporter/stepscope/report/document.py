@@ -59,6 +59,8 @@ def document(
         "steps": [_steps(row) for row in analysis.steps],
         "loaders": [_loader(loader) for loader in analysis.loaders],
         "lines": [_thread(thread) for thread in analysis.threads],
+        "windows": [asdict(window) for window in analysis.windows],
+        "operators": _operators(analysis),
         "top_lines": [_part(part) for part in parts(analysis)],
         "processes": [asdict(use) for use in analysis.run_use],
         "rules": [_rule(rule) for rule in analysis.rules],
@@ -221,6 +223,22 @@ def _part(part: Part) -> dict[str, Any]:
             }
             for hot in part.lines
         ],
+    }
+
+
+def _operators(analysis: Analysis) -> dict[str, Any] | None:
+    """Returns what the traces of profile windows show; None without traces."""
+    profile = analysis.profile
+    if profile is None:
+        return None
+    findings = [
+        {"title": title, "finding": said, "recommendation": advice}
+        for title, said, advice in profile.findings
+    ]
+    return {
+        "devices": [asdict(device) for device in profile.devices],
+        "findings": findings,
+        "unread": list(profile.unread),
     }
 
 

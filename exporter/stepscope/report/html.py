@@ -9,7 +9,7 @@ from pathlib import Path
 from stepscope.common import words
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.problems import problems_of
-from stepscope.report import devices, sentences, shares
+from stepscope.report import devices, profile, sentences, shares
 from stepscope.report.charts import VIRIDIS, chart_data, marks_on_heatmap
 from stepscope.report.details import overview, views, without
 from stepscope.report.held import held
@@ -42,6 +42,7 @@ SECTIONS = {
     "leads": "What next",
 }
 LINES = {"code": "Lines of code"}  # after the time, if lines were sampled
+WINDOWS = {"profile": "Operators"}  # after them, if there were profile windows
 SCRIPTS = (ECHARTS, "heatmap.js", "histogram.js", "lines.js", "durations.js", "page.js", "copy.js")
 LIVE_SCRIPT = "live.js"
 NO_LEADS = Leads()
@@ -64,10 +65,11 @@ def render_html(
     """
     live = refresh_seconds is not None
     sections = dict(SECTIONS)
-    if analysis.threads:
+    more = {**(LINES if analysis.threads else {}), **(WINDOWS if analysis.windows else {})}
+    if more:
         before = list(SECTIONS).index("time") + 1
         items = list(SECTIONS.items())
-        sections = dict([*items[:before], *LINES.items(), *items[before:]])
+        sections = dict([*items[:before], *more.items(), *items[before:]])
     shown = views(analysis)
     predicted = predictions(analysis, price, record.widening)
     track_record = words_by_kind(analysis, record)
@@ -77,6 +79,7 @@ def render_html(
         "summary": sentences.run_summary(analysis)[0],
         "usage": busy[0],
         "code": lines[0].words if lines else "No line of Python was sampled long enough.",
+        "profile": next(iter(profile.sentences(analysis)), profile.headline(analysis)),
         "rules": sentences.rules(analysis),
         "details": overview(shown),
         "measured": sentences.measured(analysis)[0],
@@ -102,6 +105,7 @@ def render_html(
         verdict=verdict(analysis, price),
         held=partial(held, analysis),
         shares=shares,
+        profile=profile,
         devices=devices,
         facts=facts(analysis, price),
         glance=at_a_glance(analysis, price),

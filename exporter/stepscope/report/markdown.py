@@ -15,9 +15,9 @@ from stepscope.common.words import (
     moment,
     share,
 )
-from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.analysis import Analysis, DeviceProfile
 from stepscope.evaluation.problems import Problem, problems_of
-from stepscope.report import sentences, shares
+from stepscope.report import profile, sentences, shares
 from stepscope.report.held import held
 from stepscope.report.hot_lines import parts as hot_parts
 from stepscope.report.markdown_text import code, plain, sentence, table
@@ -76,6 +76,11 @@ def _blocks(analysis: Analysis, price: float | None, record: TrackRecord) -> Ite
     if hot := hot_parts(analysis):
         yield "### Lines of code"
         yield "\n".join(f"- {sentence(capitalised(part.words))}." for part in hot)
+    if analysis.windows:
+        yield "### Operators"
+        yield "\n".join(f"- {sentence(words)}" for words in _operators(analysis))
+        if analysis.profile is not None:
+            yield from (_of_device(device) for device in analysis.profile.devices[: profile.DEVICES])
     if analysis.usage:
         yield "### System usage"
         yield _usage(analysis)
@@ -152,6 +157,19 @@ def _parts(prefix: str, whole: shares.Whole, of: str) -> list[tuple[str, str, st
         for part in whole.parts
         if part.fraction >= SOME
     ]
+
+
+def _operators(analysis: Analysis) -> Iterator[str]:
+    yield profile.headline(analysis)
+    if analysis.profile is not None:
+        yield from (f"{said} {advice}" for _, said, advice in analysis.profile.findings)
+        yield from analysis.profile.unread
+
+
+def _of_device(device: DeviceProfile) -> str:
+    rows = [(code(row.name), row.own, row.total, str(row.calls), row.share) for row in profile.rows(device)]
+    header = (plain(profile.title(device)), "self time", "total", "calls", "of the steps")
+    return table(header, rows, right=(1, 2, 3, 4))
 
 
 def _usage(analysis: Analysis) -> str:

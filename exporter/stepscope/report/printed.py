@@ -12,6 +12,7 @@ from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.problems import Problem, problems_of
 from stepscope.report.ended import status_in_words
 from stepscope.report.hot_lines import parts, process_verdict
+from stepscope.report.profile import sentences as operators
 from stepscope.report.verdict import RunVerdict, verdict
 
 FINDINGS = 3  # with their evidence and advice; the report has all
@@ -52,7 +53,7 @@ def _lines(console: Console, analysis: Analysis, said: RunVerdict) -> Iterator[s
     found = list(zip(problems_of(analysis), said.evidence, strict=True))
     named = bool(process_verdict(analysis)) or any(problem.places for problem, _ in found)
     hot = [] if named else [part.words for part in parts(analysis)[:FINDINGS]]
-    for detail in (*said.details, *hot):
+    for detail in (*said.details, *hot, *operators(analysis)):
         yield from console.wrapped(f"  {detail}", rest=2)
     for problem, evidence in found[:FINDINGS]:
         yield ""

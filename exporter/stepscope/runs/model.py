@@ -108,12 +108,18 @@ class Steps:
     starts: Times  # (n,) since the epoch
     durations: Times  # (n,)
     components: Times  # (n, len(COMPONENTS))
+    # (n,) whether a profiler ran: such steps take longer, so they are no outliers. Not given: in none.
+    profiled: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+
+    def __post_init__(self) -> None:
+        if len(self.profiled) != len(self.starts):
+            object.__setattr__(self, "profiled", np.zeros(len(self.starts), np.bool_))
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def __getitem__(self, rows: slice | NDArray[Any]) -> Steps:
-        names = ("numbers", "phases", "starts", "durations", "components")
+        names = ("numbers", "phases", "starts", "durations", "components", "profiled")
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
     @property
@@ -203,6 +209,22 @@ class OperatorTime:
     calls: int
     seconds: float  # including the operators that it called
     self_seconds: float | None = None  # excluding them; None: not known
+
+
+@dataclass(frozen=True)
+class ProfileWindow:
+    """Consecutive training steps of one rank that PyTorch's profiler recorded, or why it did not."""
+
+    node: str
+    rank: int
+    pid: int
+    first: int  # the number of its first step,
+    last: int | None  # and of its last one; None: none has ended
+    start: float  # since the epoch
+    pause_seconds: float  # in no step: to start and stop the profiler, and to write the trace
+    state: str  # "open" (or its process was killed), "written", "failed", "skipped", "removed" or "lost"
+    reason: str  # of a window that is not as planned
+    trace: str  # path in the recording; "": there is none
 
 
 @dataclass(frozen=True)
@@ -474,6 +496,7 @@ class RunFacts:
     run: str = ""  # the label, unique per launch; "": not known
     traces: tuple[RankTrace, ...] = ()  # one per rank, if the source is a trace of each
     stacks: tuple[RankStack, ...] = ()  # that were taken during a hang
+    windows: tuple[ProfileWindow, ...] = ()  # of the profiler, in the order in which they began
     threads: tuple[ThreadTime, ...] = ()  # where their main threads were; empty: not sampled
     unobserved_seconds: float = 0.0  # between captures of traces: no part of the run's duration
     transfers: tuple[TransferTime, ...] = ()  # by node and rank, if a trace has them
@@ -510,6 +533,10 @@ class Source(ABC):
 
     @abstractmethod
     def read(self) -> Iterator[NodeSamples | Steps]: ...
+
+    def traces(self) -> Source | None:
+        """Returns the traces of the run's profile windows, as a source; None if there are none."""
+        return None
 
 
 def in_time_order(streams: Iterable[Iterator[NodeSamples | Steps]]) -> Iterator[NodeSamples | Steps]:

@@ -6,10 +6,10 @@ becomes: a part holds its journal's rows in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from stepscope.runs.model import (
     Loader,
     NodeFacts,
     NodeSamples,
+    ProfileWindow,
     RankFacts,
     RunFacts,
     Source,
@@ -72,6 +73,9 @@ from stepscope.runs.recording.schema import (
     metadata_of,
 )
 from stepscope.runs.recording.stacks import read_stacks
+from stepscope.runs.recording.windows import holds_traces, read_windows
+from stepscope.runs.traces.source import KinetoTraces
+from stepscope.training.window_files import IN_RECORDING
 
 CHUNK_VALUES = 2_000_000  # values in a chunk of samples: at most 16 MB
 CHUNK_STEPS = 100_000
@@ -113,20 +117,26 @@ class RecordingDirectory(Source):
             unknowns=tuple(node.lines_damage for node in nodes if node.lines_damage),
             gaps=(*self._run_gaps, *(gap for node in nodes for gap in node.gaps(run))),
             stacks=read_stacks(self._directory),
+            windows=read_windows(self._directory),
         )
 
     def read(self) -> Iterator[NodeSamples | Steps]:
         """Yields the data since the last call; all nodes are roughly in time order."""
         self._read_run()
         self._open_nodes()
+        profiled = _profiled(read_windows(self._directory))
         for node in self._nodes.values():
             node.read_ranks()
             node.read_lines()
+            node.steps.profiled = profiled
         interval = (self._run or self._run_without_file()).interval
         streams: list[Iterator[NodeSamples | Steps]] = []
         for node in self._nodes.values():
             streams += [node.samples.read(interval), node.steps.read()]
         yield from in_time_order(streams)
+
+    def traces(self) -> Source | None:
+        return KinetoTraces(self._directory / IN_RECORDING) if holds_traces(self._directory) else None
 
     def _read_run(self) -> None:
         self._run_gaps: list[Gap] = []
@@ -152,6 +162,8 @@ class RecordingDirectory(Source):
         name, interval = values.get("run"), values.get("interval", RunFile.interval)
         return RunFile(name or self._directory.name, interval=interval, run=name or "")
 
+
+Spans = dict[tuple[int, int], list[tuple[float, float]]]  # by rank and process
 
 _Process = tuple[int, int, float]  # rank, pid and start: a rank may have had several processes
 
@@ -430,6 +442,7 @@ class _Steps:
     def __init__(self, folder: Path, samples: _Samples) -> None:
         self.stream = _Stream(folder, "steps")
         self._samples = samples
+        self.profiled: Spans = {}
         self._counted: dict[tuple[_Process, str], tuple[int, int]] = {}  # rows, highest number + 1
 
     def lost(self, process: _Process) -> int:
@@ -466,9 +479,20 @@ class _Steps:
             starts=_numbers(table, "start"),
             durations=_numbers(table, "duration"),
             components=np.column_stack([_numbers(table, component) for component in COMPONENTS]),
+            profiled=self._in_windows(table),
         )
         for rank in np.unique(ranks):
             yield replace(steps[ranks == rank], rank=int(rank))
+
+    def _in_windows(self, table: pa.Table) -> NDArray[np.bool_]:
+        """Returns (n,) which training steps are in a profile window."""
+        numbers, found = table.column("number").to_numpy(), np.zeros(len(table), np.bool_)
+        for (rank, pid), spans in self.profiled.items():
+            of_rank = (table.column("rank").to_numpy() == rank) & (table.column("pid").to_numpy() == pid)
+            for first, last in spans:
+                found |= of_rank & (numbers >= first) & (numbers <= last)
+        found &= pc.equal(table.column("phase"), "train").to_numpy()
+        return found
 
     def _count(self, table: pa.Table) -> int:
         """Counts the steps per process and phase. Returns how many are missing, by their numbers."""
@@ -482,6 +506,16 @@ class _Steps:
             missing += max(new_end - end - row["number_count"], 0)
             self._counted[key] = rows + row["number_count"], new_end
         return missing
+
+
+def _profiled(windows: Iterable[ProfileWindow]) -> Spans:
+    """Returns the first and last steps of windows, by rank and process."""
+    spans: Spans = {}
+    for window in windows:
+        if window.state not in ("skipped", "failed"):
+            last = inf if window.last is None else window.last
+            spans.setdefault((window.rank, window.pid), []).append((window.first, last))
+    return spans
 
 
 def _groups(

@@ -1,0 +1,98 @@
+"""The profile windows of a run in words and rows: operators per rank and device, windows, findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from stepscope.common.words import capitalised, count, duration, listing, share
+from stepscope.evaluation.analysis import Analysis, DeviceProfile
+from stepscope.evaluation.profile import own
+from stepscope.report.sentences import device_name
+from stepscope.runs.model import ProfileWindow
+
+OPERATORS, TOP = 10, 3  # rows per device, and operators in a sentence
+DEVICES = 4  # in short forms of the report; the page and the JSON have all
+WINDOWS = 20  # rows, the latest
+STATES = {"open": "its process ended in the window", "lost": "its trace is gone"}
+
+
+class Row(NamedTuple):
+    """One operator."""
+
+    name: str
+    own: str  # time without the operators that it called
+    total: str
+    calls: int
+    share: str  # of the windows' steps
+    part: float  # 0..1
+
+
+def rows(device: DeviceProfile) -> list[Row]:
+    """Returns the most expensive operators of a device."""
+    return [
+        Row(
+            each.operator,
+            duration(own(each)),
+            duration(each.seconds),
+            each.calls,
+            share(own(each), device.step_seconds) if device.step_seconds else "–",
+            min(1.0, own(each) / device.step_seconds) if device.step_seconds else 0.0,
+        )
+        for each in device.operators[:OPERATORS]
+    ]
+
+
+def title(device: DeviceProfile) -> str:
+    """Returns "Rank 0, CPU: 8 steps, 12.3 ms"."""
+    steps = f": {count(device.steps, 'step')}, {duration(device.step_seconds)}" if device.steps else ""
+    return f"Rank {device.rank}, {device_name(device.device)}{steps}"
+
+
+def sentence(device: DeviceProfile) -> str:
+    """Returns "rank 0 on CPU, of 8 profiled steps: 31 % in aten::addmm and 12 % in aten::copy_"."""
+    top = [row for row in rows(device) if row.part][:TOP]
+    found = listing([f"{row.share} in {row.name}" for row in top])
+    of = count(device.steps, "profiled step")
+    return f"rank {device.rank} on {device_name(device.device)}, of {of}: {found}"
+
+
+def sentences(analysis: Analysis) -> list[str]:
+    """Returns a sentence for each of the first devices, and how many more there are."""
+    devices = [device for device in _devices(analysis) if device.steps and device.operators]
+    said = [f"{capitalised(sentence(device))}." for device in devices[:DEVICES]]
+    more = len(devices) - DEVICES
+    return [*said, f"The report has {count(more, 'more device')}."] if more > 0 else said
+
+
+def headline(analysis: Analysis) -> str:
+    """Returns one sentence about all windows."""
+    written = [window for window in analysis.windows if window.state == "written"]
+    ranks = len({window.rank for window in written})
+    lost = len(analysis.windows) - len(written)
+    if not written:
+        return "No window has a trace."
+    without = f", and {lost} without a trace" if lost else ""
+    return f"{count(len(written), 'window')} of {count(ranks, 'rank')}{without}."
+
+
+def windows(analysis: Analysis) -> Sequence[ProfileWindow]:
+    """Returns the latest windows."""
+    return analysis.windows[-WINDOWS:]
+
+
+def state(window: ProfileWindow) -> str:
+    """Returns "written", "skipped: the script's own profiler is active"."""
+    reason = window.reason or STATES.get(window.state, "")
+    return f"{window.state}: {reason}" if reason else window.state
+
+
+def steps(window: ProfileWindow) -> str:
+    """Returns "2 to 9"."""
+    known = window.last is not None and window.last >= window.first
+    return f"{window.first} to {window.last}" if known else f"from {window.first}"
+
+
+def _devices(analysis: Analysis) -> Iterator[DeviceProfile]:
+    if analysis.profile is not None:
+        yield from analysis.profile.devices
