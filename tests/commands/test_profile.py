@@ -1,0 +1,192 @@
+"""`stepscope profile` on processes that train."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from stepscope.commands import profile
+from stepscope.commands.cli import main
+from stepscope.commands.run.hooks import STARTUP
+from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
+from stepscope.training import layout
+
+from tests.support.places import put_counters
+from tests.support.pytorch import needs_torch
+from tests.support.training_script import EXPORTER, training, wait_for_line, wait_until
+
+STEPS = """
+    say()
+    while True:
+        stepscope.record_step('train', 1.0, 1.01)
+        time.sleep(0.01)
+"""
+HELD = """
+    stepscope.record_step('train', 1.0, 2.0)
+    hold()
+"""
+HOOKED = """
+import os, torch
+torch.set_num_threads(1)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    model(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def asked(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> tuple[int, str]:
+    status = main(["profile", *words, "--ledger-dir", str(folder)])
+    printed = capsys.readouterr()
+    return status, printed.out + printed.err
+
+
+def started(stack: ExitStack, folder: Path, script: str = STEPS, **more: str) -> subprocess.Popen[str]:
+    environment = {"STEPSCOPE_RUN": "bert", "STEPSCOPE_LAUNCH": "one", **more}
+    process = stack.enter_context(training(script, folder / "ledgers", environment))
+    wait_for_line(process)
+    wait_until(lambda: any(map(_has_steps, open_ledgers(folder / "ledgers"))))
+    return process
+
+
+def _has_steps(path: Path) -> bool:
+    with LedgerReader(path) as reader:
+        return reader.totals().steps_recorded > 0
+
+
+@needs_torch
+def test_one_rank_of_two_that_trains_records_a_window_on_demand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(HOOKED)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
+    environment = inherited | {
+        "STEPSCOPE_RUN": "bert",
+        "STEPSCOPE_LAUNCH": "one",
+        "STEPSCOPE_INSTRUMENT": "1",
+        "STEPSCOPE_LEDGER_DIR": str(tmp_path / "ledgers"),
+        "STEPSCOPE_PROFILE_DIR": str(tmp_path / "profiles"),
+        "PYTHONPATH": f"{STARTUP}{os.pathsep}{EXPORTER}",
+        "WORLD_SIZE": "2",
+    }
+    ranks = [
+        subprocess.Popen([sys.executable, str(tmp_path / "train.py")], env=environment | {"RANK": rank})
+        for rank in "01"
+    ]
+    try:
+        wait_until(
+            lambda: len([1 for path in open_ledgers(tmp_path / "ledgers") if _has_steps(path)]) == len(ranks)
+        )
+        status, said = asked(capsys, tmp_path / "ledgers", "bert", "--steps", "3", "--ranks", "1")
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    assert status == 0, said
+    (trace,) = (tmp_path / "profiles").glob("*.gz")
+    assert trace.name.startswith("rank-1.steps-")
+    assert said.splitlines()[-1].endswith(str(trace))
+    assert "rank 0" not in said
+
+
+def test_a_process_without_hooks_refuses_and_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ExitStack() as stack:
+        started(stack, tmp_path)
+        status, said = asked(capsys, tmp_path / "ledgers", "bert")
+    assert status == 1
+    assert "rank 0: no window: the hooks of PyTorch are not on in this process" in said
+
+
+def test_a_process_without_a_step_for_a_minute_is_given_up_and_the_request_taken_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profile, "NO_STEP", 0.3)
+    with ExitStack() as stack:
+        started(stack, tmp_path, HELD)
+        status, said = asked(capsys, tmp_path / "ledgers", "bert")
+        (ledger,) = open_ledgers(tmp_path / "ledgers")
+        assert ledger.read_bytes()[layout.WINDOW_AT :][: layout.WINDOW_REQUEST.size] == bytes(24)
+    assert status == 1
+    assert "rank 0: no window: no step has ended for 0.3 s" in said
+
+
+def test_a_process_that_ends_meanwhile_is_no_longer_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ExitStack() as stack:
+        process = started(stack, tmp_path, HELD)
+
+        def kill(_: float) -> None:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+        monkeypatch.setattr("time.sleep", kill)
+        status, said = asked(capsys, tmp_path / "ledgers", "bert")
+    assert status == 1
+    assert "its process has ended" in said
+
+
+def test_ctrl_c_takes_the_request_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with ExitStack() as stack:
+        started(stack, tmp_path, HELD)
+        monkeypatch.setattr("time.sleep", interrupted)
+        status, said = asked(capsys, tmp_path / "ledgers", "bert")
+        (ledger,) = open_ledgers(tmp_path / "ledgers")
+        assert ledger.read_bytes()[layout.WINDOW_AT :][: layout.WINDOW_REQUEST.size] == bytes(24)
+    assert status == 130
+    assert "taken back" in said
+
+
+def test_a_run_of_another_user_is_not_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ExitStack() as stack:
+        started(stack, tmp_path)
+        (ledger,) = open_ledgers(tmp_path / "ledgers")
+        assert ledger.stat().st_mode & 0o022 == 0  # the kernel refuses it, too
+        before = ledger.read_bytes()[layout.WINDOW_AT :]
+        monkeypatch.setattr("os.geteuid", lambda: ledger.stat().st_uid + 4711)
+        status, said = asked(capsys, tmp_path / "ledgers", "bert")
+        assert ledger.read_bytes()[layout.WINDOW_AT :] == before
+    assert status == 2
+    assert "only this user and root can ask it" in said
+
+
+def test_what_cannot_be_asked_for_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ExitStack() as stack:
+        started(stack, tmp_path)
+        for words, reason in (
+            (("resnet",), "there is no run 'resnet'"),
+            (("bert", "--ranks", "7"), "--ranks 7: not on this node; the ranks here are 0"),
+        ):
+            status, said = asked(capsys, tmp_path / "ledgers", *words)
+            assert status == 2
+            assert reason in said
+            assert said.count("\n") == 1
+    status, said = asked(capsys, tmp_path, "bert", "--steps", "0")
+    assert status == 2
+    assert "'0' must be a number from 1 to 1000" in said
+
+
+def test_an_answer_that_cannot_be_is_not_believed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ExitStack() as stack:
+        started(stack, tmp_path, HELD)
+        (ledger,) = open_ledgers(tmp_path / "ledgers")
+        at = (layout.WINDOW_ANSWER_AT - layout.COUNTERS_AT) // 8
+        put_counters(ledger, at, float("nan"), 3.0, -1.0, 1e300)
+        status, said = asked(capsys, tmp_path / "ledgers", "bert")
+    assert status == 1
+    assert "has an answer that cannot be" in said
