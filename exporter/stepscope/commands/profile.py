@@ -118,7 +118,7 @@ class _Asked:
 
     def ask(self, first: int, steps: int) -> None:
         self._number = write_request(self._fd, first, steps)
-        print(f"{self._name}: asked for {count(steps, 'step')} from step {first} on", flush=True)
+        print(f"{self._name}: {count(steps, 'step')} requested, from step {first} on", flush=True)
 
     def withdraw(self) -> None:
         if self._number:

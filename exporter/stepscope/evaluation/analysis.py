@@ -171,7 +171,7 @@ class DeviceProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """What the traces of a run's profile windows show."""
+    """The traces of a run's profile windows, summed up."""
 
     devices: tuple[DeviceProfile, ...]  # by rank
     findings: tuple[tuple[str, str, str], ...]  # title, sentence and advice, as of any trace

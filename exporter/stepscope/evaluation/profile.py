@@ -1,4 +1,4 @@
-"""What the traces of a run's profile windows show: operators per rank and device, and findings."""
+"""Sums up the traces of a run's profile windows: operators per rank and device, and findings."""
 
 from __future__ import annotations
 

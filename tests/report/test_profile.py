@@ -1,0 +1,169 @@
+"""Profile windows in the report: operators, windows without a trace, damaged traces, and no accusation."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stepscope.commands.cli import main
+from stepscope.evaluation.account import BETWEEN, PROFILING, account
+from stepscope.evaluation.engine import evaluate
+from stepscope.report.document import document
+from stepscope.report.html import render_html
+from stepscope.report.markdown import render_markdown
+from stepscope.runs.model import PHASES, ProfileWindow, RankFacts
+from stepscope.runs.recording.directory import RecordingDirectory
+from stepscope.runs.recording.files import RunFile
+from stepscope.runs.recording.writer import RecordingWriter
+
+from tests.support.recording import START, header, step, totals
+
+US = 1_000_000
+
+
+def event(name: str, begin: float, seconds: float, category: str = "cpu_op") -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": 100,
+        "tid": 100,
+        "ts": (START + begin) * US,
+        "dur": seconds * US,
+    }
+
+
+def trace(rank: int, slow: float) -> bytes:
+    events = []
+    for number in (2, 3):
+        begin = float(number)
+        events += [
+            event(f"ProfilerStep#{number}", begin, 1.0, "user_annotation"),
+            event("aten::linear", begin + 0.1, 0.5),
+            event("aten::addmm", begin + 0.2, 0.3),
+            event("aten::index_put_", begin + 0.65, slow),
+        ]
+    values = {"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}
+    return gzip.compress(json.dumps(values).encode())
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    RunFile("bert", run="bert-1", start=START, end=START + 100).write(tmp_path)
+    with_steps = RecordingWriter(tmp_path, "node-a", 0.5, "bert-1")
+    for rank in (0, 1):
+        with_steps.steps(header(rank), [step(number) for number in range(6)])
+    with_steps.ranks([(header(rank), totals(6, START + 100), False) for rank in (0, 1)])
+    with_steps.close()
+    folder = tmp_path / "profiles"
+    folder.mkdir()
+    for rank, slow in ((0, 0.05), (1, 0.3)):
+        name = f"rank-{rank}.steps-2-3.100-0.pt.trace.json.gz"
+        (folder / name).write_bytes(trace(rank, slow))
+        windows = [window(2, 3, "written", name), window(5, None, "skipped", "", "another window was open")]
+        values = {"format": 1, "run": "bert-1", "node": "node-a", "rank": rank, "pid": 100}
+        (folder / f"rank-{rank}.100.windows.json").write_text(json.dumps(values | {"windows": windows}))
+    return tmp_path
+
+
+def window(first: int, last: int | None, state: str, name: str, reason: str = "") -> dict[str, Any]:
+    known = {"first": first, "last": last, "start": START + first, "end": START + 4, "pause_seconds": 0.25}
+    return known | {"trace": name, "state": state, "reason": reason}
+
+
+def test_every_form_of_the_report_has_the_operators_of_each_rank(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    analysis = evaluate(RecordingDirectory(recording))
+    assert analysis.profile is not None
+    largest = {each.rank: each.operators[0] for each in analysis.profile.devices}
+    assert {rank: each.operator for rank, each in largest.items()} == {0: "aten::addmm", 1: "aten::addmm"}
+    (ours,) = [each for each in analysis.profile.devices[1].operators if each.operator == "aten::index_put_"]
+    assert ours.calls == 2
+    assert ours.self_seconds == pytest.approx(0.6, rel=1e-3)
+    (outer,) = [each for each in analysis.profile.devices[1].operators if each.operator == "aten::linear"]
+    assert outer.seconds == pytest.approx(1.0, rel=1e-3)
+    assert outer.self_seconds == pytest.approx(0.4, rel=1e-3)
+    markdown = render_markdown(analysis)
+    assert "| Rank 1, CPU: 2 steps, 2.00 s |" in markdown
+    assert "2 windows of 2 ranks, and 2 without a trace." in markdown
+    page = render_html(analysis)
+    assert 'href="profiles/rank-1.steps-2-3.100-0.pt.trace.json.gz"' in page
+    assert "skipped: another window was open" in page
+    known = document(analysis)["operators"]["devices"]
+    assert [(each["rank"], each["steps"]) for each in known] == [(0, 2), (1, 2)]
+    assert main(["report", str(recording)]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "Rank 1 on CPU, of 2 profiled steps: 30 % in aten::addmm, 30 % in aten::index_put_" in said
+
+
+@pytest.mark.parametrize("damage", ["cut short", "no JSON", "gone", "list"])
+def test_a_damaged_trace_or_list_is_left_out_and_the_report_is_written(recording: Path, damage: str) -> None:
+    damaged = recording / "profiles" / "rank-1.steps-2-3.100-0.pt.trace.json.gz"
+    if damage == "cut short":
+        damaged.write_bytes(damaged.read_bytes()[:100])
+    elif damage == "no JSON":
+        damaged.write_bytes(gzip.compress(b"\0\0"))
+    elif damage == "gone":
+        damaged.unlink()
+    else:
+        (recording / "profiles" / "rank-1.100.windows.json").write_text('{"format": 1, "windows": [7]}')
+    analysis = evaluate(RecordingDirectory(recording))
+    assert analysis.profile is not None
+    assert 0 in {each.rank for each in analysis.profile.devices}
+    if damage in ("cut short", "no JSON"):
+        (unread,) = analysis.profile.unread
+        assert damaged.name in unread
+        assert damaged.name in render_html(analysis)
+    if damage == "gone":
+        assert [each.state for each in analysis.windows if each.rank == 1] == ["lost", "skipped"]
+    if damage == "list":
+        assert {each.rank for each in analysis.windows} == {0}
+    assert analysis.run == "bert-1"
+
+
+def test_no_trace_that_can_be_read_is_said(recording: Path) -> None:
+    for each in (recording / "profiles").glob("*.gz"):
+        each.write_bytes(b"no gzip")
+    analysis = evaluate(RecordingDirectory(recording))
+    assert analysis.profile is not None
+    assert analysis.profile.devices == ()
+    assert len(analysis.profile.unread) == 1
+
+
+def test_steps_of_a_window_are_no_outliers_but_count_in_all_totals(recording: Path) -> None:
+    source = RecordingDirectory(recording)
+    chunks = [chunk for chunk in source.read() if hasattr(chunk, "profiled")]
+    marked = {chunk.rank: chunk.numbers[chunk.profiled].tolist() for chunk in chunks}  # type: ignore[union-attr]
+    assert marked == {0: [2, 3], 1: [2, 3]}
+    analysis = evaluate(RecordingDirectory(recording))
+    assert {row.count for row in analysis.steps} == {4}
+    assert sum(rank.steps["train"] for rank in source.facts.ranks) == 12
+
+
+def test_the_time_to_begin_and_end_windows_is_a_part_of_its_own() -> None:
+    rank = RankFacts(
+        node="node-a",
+        rank=0,
+        pid=100,
+        start=0.0,
+        end=100.0,
+        framework="pytorch",
+        world_size=1,
+        first_step_start=10.0,
+        last_step_end=90.0,
+        phase_seconds={**dict.fromkeys(PHASES, 0.0), "train": 60.0, "other": 20.0},
+        component_seconds={},
+        steps={"train": 60},
+    )
+    taken = ProfileWindow("node-a", 0, 100, 2, 3, 12.0, 15.0, "written", "", "profiles/x")
+    without, with_window = (account(0.0, 100.0, [rank], {}, [], windows) for windows in ((), (taken,)))
+    assert without is not None
+    assert with_window is not None
+    assert without.share(BETWEEN) == pytest.approx(0.20)
+    assert with_window.share(BETWEEN) == pytest.approx(0.05)
+    assert with_window.share(PROFILING) == pytest.approx(0.15)
+    assert sum(leaf.share for leaf in with_window.leaves) == pytest.approx(1.0)
