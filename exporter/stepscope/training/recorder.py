@@ -305,7 +305,7 @@ def make_recorder(
                 ring_place = first_place
         finally:
             owner = _CLOSED
-        if index >= counters[46] and not ending:  # layout.COUNTER_LOOK_AT; the same below
+        if not ending and index >= counters[46]:  # layout.COUNTER_LOOK_AT; the same below
             look()
 
     def begin_step(phase: str = "train") -> None:
