@@ -51,9 +51,9 @@ def remove_old_recordings(
 def remove_unused(directory: Path) -> None:
     """Removes the recording of a command that never started, and `stepscope-runs/` if it is empty then."""
     _Recording(directory, 0.0, True, _files(directory), 0).remove()
-    if (
-        RUNS.is_dir() and not RUNS.is_symlink() and {entry.name for entry in entries(RUNS)} <= {IGNORED}
-    ):  # no other runs
+    if RUNS.is_symlink() or not RUNS.is_dir():
+        return
+    if {entry.name for entry in entries(RUNS)} <= {IGNORED}:
         remove(RUNS / IGNORED)
         remove(RUNS)
 

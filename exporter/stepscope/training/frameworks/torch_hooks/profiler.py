@@ -9,6 +9,8 @@ process has no such thread and would wait forever: so it ends as multiprocessing
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import os
 
 import torch
@@ -80,7 +82,7 @@ class TorchProfiler:
         try:
             if not self._used:
                 self._used = True
-                os.register_at_fork(after_in_child=_end_without_kineto)
+                _let_forked_processes_end()
             profile = torch.profiler.profile()
             profile.start()
             self._profile = profile
@@ -102,17 +104,22 @@ class TorchProfiler:
         return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
-def _end_without_kineto() -> None:
-    """Lets this forked process leave out what C++ libraries do at its end. Its exit status stays."""
-    try:
-        import atexit
-        import ctypes
+def _let_forked_processes_end() -> None:
+    """Lets processes that are forked from now on leave out what C++ libraries do at their end.
 
-        libc = ctypes.CDLL(None)
-        atexit.register(libc.fflush, None)
-        libc.on_exit(libc._exit, None)  # it gets the exit status, and runs before what was registered earlier
-    except Exception as error:  # noqa: BLE001 - nothing may raise into training
-        failed("the end of a forked process", error)
+    Their exit status stays. All names are looked up here: a forked process may find the loader's lock held.
+    """
+    libc = ctypes.CDLL(None)
+    on_exit, end, flush = libc.on_exit, libc._exit, libc.fflush
+
+    def in_child() -> None:
+        try:
+            atexit.register(flush, None)
+            on_exit(end, None)  # it gets the exit status, and runs before what was registered earlier
+        except Exception as error:  # noqa: BLE001 - nothing may raise into training
+            failed("the end of a forked process", error)
+
+    os.register_at_fork(after_in_child=in_child)
 
 
 profiler = TorchProfiler()
