@@ -37,6 +37,16 @@ REPORTS: dict[str, dict[str, Any]] = {
 }
 
 
+LOADER = {
+    "pin_memory": False,
+    "num_workers": 0,
+    "cores": 8,
+    "dataloaders": 1,
+    "dataloading_time": {"p50": 0.254},
+}
+STEPS = {"algo-1-27": {"step_stats": {"p50": 1.911, "p95": 2.179}, "number_of_outliers": 3}}
+
+
 def write(root: Path, reports: dict[str, dict[str, Any]] = REPORTS) -> Path:
     folder = root / "profiler-output" / "profiler-reports"
     folder.mkdir(parents=True)
@@ -100,3 +110,42 @@ def test_a_damaged_report_is_one_clear_line(tmp_path: Path, capsys: pytest.Captu
     source = write(tmp_path / "job", {"BatchSize": {"RuleTriggered": "often"}})
     assert main(["report", str(source)]) == 2
     assert "BatchSize.json: not a report of Debugger's" in capsys.readouterr().err
+
+
+def findings(source: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    assert main(["report", str(source), "--format", "json"]) == 0
+    return {rule["rule"]: rule["finding"] for rule in json.loads(capsys.readouterr().out)["rules"]}
+
+
+def test_the_figures_of_loader_and_steps_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counts = {"RuleTriggered": 0, "Violations": 0, "Datapoints": 10}
+    reports = {
+        "Dataloader": {**counts, "Details": LOADER},
+        "StepOutlier": {**counts, "Details": {"step_details": STEPS}},
+    }
+    found = findings(write(tmp_path, {**REPORTS, **reports}), capsys)
+    assert (
+        "The loader had 0 workers for 8 cores. Half of its batches took 254 ms or more."
+        in found["Dataloader"]
+    )
+    assert "Half of the steps of algo-1-27 took 1.91 s or less, 95 % 2.18 s." in found["StepOutlier"]
+
+
+@pytest.mark.parametrize(
+    "details", [{"num_workers": "many", "dataloading_time": [1]}, {"num_workers": -1}, {}]
+)
+def test_figures_that_are_none_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], details: dict[str, Any]
+) -> None:
+    counts = {"RuleTriggered": 0, "Violations": 0, "Datapoints": 10}
+    steps = {"step_details": {"algo-1-27": [], "algo-2-27": {"step_stats": {"p50": None, "p95": True}}}}
+    reports = {"Dataloader": {**counts, "Details": details}, "StepOutlier": {**counts, "Details": steps}}
+    found = findings(write(tmp_path, {**REPORTS, **reports}), capsys)
+    assert found["Dataloader"] == found["StepOutlier"] == "Debugger's rule fired at 0 scans of the job."
+
+
+def test_gpus_that_were_used_are_not_no_gpu(tmp_path: Path) -> None:
+    assert main(["report", str(write(tmp_path)), "--out", str(tmp_path / "report")]) == 0
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "on 1 node with GPUs." in page
+    assert "node with no GPU" not in page

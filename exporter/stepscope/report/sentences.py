@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from math import isfinite
 from typing import Any
 
 from stepscope.common.status import Status
@@ -140,7 +141,9 @@ def hardware(analysis: Analysis) -> str:
     """Writes "2 nodes with 16 GPUs and 128 cores"."""
     cores = sum(analysis.cores.values())
     gpus = sum(len(names) for names in analysis.gpus.values())
-    parts = [count(gpus, "GPU") if gpus else "no GPU"]
+    # Debugger's own reports have the use of GPUs, and not how many there were.
+    used = any(row.resource == "GPU" and isfinite(row.p50) for row in analysis.usage)
+    parts = [count(gpus, "GPU") if gpus else "GPUs" if used else "no GPU"]
     if cores:
         parts.append(count(cores, "core"))
     return f"{count(len(analysis.nodes), 'node')} with {' and '.join(parts)}" if analysis.nodes else "no node"
