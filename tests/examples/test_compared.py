@@ -21,8 +21,8 @@ PRICE = 3.6  # dollars an hour: a tenth of a cent a second
 
 @pytest.fixture(scope="module")
 def compared(observed: Callable[..., Observed]) -> dict[str, Any]:
-    slow, mended = (observed(way, STEPS).folder for way in ("workers", "none"))
-    command = [sys.executable, "-m", "stepscope", "compare", str(slow), str(mended), "--format", "json"]
+    slow, fixed = (observed(way, STEPS).folder for way in ("workers", "none"))
+    command = [sys.executable, "-m", "stepscope", "compare", str(slow), str(fixed), "--format", "json"]
     prices = ["--price-a", str(PRICE), "--price-b", str(PRICE)]
     result = subprocess.run([*command, *prices], capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
