@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
+from stepscope.common import PUBLIC_DOCS
 from stepscope.prometheus.rules.files import render
-from stepscope.prometheus.rules.options import PUBLIC_DOCS, Options
+from stepscope.prometheus.rules.options import Options
 
 from tests.support.compose import REPOSITORY
 

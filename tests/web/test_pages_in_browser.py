@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from selenium import webdriver
+from stepscope.common import PUBLIC_DOCS
 from stepscope.report.html import render_html
 
 from tests.support import analysis as made
@@ -85,6 +87,10 @@ def test_the_landing_page_has_its_style_and_no_complaint(
     open_page(browser, f"{node.url}/")
     assert browser.execute_script("return getComputedStyle(document.body).maxWidth") == "640px"
     assert console_errors(browser) == []
+    shown = browser.find_element("tag name", "body").text
+    assert "Runs: none now." in shown
+    assert re.search(r"Collectors: .*\bcpu\b.*\btraining\b", shown)
+    assert browser.find_element("link text", "Documentation").get_attribute("href") == PUBLIC_DOCS
     browser.find_element("link text", "Metrics").click()
     assert "stepscope_exporter_build_info" in browser.page_source
 

@@ -1,1 +1,3 @@
 """Small modules that every package may use."""
+
+PUBLIC_DOCS = "https://github.com/stepscope/stepscope/blob/main/docs"

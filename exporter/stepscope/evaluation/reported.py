@@ -18,7 +18,7 @@ from stepscope.rules.step_outlier import StepOutlier
 from stepscope.runs.model import RunFacts
 
 RESOURCES = {"I/O": "I/O wait"}  # Debugger's name: ours
-MOST_PROCESSES = 4  # whose steps are told
+MOST_PROCESSES = 4  # whose steps are reported
 STATISTICS = ("max", "p99", "p95", "p50", "min")
 
 

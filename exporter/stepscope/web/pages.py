@@ -8,6 +8,8 @@ from http import HTTPStatus
 from pathlib import Path
 
 from stepscope import __version__
+from stepscope.common import PUBLIC_DOCS
+from stepscope.common.words import listing
 from stepscope.exporter.exporter import Exporter
 from stepscope.exporter.sampling.exposition import CONTENT_TYPES, Format
 from stepscope.web.messages import CONTENT_SECURITY_POLICY, Request, RequestError, Response, accepted
@@ -30,12 +32,16 @@ LANDING_PAGE = """\
 <ul>
 <li><a href="metrics">Metrics</a> for Prometheus</li>
 {report}<li><a href="-/healthy">Healthy?</a> and <a href="-/ready">ready?</a></li>
+<li><a href="{docs}">Documentation</a></li>
 </ul>
+<p>Runs: {runs}.</p>
+<p>Collectors: {collectors}.</p>
 <p>Version {version}</p>
 </body>
 </html>
 """
 SIMULATED_NOTICE = "<p><strong>Simulated: nothing here was measured ({scenario}).</strong></p>\n"
+MOST_RUNS = 20  # on that page
 REPORT_LINK = '<li><a href="report">Report</a> of the run so far</li>\n'
 
 
@@ -100,9 +106,34 @@ class Pages:
             node=escape(self._exporter.node),
             notice=SIMULATED_NOTICE.format(scenario=simulated) if simulated else "",
             report=REPORT_LINK if self._report else "",
+            docs=escape(PUBLIC_DOCS),
+            runs=escape(self._runs()),
+            collectors=escape(self._collectors()),
             version=__version__,
         )
         return html(page.encode(), f"{CONTENT_SECURITY_POLICY}; {STYLE_POLICY}")
+
+    def _runs(self) -> str:
+        """Returns the runs that are published now, each with its user."""
+        seen = {(labels["run"], labels["user"]) for labels, _ in self._published("stepscope_run_info")}
+        runs = [f"{run} of {user}" if user else run for run, user in sorted(seen)]
+        more = [f"{len(runs) - MOST_RUNS} more"] if len(runs) > MOST_RUNS else []
+        return listing([*runs[:MOST_RUNS], *more]) or "none now"
+
+    def _collectors(self) -> str:
+        """Returns the collectors that have a source here, and which of them fail."""
+        read = self._published("stepscope_collector_success")
+        said = [labels["collector"] + ("" if works else " (failing)") for labels, works in read]
+        return listing(sorted(said)) or "none"
+
+    def _published(self, name: str) -> list[tuple[dict[str, str], float]]:
+        """Returns the labels and values of a family that is published now."""
+        return [
+            (dict(zip(family.labels, labels, strict=True)), value)
+            for family in self._exporter.families()
+            if family.name == name
+            for labels, value in family.samples.items()
+        ]
 
     def _watched(self, _: Request) -> Response:
         """Says to `stepscope run` whether somebody waits for the report."""

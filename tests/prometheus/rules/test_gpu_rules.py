@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stepscope.prometheus.rules.options import PUBLIC_DOCS
+from stepscope.common import PUBLIC_DOCS
 
 from tests.support.promtool import RuleTest, Values
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stepscope.prometheus.rules.options import PUBLIC_DOCS
+from stepscope.common import PUBLIC_DOCS
 
 from tests.support.promtool import RuleTest
 from tests.support.scrapes import Series, only, scraped_samples

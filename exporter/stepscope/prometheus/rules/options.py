@@ -8,6 +8,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import dataclass, field
 from typing import Any
 
+from stepscope.common import PUBLIC_DOCS
 from stepscope.common.durations import parse_speed, positive_duration
 from stepscope.common.errors import UserError, did_you_mean
 from stepscope.evaluation.arguments import add_docs_url, add_parameters, url
@@ -21,7 +22,6 @@ from stepscope.rules.parts.parameters import specifications
 from stepscope.rules.parts.promql import MINUTE, Scraping
 
 ALERT_PREFIX = "Stepscope"
-PUBLIC_DOCS = "https://github.com/stepscope/stepscope/blob/main/docs"
 # Labels of alerts that expressions, Alertmanager's inhibition and notifications rely on.
 OWN_LABELS = re.compile(
     "alertname|rule|severity|kind|symptom|scope|trouble|stage|standstill|limit|reason|"
