@@ -42,6 +42,9 @@ class Profiler:
     def stop(self) -> None:
         self._call("stop")
 
+    def forget(self) -> None:
+        pass
+
     def write(self, path: str) -> None:
         self._call("write")
         Path(path).write_text('{"baseTimeNanoseconds": 1000000000, "traceEvents": [\n{"ph": "M"}]}')
@@ -122,12 +125,18 @@ def plan(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Any:
 
 
 def test_windows_have_exactly_the_steps_that_were_named(plan: Any) -> None:
-    training = plan("2:4;every=10,steps=3 13:13")
+    training = plan("2:4;every=10,steps=3 14:14")
     training.step(35)
     found = training.steps()
-    assert [(first, last) for first, last, _ in found] == [(2, 4), (10, 12), (13, 13), (20, 22), (30, 32)]
+    assert [(first, last) for first, last, _ in found] == [(2, 4), (10, 12), (14, 14), (20, 22), (30, 32)]
     assert {state for _, _, state in found} == {"written"}
     assert training.stand_in.calls == "sta sto wri " * 5
+
+
+def test_a_step_is_between_two_windows(plan: Any) -> None:
+    training = plan("2:4 5:8")
+    training.step(12)
+    assert training.steps() == [(2, 4, "written"), (6, 8, "written")]
 
 
 def test_a_window_of_a_time_begins_then_and_ends_after_its_seconds(
@@ -190,7 +199,7 @@ def test_a_window_into_which_an_evaluation_falls_at_once_begins_after_it(plan: A
 def test_a_window_whose_steps_are_over_is_listed_with_the_reason(plan: Any) -> None:
     training = plan("2:6 3:4 3:8")
     training.step(12)
-    assert training.steps() == [(2, 6, "written"), (7, None, "skipped"), (7, 8, "written")]
+    assert training.steps() == [(2, 6, "written"), (8, None, "skipped"), (8, 8, "written")]
     assert training.listed()[1]["reason"] == "its steps were over before it could begin"
 
 

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
         def stop(self) -> None: ...
 
+        def forget(self) -> None:
+            """Drops what it has recorded, after `stop`."""
+
         def write(self, path: str) -> None:
             """Writes what it has recorded as a Chrome trace, after `stop`."""
 
@@ -96,13 +99,15 @@ class Windows:
         """
         try:
             self._begin_run()
+            # Not where another one ends: the step may be in a scope that PyTorch's profiler has seen begin.
+            # At its end, a new profiler would write into what the one before has freed.
+            may_begin = phase == "train" and self._open is None
             if self._open is not None:
                 self._step_ended(phase, done)
-            if phase == "train" and self._open is None:
+            if may_begin:
                 self._read_request(done)
                 self._begin_due(done)
-            waits_for_training = phase != "train" and (self._plans or self._new_request())
-            if self._open is not None or waits_for_training:
+            if self._open is not None or (not may_begin and (self._plans or self._new_request())):
                 return recorded + 1
             return min(recorded + min((self._wait(plan, done) for plan in self._plans), default=inf), NEVER)
         except Exception as error:  # noqa: BLE001 - nothing may raise into training
@@ -239,9 +244,11 @@ class Windows:
         listed["pause_seconds"] = time.perf_counter() - before
         self._answer(plan.request, window_request.RECORDS, done, int(last) if last < inf else done)
 
-    def _stop(self) -> None:
+    def _stop(self, writes: bool = False) -> None:
         assert self._session.profiler is not None
         self._session.profiler.stop()
+        if not writes:
+            self._session.profiler.forget()
 
     def _close(self, reason: str) -> None:
         """Writes the window. `reason`: why it is shorter than planned."""
@@ -252,7 +259,7 @@ class Windows:
         first, steps = listed["first"], len(marks) - 1
         listed |= {"last": first + steps - 1, "end": time.time(), "reason": reason}
         try:
-            self._stop()
+            self._stop(writes=steps > 0)
             if not steps:
                 raise ValueError(f"{reason or 'it ended'} before one of its steps did")
             listed["trace"], listed["bytes"] = self._write_trace(listed, marks)

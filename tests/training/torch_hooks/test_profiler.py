@@ -104,14 +104,13 @@ else:
 def test_a_window_has_the_operators_of_its_steps_and_changes_no_parameter(tmp_path: Path) -> None:
     plain, windows = tmp_path / "plain", tmp_path / "windows"
     without = profiled(plain, "", BY_HAND)
-    trained = profiled(windows, "3:5 every=4,steps=2", BY_HAND)
+    trained = profiled(windows, "3:5 6:8 12:13", BY_HAND)
     by_hand = profiled(tmp_path / "by_hand", "", BY_HAND, BY_HAND="1", STEPSCOPE="off")
     assert trained.output == without.output
     assert not (plain / "profiles").exists()
     assert [each[:3] for each in summary(windows)] == [
         (3, 5, "written"),
-        (6, 7, "written"),
-        (8, 9, "written"),
+        (7, 8, "written"),  # a step later: a new profiler at once would write into what the other has freed
         (12, 11, "failed"),  # the run ended at its beginning
     ]
     (trace,) = windows.glob("profiles/rank-0.steps-3-5.*.gz")

@@ -96,6 +96,9 @@ class TorchProfiler:
         finally:
             self.is_ours = False
 
+    def forget(self) -> None:
+        self._profile = None
+
     def write(self, path: str) -> None:
         profile, self._profile = self._profile, None
         profile.export_chrome_trace(path)
