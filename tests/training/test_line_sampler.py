@@ -426,6 +426,7 @@ for _ in range(60):
 stepscope.begin_step()
 predict()
 stepscope.finish()
+time.sleep(3)  # the sampler's next tick moves what it counted: a process that ends at once may come before it
 """
     (file,) = sampled(tmp_path, ledgers, script)
     spinning = {
