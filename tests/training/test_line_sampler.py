@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -426,13 +427,12 @@ for _ in range(60):
 stepscope.begin_step()
 predict()
 stepscope.finish()
-time.sleep(3)  # the sampler's next tick moves what it counted: a process that ends at once may come before it
 """
     (file,) = sampled(tmp_path, ledgers, script)
-    spinning = {
-        line.phase: sum(counts) for line, counts in file.counts.lines.items() if line.function == "spin"
-    }
-    assert max(spinning, key=lambda phase: spinning[phase]) == "finalization"
+    spinning = Counter[str]()  # a function has several lines
+    for line, counts in file.counts.lines.items():
+        spinning[line.phase] += sum(counts) if line.function == "spin" else 0
+    assert spinning["finalization"] > spinning.total() / 2 > 0
     assert "train" in {line.phase for line in file.counts.lines if line.function == "usual"}
     assert file.counts.ticks == pytest.approx(sum(map(sum, file.counts.lines.values())))
 
