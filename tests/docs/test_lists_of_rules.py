@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,10 @@ from stepscope.prometheus.rules.files import RULES, render
 from stepscope.prometheus.rules.options import Options
 from stepscope.prometheus.rules.profiles import alerting_rules
 from stepscope.rules import all_rules
+from stepscope.rules.parts.parameters import Bounds, Specification, specifications
 from stepscope.rules.parts.topics import IDLE_GPUS
+
+from tests.docs.test_pictures import NEVER_FIRE
 
 ROOT = Path(__file__).parents[2]
 COMPARES_NODES = re.compile(r"(?:by|on) \([^)]*\bcluster, run\b")
@@ -65,23 +70,56 @@ def commands_for_parts_and_top() -> str:
     return "\n".join(["```sh", *(f"{COMMAND} {' '.join(some)}" for some in names.values()), "```"])
 
 
-LISTS: dict[str, tuple[str, Callable[[], str]]] = {
-    "what rules find": ("docs/heuristics.md", what_rules_find),
-    "rules by profile": ("docs/rules.md", with_the_lean_profile),
-    "causes and symptoms": ("docs/notifications.md", causes_of_idle_gpus),
-    "commands": ("docs/sizing.md", commands_for_parts_and_top),
+def words_of_a_rule(name: str) -> str:
+    """Returns the picture, parameters and advice of a rule."""
+    rule = all_rules()[name]
+    rows = ["| parameter | default | meaning |", "|---|---|---|"]
+    rows += [
+        f"| `{each.name}` | {default(each)} | {each.doc} |"
+        for each in specifications(rule.parameters_type).values()
+        if each.name != "live_window"  # the page has a table of the windows
+    ]
+    picture = [f"![A run on which {name} fires](pictures/rules/{name}.svg)"] if name not in NEVER_FIRE else []
+    parts = [*picture, "\n".join(rows), wrapped(f"**Fix**: {rule.recommendation}")]
+    return "\n" + "\n\n".join(parts) + "\n"
+
+
+def default(parameter: Specification) -> str:
+    """Returns a parameter's default with its unit."""
+    if parameter.default is None:
+        return "none"
+    unit = f" ({parameter.limits.unit})" if isinstance(parameter.limits, Bounds) else ""
+    return f"{parameter.default:g}{unit}"
+
+
+def wrapped(text: str) -> str:
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
+LISTS: dict[str, dict[str, Callable[[], str]]] = {
+    "heuristics": {
+        "what rules find": what_rules_find,
+        **{name: partial(words_of_a_rule, name) for name in all_rules() if not name.startswith("Overall")},
+    },
+    "rules": {"rules by profile": with_the_lean_profile},
+    "notifications": {"causes and symptoms": causes_of_idle_gpus},
+    "sizing": {"commands": commands_for_parts_and_top},
 }
 
 
-@pytest.mark.parametrize("name", LISTS)
-def test_a_golden_list_says_what_the_rules_say(name: str, golden: Callable[[Path, str], None]) -> None:
-    page, written = LISTS[name]
-    text = (ROOT / page).read_text(encoding="utf-8")
-    before, begin, rest = text.partition(f"<!-- rendered: {name} -->\n")
-    _, end, after = rest.partition("\n<!-- end -->")
-    assert begin, f"{page} has no list of {name}"
-    assert end, f"the list of {name} in {page} has no end"
-    golden(ROOT / page, before + begin + written() + end + after)
+@pytest.mark.parametrize("page", LISTS)
+def test_the_golden_lists_of_a_page_say_what_the_rules_say(
+    page: str, golden: Callable[[Path, str], None]
+) -> None:
+    path = ROOT / "docs" / f"{page}.md"
+    text = path.read_text(encoding="utf-8")
+    for name, written in LISTS[page].items():
+        before, begin, rest = text.partition(f"<!-- rendered: {name} -->\n")
+        _, end, after = rest.partition("<!-- end -->")
+        assert begin, f"{page} has no list of {name}"
+        assert end, f"the list of {name} in {page} has no end"
+        text = before + begin + written() + "\n" + end + after
+    golden(path, text)
 
 
 def test_every_rule_that_can_fire_is_in_the_table() -> None:
