@@ -16,6 +16,7 @@ from stepscope.prometheus.rules.options import Options
 from stepscope.prometheus.rules.profiles import alerting_rules
 from stepscope.rules import all_rules
 from stepscope.rules.parts.parameters import Bounds, Specification, specifications
+from stepscope.rules.parts.silences import SILENCES
 from stepscope.rules.parts.topics import IDLE_GPUS
 
 from tests.docs.test_pictures import NEVER_FIRE
@@ -84,6 +85,17 @@ def words_of_a_rule(name: str) -> str:
     return "\n" + "\n\n".join(parts) + "\n"
 
 
+def parameters_of_silences() -> str:
+    rows = ["| parameter | default | the alert fires when |", "|---|---|---|"]
+    all_rules()  # imports the files of rules on hardware, which register themselves
+    rows += [
+        f"| `{name}.{each.name}` | {default(each)} | {each.doc} |"
+        for name, silence in sorted(SILENCES.items())
+        for each in specifications(silence).values()
+    ]
+    return "\n" + "\n".join(rows) + "\n"
+
+
 def default(parameter: Specification) -> str:
     """Returns a parameter's default with its unit."""
     if parameter.default is None:
@@ -101,7 +113,7 @@ LISTS: dict[str, dict[str, Callable[[], str]]] = {
         "what rules find": what_rules_find,
         **{name: partial(words_of_a_rule, name) for name in all_rules() if not name.startswith("Overall")},
     },
-    "rules": {"rules by profile": with_the_lean_profile},
+    "rules": {"rules by profile": with_the_lean_profile, "parameters": parameters_of_silences},
     "notifications": {"causes and symptoms": causes_of_idle_gpus},
     "sizing": {"commands": commands_for_parts_and_top},
 }
