@@ -22,7 +22,7 @@ HEADING = """\
 # Which metrics does the exporter have?
 
 All names begin with `stepscope_`, except those of `process_*`. Sizes are in bytes, times in seconds, shares
-are 0 to 1. Labels are in braces. The profile is the smallest one that has the metric
+are 0 to 1. Labels are in braces. The profile is the smallest one that has the metric, if it is not `default`
 ([`--metrics.profile`](exporter.md#how-many-series-has-a-node-and-how-do-i-get-fewer)). [gpu.md](gpu.md) has
 the source of each GPU metric, and [exporter.md](exporter.md#which-metrics-are-there) says more about some.
 
@@ -65,7 +65,7 @@ def section(title: str, families: Iterable[Family]) -> Iterator[str]:
         name = family.name.removeprefix("stepscope_")
         if family.labels:
             name += f"{{{','.join(family.labels)}}}"
-        profile = "full" if family.name in FULL_ONLY else "lean" if family.name in LEAN else "default"
+        profile = "full" if family.name in FULL_ONLY else "lean" if family.name in LEAN else ""
         yield f"| `{name}` | {family.kind} | {profile} | {family.help} |\n"
 
 
