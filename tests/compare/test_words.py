@@ -121,6 +121,7 @@ def test_headline_tiles_tables_and_waterfall_agree_when_a_slower_run_did_less_wo
     tiles = page.partition('<dl class="glance">')[2].partition("</dl>")[0]
     assert "Duration" not in tiles
     assert "better" not in tiles
+    assert re.search(r'<dd>B: 150\sms</dd><dd class="note bad">A: 100\sms; ', tiles)
     rows = {row[0]: row[-1] for row in tables.figures(comparison).rows}
     assert next(iter(rows)) == "A step, mean"
     assert rows["Duration of the whole run"] == rows["Cost of the whole run"] == "different work"

@@ -84,7 +84,8 @@ def _glance(comparison: Comparison, figure: Figure) -> summary.Figure:
     if figure.interval is not None and not figure.interval.seen:
         change = sentences.NO_DIFFERENCE
     note = f"A: {amount(figure.a, figure.unit)}; {change}"
-    return summary.Figure(figure.name, amount(figure.b, figure.unit), note, _mood_of(comparison, figure))
+    value = f"B: {amount(figure.b, figure.unit)}"
+    return summary.Figure(figure.name, value, note, _mood_of(comparison, figure))
 
 
 def _mood_of(comparison: Comparison, figure: Figure) -> str:

@@ -20,7 +20,7 @@ class Leads:
     """Leads of one report; those that are empty are left out."""
 
     command: str = ""  # as typed, without secrets
-    again: str = ""  # writes the report again, with another parameter
+    again: str = ""  # writes the report again, with a parameter to change
     docs_url: str = ""  # of a copy of docs/
     before: ListedRun | None = None  # the newest earlier run with the same name
     compare: str = ""  # compares this run with it
@@ -43,7 +43,7 @@ def leads_of(
 ) -> Leads:
     """Returns the leads of a report in that directory. `typed`: the words of the command that writes it."""
     before = find_before(directory, analysis.name, analysis.date)
-    again = f"stepscope report {shell_words([directory])} --set Rule.parameter=value"
+    again = f"stepscope report {shell_words([directory])}{_a_setting(analysis)}"
     return Leads(
         command=shell_command(typed),
         again=again if holds_recording(directory) else "",
@@ -52,3 +52,12 @@ def leads_of(
         compare="" if before is None else compare_command(before.directory, directory),
         index=index,
     )
+
+
+def _a_setting(analysis: Analysis) -> str:
+    """Returns the flag that sets the first parameter of the first rule to the value that it has."""
+    for result in analysis.rules:
+        for name, value in result.parameters.items():
+            if value is not None:
+                return f" --set {result.rule}.{name}={value}"
+    return ""
