@@ -12,9 +12,9 @@ from pathlib import Path
 
 from stepscope.common.errors import UserError
 from stepscope.common.shared_files import entries
+from stepscope.common.users import user_name
 from stepscope.common.words import listing
 from stepscope.exporter.ledgers.ages import Now
-from stepscope.exporter.ledgers.folder import user_name
 from stepscope.exporter.ledgers.reader import LedgerError, LedgerReader, open_ledgers
 from stepscope.exporter.ledgers.run_totals import Ledger
 from stepscope.training.ledger_files import SHARED_MEMORY, ledger_directory

@@ -11,8 +11,8 @@ from math import ceil
 from stepscope.commands.ledgers_of_run import add_ledger_dir, ledgers_of_run
 from stepscope.common.errors import UserError
 from stepscope.common.shared_files import open_file
+from stepscope.common.users import user_name
 from stepscope.common.words import count, listing
-from stepscope.exporter.ledgers.folder import user_name
 from stepscope.exporter.ledgers.run_totals import Ledger
 from stepscope.exporter.processes.stacks import printable
 from stepscope.training.window_plans import LONGEST, MOST_STEPS, USUAL_STEPS

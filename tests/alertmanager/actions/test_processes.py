@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from stepscope.alertmanager.actions import processes
 from stepscope.alertmanager.actions.processes import Identity, TrainingProcess, processes_of
+from stepscope.common.users import user_name
 from stepscope.exporter.ledgers.reader import open_ledgers
 
 from tests.support.training_process import LAUNCH, RESNET
@@ -114,7 +115,9 @@ def test_a_process_that_runs_as_another_user_than_its_ledgers_owner_is_spared(
 ) -> None:
     proc.run_as(12345)
     (process,) = processes_of(RESNET, os.geteuid(), tmp_path / "ledgers")
-    assert process.spared == f"runs as user 12345, but its ledger is of user {os.geteuid()}"
+    assert (
+        process.spared == f"runs as user {user_name(12345)}, but its ledger is of {user_name(os.geteuid())}"
+    )
 
 
 def test_the_name_of_a_process_cannot_forge_its_start_time(

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from stepscope.common.users import user_name
 from stepscope.exporter.ledgers.reader import open_ledgers
 from stepscope.training import layout
 
@@ -260,7 +261,10 @@ def test_a_process_whose_ledger_is_of_another_user_is_spared(tmp_path: Path) -> 
             os.chown(reader.path, 65534, 65534)
         with acting(tmp_path) as node:
             (decision,) = node.decisions(a_notification(an_alert_of_it()))
-        assert decision["processes"][0]["reason"] == "runs as user 0, but its ledger is of user 65534"
+        assert (
+            decision["processes"][0]["reason"]
+            == f"runs as user root, but its ledger is of {user_name(65534)}"
+        )
         assert alive(process)
 
 
@@ -299,7 +303,8 @@ def test_no_process_is_stopped_if_two_users_have_ledgers_of_the_run(tmp_path: Pa
         (decision,) = node.decisions(a_notification(an_alert_of_it()))
         assert (decision["decision"], decision["reason"]) == (
             "refused",
-            "users 1001 and 1002 have or had ledgers of this run, and the alert has no label `user`",
+            f"users {user_name(1001)} and {user_name(1002)} have or had ledgers of this run, "
+            "and the alert has no label `user`",
         )
         assert alive(alice, bob)
     assert [line["event"] for line in audit(tmp_path)] == ["decision"]
@@ -352,7 +357,10 @@ def test_a_program_that_runs_with_the_rights_of_another_user_is_spared(tmp_path:
     script = CHECKPOINTING.replace("stepscope.start()", "os.setresuid(1001, 1002, 1001); stepscope.start()")
     with acting(tmp_path) as node, two_users(tmp_path) as of, of(0, script) as process:
         (decision,) = node.decisions(a_notification(an_alert_of_it()))
-        assert decision["processes"][0]["reason"] == "runs as user 1001, but its ledger is of user 1002"
+        assert (
+            decision["processes"][0]["reason"]
+            == f"runs as user {user_name(1001)}, but its ledger is of {user_name(1002)}"
+        )
         assert alive(process)
 
 

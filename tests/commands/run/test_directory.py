@@ -14,6 +14,7 @@ import pytest
 from stepscope.commands.run.directory import recording_directory
 from stepscope.commands.run.ledger_directory import PREFIX, ledger_directory
 from stepscope.common.errors import UserError
+from stepscope.common.users import user_name
 from stepscope.common.whole_file import write_whole
 from stepscope.report.run_list import is_recording
 
@@ -134,7 +135,7 @@ def test_a_folder_of_runs_that_another_user_planted_is_refused(folder: Path, kin
         runs.symlink_to("elsewhere")
     os.chown(runs, 65534, 65534, follow_symlinks=False)
     assert refusal(None) == (
-        "stepscope-runs was made by user 65534 for every user: choose another with --out"
+        f"stepscope-runs was made by user {user_name(65534)} for every user: choose another with --out"
     )
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from math import nan
 from pathlib import Path
 
+from stepscope.common.users import user_name
 from stepscope.exporter.collectors.gpu_holders import LONGEST_GAP, GpuHoldersCollector
-from stepscope.exporter.ledgers.folder import user_name
 from stepscope.exporter.sampling.sample import GpuSample, RunSample, Sample
 
 ME = user_name(os.getuid())

@@ -10,9 +10,9 @@ from math import inf
 from pathlib import Path
 
 import pytest
+from stepscope.common.users import user_name
 from stepscope.exporter.collectors.training import TrainingCollector
 from stepscope.exporter.ledgers.endings import UNSAID, tell_ending
-from stepscope.exporter.ledgers.folder import user_name
 from stepscope.exporter.ledgers.reader import LedgerReader, StepRecord, open_ledgers
 from stepscope.exporter.ledgers.run_processes import Command
 from stepscope.exporter.sampling.families import Family, HistogramValue
@@ -286,7 +286,7 @@ def test_an_error_that_nobody_foresaw_costs_one_run_and_no_other(
         assert [labels[0] for labels in node.values("run_info")] == [RESNET]
     assert node.collector.apart.lost == 4
     assert len(caplog.messages) == 1
-    assert f"Is a directory: '{ledgers}' (a file of user {os.getuid()})" in caplog.messages[0]
+    assert f"Is a directory: '{ledgers}' (a file of user {user_name(os.getuid())})" in caplog.messages[0]
 
 
 def test_a_ledger_whose_reading_fails_in_an_unforeseen_way_is_refused_alone(

@@ -12,6 +12,7 @@ from threading import Event
 from typing import ClassVar
 
 import pytest
+from stepscope.common.users import user_name
 from stepscope.exporter.sampling.apart import Apart
 from stepscope.exporter.sampling.collector import Collector, SourceAbsentError
 from stepscope.exporter.sampling.families import Family
@@ -284,7 +285,7 @@ class TestTheLogOfAFailure:
         for _ in range(400):
             self.tick(error)
         self.tick(None)
-        said = f"[Errno 21] Is a directory: '{tmp_path}' (a file of user {os.getuid()})"
+        said = f"[Errno 21] Is a directory: '{tmp_path}' (a file of user {user_name(os.getuid())})"
         assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
             ("WARNING", f"collector bad failed: {said}"),
             ("ERROR", f"collector bad has failed for 60 s: {said}"),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from stepscope.common.errors import UserError
+from stepscope.common.users import user_name
 from stepscope.exporter.sampling import state_directory as module
 from stepscope.exporter.sampling.state_directory import default_state_directory, state_directory
 
@@ -100,7 +101,7 @@ def a_file(path: Path) -> None:
 NOT_OWN: dict[Callable[[Path], None], str] = {
     world_writable: "can be written by other users: run `chmod go-w",
     group_writable: "can be written by other users: run `chmod go-w",
-    foreign: "belongs to user 12345: choose a directory of your own",
+    foreign: f"belongs to user {user_name(12345)}: choose a directory of your own",
     linked: "is a symbolic link: give the path of a directory",
     a_file: "is not a directory: give the path of a directory",
 }
@@ -187,7 +188,7 @@ def test_a_user_without_a_home_is_warned(
     monkeypatch.setattr(Path, "home", no_home)
     with state_directory(None, PORT) as used:
         assert used is None
-    assert "user 1000 has no home directory" in caplog.messages[0]
+    assert f"user {user_name(1000)} has no home directory" in caplog.messages[0]
 
 
 def test_the_exporter_ends_with_status_2_rather_than_keep_its_state_among_strangers(tmp_path: Path) -> None:

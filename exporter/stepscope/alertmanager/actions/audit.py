@@ -14,6 +14,7 @@ from typing import Any
 
 from stepscope.common.errors import UserError
 from stepscope.common.shared_files import UntrustedError, open_file
+from stepscope.common.users import user_name
 from stepscope.exporter.sampling.state_directory import open_own_directory
 
 logger = logging.getLogger(__name__)
@@ -100,4 +101,4 @@ def _open(path: Path) -> int:
         pass
     finally:
         os.close(directory)
-    raise UserError(f"{path}: must be a plain file that only user {os.geteuid()} can write to")
+    raise UserError(f"{path}: must be a plain file that only user {user_name(os.geteuid())} can write to")

@@ -25,6 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from stepscope.common.users import user_name
 from stepscope.exporter.ledgers.reader import LedgerError, LedgerReader, open_ledgers
 
 logger = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ class TrainingProcess:
         except ProcessLookupError:
             return "had ended already"
         except PermissionError:
-            return f"not permitted to user {os.geteuid()}"
+            return f"not permitted to user {user_name(os.geteuid())}"
         return "sent"
 
     def _holds_ledger(self) -> bool:
@@ -125,7 +126,7 @@ class TrainingProcess:
         if self.identity is None:
             return "cannot be seen in /proc"
         if others := self.identity.users - {self.owner}:
-            return f"runs as user {min(others)}, but its ledger is of user {self.owner}"
+            return f"runs as user {user_name(min(others))}, but its ledger is of {user_name(self.owner)}"
         if self.identity.own_pid != self._reader.header.pid:
             return f"is not the process {self._reader.header.pid} that the ledger names"
         return ""

@@ -13,6 +13,7 @@ from stepscope.alertmanager.actions.audit import STOP, Audit
 from stepscope.alertmanager.actions.notification import Alert
 from stepscope.alertmanager.actions.owners import Owners, user_number
 from stepscope.alertmanager.actions.processes import TrainingProcess, processes_of
+from stepscope.common.users import user_name
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class Stopping:
         if user := alert.labels.get("user"):
             meant = {(name, owner) for name, owner in meant if owner == user_number(user)}
         if len(meant) > 1:
-            users = " and ".join(map(str, sorted(owner for _, owner in meant)))
+            users = " and ".join(sorted(user_name(owner) for _, owner in meant))
             reason = f"users {users} have or had ledgers of this run, and the alert has no label `user`"
             return self._settle(alert, about, "refused", reason)
         processes = [

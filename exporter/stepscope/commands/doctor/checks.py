@@ -12,6 +12,7 @@ from pathlib import Path
 from stepscope.commands.hooks import look
 from stepscope.common.errors import UserError, describe
 from stepscope.common.status import Status
+from stepscope.common.users import user_name
 from stepscope.exporter.nvidia.nvml import LibraryMissingError, Nvml, NvmlError
 from stepscope.training.layout import FILE_BYTES
 from stepscope.training.ledger_files import ledger_directory
@@ -151,7 +152,7 @@ def ledgers(node: Node) -> Check:
         return Check(
             name,
             Status.FOUND,
-            f"{directory} cannot be read and written by user {os.geteuid()}",
+            f"{directory} cannot be read and written by user {user_name(os.geteuid())}",
             f"chmod 1777 {directory}: all users' training processes write there",
         )
     free = shutil.disk_usage(directory).free

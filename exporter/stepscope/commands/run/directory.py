@@ -12,6 +12,7 @@ from pathlib import Path
 
 from stepscope.common.errors import UserError
 from stepscope.common.shared_files import try_hold
+from stepscope.common.users import user_name
 from stepscope.runs.recording.files import IGNORED, RUNS, holds_recording, new_directory, open_lock
 
 
@@ -68,7 +69,9 @@ def _new(name: str) -> Path:
     found = RUNS.lstat()
     planted = stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_IWOTH
     if planted and found.st_uid not in (0, os.geteuid()):
-        raise UserError(f"{RUNS} was made by user {found.st_uid} for every user: choose another with --out")
+        raise UserError(
+            f"{RUNS} was made by user {user_name(found.st_uid)} for every user: choose another with --out"
+        )
     if RUNS.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
         raise UserError(f"every user can rename what is in {RUNS}: run `chmod o-w {RUNS}`, or add --out")
     while True:

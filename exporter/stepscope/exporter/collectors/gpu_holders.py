@@ -9,7 +9,7 @@ from math import isnan
 from pathlib import Path
 from time import monotonic
 
-from stepscope.exporter.ledgers.folder import user_name
+from stepscope.common.users import user_name
 from stepscope.exporter.sampling.collector import Collector, collector
 from stepscope.exporter.sampling.families import Family, LabelValues
 from stepscope.exporter.sampling.sample import Sample

@@ -16,7 +16,7 @@ from pathlib import Path
 from time import thread_time
 from typing import NamedTuple
 
-from stepscope.exporter.ledgers.folder import user_name
+from stepscope.common.users import user_name
 from stepscope.exporter.processes.cgroup import (
     Cgroup,
     Hierarchies,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pwd
 import re
 import resource
 import stat
@@ -25,6 +24,7 @@ from typing import TypeVar
 
 from stepscope.common.errors import UserError, describe
 from stepscope.common.shared_files import entries, open_folder, remove
+from stepscope.common.users import user_name
 from stepscope.exporter.ledgers.note import LedgerNote
 from stepscope.exporter.ledgers.reader import LedgerReader
 from stepscope.exporter.ledgers.run_totals import Ledger, Run, RunKey
@@ -454,14 +454,6 @@ class LedgerFolder:
     def _forget_file(self, name: str) -> None:
         self._files.pop(name, None)
         self._left_out.discard(name)
-
-
-def user_name(uid: int) -> str:
-    """Returns the name of a user, or the number if the user has none."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def open_shared(path: Path, warn: Callable[[str], None]) -> int:

@@ -9,6 +9,7 @@ from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
 from typing import TypeVar
 
 from stepscope.common.errors import describe
+from stepscope.common.users import user_name
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ def owner_in(error: BaseException) -> str:
     if not isinstance(name, (str, bytes)):
         return ""
     try:
-        return f" (a file of user {os.lstat(name).st_uid})"
+        return f" (a file of user {user_name(os.lstat(name).st_uid)})"
     except (OSError, ValueError):
         return ""
 

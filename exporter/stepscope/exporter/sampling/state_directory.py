@@ -17,6 +17,7 @@ from pathlib import Path
 
 from stepscope.common.errors import UserError
 from stepscope.common.shared_files import open_file, open_folder, try_lock
+from stepscope.common.users import user_name
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ def state_directory(given: Path | None, port: int) -> Iterator[Path | None]:
         except OSError as error:
             reason = f"{path}: {error.strerror}; give this exporter another --state-dir"
         except RuntimeError:
-            reason = f"user {os.geteuid()} has no home directory; give this exporter a --state-dir"
+            reason = f"user {user_name(os.geteuid())} has no home directory; give this exporter a --state-dir"
         if used is None:
             logger.warning("the sample counters will not survive a restart: %s", reason)
         yield used
@@ -99,7 +100,7 @@ def open_own_directory(path: Path) -> int:
     status = os.fstat(directory)
     problem = ""
     if status.st_uid != os.geteuid():
-        problem = f"belongs to user {status.st_uid}: choose a directory of your own"
+        problem = f"belongs to user {user_name(status.st_uid)}: choose a directory of your own"
     elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         problem = f"can be written by other users: run `chmod go-w {path}`, or choose another directory"
     if problem:
