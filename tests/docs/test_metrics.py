@@ -22,9 +22,10 @@ HEADING = """\
 # Which metrics does the exporter have?
 
 All names begin with `stepscope_`, except those of `process_*`. Sizes are in bytes, times in seconds, shares
-are 0 to 1. Labels are in braces. The profile is the smallest one that has the metric, if it is not `default`
-([`--metrics.profile`](exporter.md#how-many-series-has-a-node-and-how-do-i-get-fewer)). [gpu.md](gpu.md) has
-the source of each GPU metric, and [exporter.md](exporter.md#which-metrics-are-there) says more about some.
+are 0 to 1. Labels are in braces. The type is followed by the smallest profile that has the metric, if it is
+not the default ([`--metrics.profile`](exporter.md#how-many-series-has-a-node-and-how-do-i-get-fewer)).
+[gpu.md](gpu.md) has the source of each GPU metric, and [exporter.md](exporter.md#which-metrics-are-there)
+says more about some.
 
 `make golden` renders this page from the code.
 """
@@ -60,13 +61,13 @@ def of_server() -> Iterable[Family]:
 
 
 def section(title: str, families: Iterable[Family]) -> Iterator[str]:
-    yield f"\n## {title}\n\n| metric | type | profile | meaning |\n|---|---|---|---|\n"
+    yield f"\n## {title}\n\n| metric | type | meaning |\n|---|---|---|\n"
     for family in families:
         name = family.name.removeprefix("stepscope_")
         if family.labels:
             name += f"{{{','.join(family.labels)}}}"
-        profile = "full" if family.name in FULL_ONLY else "lean" if family.name in LEAN else ""
-        yield f"| `{name}` | {family.kind} | {profile} | {family.help} |\n"
+        profile = ", full" if family.name in FULL_ONLY else ", lean" if family.name in LEAN else ""
+        yield f"| `{name}` | {family.kind}{profile} | {family.help} |\n"
 
 
 def test_the_golden_page_of_metrics(tmp_path: Path, golden: Callable[[Path, str], None]) -> None:
