@@ -68,7 +68,7 @@ def _lines(path: Path) -> None:
     """Writes line samples of a process of nobody's, with immense counts."""
     size = line_layout.HEADER_BYTES + line_layout.SLOT_BYTES
     content = bytearray(size)
-    line_layout.HEADER.pack_into(content, 0, line_layout.MAGIC, line_layout.VERSION, size, 1, 1, 0, 0.0)
+    line_layout.HEADER.pack_into(content, 0, line_layout.MAGIC, line_layout.VERSION, size, 1, 0, 1, 0, 0.0)
     content[line_layout.RUN_AT : line_layout.RUN_AT + 6] = b"forged"
     numbers = (0.0, 1.0, 0.0, *(1e29,) * 5)
     content[line_layout.NUMBERS_AT : line_layout.NUMBERS_AT + 64] = pack("<8d", *numbers)

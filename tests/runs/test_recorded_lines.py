@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stepscope.exporter.ledgers.line_files import MOST_LINES, Line, LineCounts, Thread
+from stepscope.exporter.ledgers.line_files import MOST_LINES, MOST_STACKS, Line, LineCounts, Thread
 from stepscope.exporter.sampling.sample import Sample
 from stepscope.runs.recording.damage import DamageError
 from stepscope.runs.recording.directory import RecordingDirectory
@@ -17,7 +17,15 @@ from stepscope.runs.recording.writer import RecordingWriter, folder_of
 from stepscope.training.line_table import LineTable
 
 LOADS = Line("train", "data_wait", "data.py:14", "load", "json.loads", "train.py:30", "main")
-COUNTS = {Thread(3, "training"): LineCounts(1, 200, 10.0, 9.0, 0.5, 0.01, {LOADS: (180.0, 20, 0, 0, 0)})}
+STACKS: dict[tuple[str, ...], float] = {
+    ("train", "data_wait", "train.py:30", "load, data.py:14", "json.loads"): 180.0,
+    ("train", "data_wait", "train.py:30"): 20.0,
+}
+COUNTS = {
+    Thread(3, "training"): LineCounts(
+        1, 200, 10.0, 9.0, 0.5, 0.01, {LOADS: (180.0, 20, 0, 0, 0)}, stacks=STACKS
+    )
+}
 
 
 def recorded(tmp_path: Path) -> RecordingDirectory:
@@ -43,11 +51,21 @@ def test_recorded_lines_are_facts_of_the_run(tmp_path: Path) -> None:
         "data_wait",
     )
     assert line.seconds == {"running": 9.0, "disk": 1.0, "lock": 0.0, "child": 0.0, "other": 0.0}
+    assert [(stack.component, stack.functions, stack.seconds) for stack in thread.stacks] == [
+        ("data_wait", ("train.py:30", "load, data.py:14", "json.loads"), 9.0),
+        ("data_wait", ("train.py:30",), 1.0),
+    ]
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [('"ticks":200', '"ticks":201'), ("{", "[{"), ('"format":1', '"format":2'), ("data.py", "data\\u001b")],
+    [
+        ('"ticks":200', '"ticks":201'),
+        ("{", "[{"),
+        ('"format":1', '"format":2'),
+        ("data.py", "data\\u001b"),
+        ("[180.0", "[-1.0"),
+    ],
 )
 def test_a_damaged_file_of_lines_is_left_out_and_said(tmp_path: Path, old: str, new: str) -> None:
     recorded(tmp_path)
@@ -95,14 +113,18 @@ def test_a_restarted_exporter_counts_no_ended_process_twice(tmp_path: Path, ledg
 def test_many_lines_of_many_workers_take_a_bounded_file(tmp_path: Path) -> None:
     counts = LineCounts()
     for worker in range(100):
-        places = (f"data.py:{worker * 100 + line}" for line in range(100))
+        places = [f"data.py:{worker * 100 + line}" for line in range(100)]
         lines: dict[Line, tuple[float, ...]] = {Line(place=place): (1.0, 0, 0, 0, 0) for place in places}
-        counts.add(LineCounts(1, 100.0, 5.0, lines=lines))
+        stacks = {("train", "", f"data.py:{worker}", *place.split(":")): 1.0 for place in places}
+        counts.add(LineCounts(1, 100.0, 5.0, lines=lines, stacks=stacks))
         counts = counts.shortened()
     write_lines(tmp_path, {Thread(0, "loader worker"): counts}, {}, ())
     (thread,) = read_lines(tmp_path, "n1")
     assert len(thread.lines) <= MOST_LINES + 1
     assert sum(line.total for line in thread.lines) == pytest.approx(10_000 * 0.05)
     assert (thread.processes, thread.lines[0].place) == (100, "")
+    assert len(thread.stacks) <= MOST_STACKS
+    assert {stack.phase for stack in thread.stacks} == {"train"}
+    assert sum(stack.seconds for stack in thread.stacks) == pytest.approx(10_000 * 0.05)
     assert (tmp_path / NAME).stat().st_size < 100_000
     json.loads((tmp_path / NAME).read_text())

@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +34,7 @@ from stepscope.training.line_names import LineNames
 from stepscope.training.line_sampler import Turns, is_long
 from stepscope.training.line_table import LineTable
 from stepscope.training.main_stack import Frame
+from stepscope.training.stack_tree import text_checksum
 
 from tests.support.pythons import VERSIONS, pythons
 from tests.support.training_script import EXPORTER
@@ -429,10 +430,10 @@ predict()
 stepscope.finish()
 """
     (file,) = sampled(tmp_path, ledgers, script)
-    spinning = Counter[str]()  # a function has several lines
+    spinning = defaultdict[str, float](float)  # a function has several lines
     for line, counts in file.counts.lines.items():
         spinning[line.phase] += sum(counts) if line.function == "spin" else 0
-    assert spinning["finalization"] > spinning.total() / 2 > 0
+    assert spinning["finalization"] > sum(spinning.values()) / 2 > 0
     assert "train" in {line.phase for line in file.counts.lines if line.function == "usual"}
     assert file.counts.ticks == pytest.approx(sum(map(sum, file.counts.lines.values())))
 
@@ -620,7 +621,7 @@ def test_more_places_than_slots_cost_the_rarest_ones_their_names_and_no_count() 
 @contextmanager
 def published(ledgers: Path) -> Iterator[Path]:
     table = LineTable(slots=8)
-    table.count(16 * 2 + 2, "train.py:3\nstep\n\n\n", 0, 5)
+    table.count(16 * 2 + 2, "train.py:3\nstep\n\n\n", 0, 5, "train.py:9\nstep, train.py:3")
     table.name_run("lines-1")
     table.publish(str(ledgers), 1e9)
     yield Path(table.path)
@@ -630,19 +631,28 @@ def test_a_file_is_read_as_it_was_written(ledgers: Path) -> None:
     with published(ledgers) as path:
         file = read_line_file(path)
     assert file.counts.lines == {Line("train", "forward", "train.py:3", "step"): (5, 0, 0, 0, 0)}
+    assert file.counts.stacks == {("train", "forward", "train.py:9", "step, train.py:3"): 5}
     assert (file.run, file.owner, file.counts.ticks) == ("lines-1", os.geteuid(), 5)
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_a_slot_that_is_half_written_is_left_out_until_the_next_look(ledgers: Path) -> None:
+def test_what_is_half_written_is_left_out_until_the_next_look(ledgers: Path) -> None:
     with published(ledgers) as path, open(path, "r+b") as file:
-        file.seek(layout.HEADER_BYTES + layout.SLOT_BYTES + layout.TEXT_AT)
-        file.write(b"T")
+        for at in (HEADER_FIELD + layout.TEXT_AT, TREE_AT + layout.NODE_BYTES + layout.NODE_TEXT_AT):
+            file.seek(at)
+            file.write(b"T")
         file.flush()
-        assert read_line_file(path).counts.lines == {}
+        counts = read_line_file(path).counts
+        assert (counts.lines, counts.stacks) == ({}, {})  # nor is a stack whose caller is half written
 
 
 HEADER_FIELD = layout.HEADER_BYTES + layout.SLOT_BYTES
+TREE_AT = layout.HEADER_BYTES + 8 * layout.SLOT_BYTES
+
+
+def of_node(caller: int, name: bytes = b"planted") -> bytes:
+    text = name.ljust(layout.NODE_TEXT_BYTES, b"\0")
+    return layout.NODE.pack(text_checksum(caller, text), caller, 1.0) + text
 
 
 @pytest.mark.parametrize(
@@ -652,14 +662,21 @@ HEADER_FIELD = layout.HEADER_BYTES + layout.SLOT_BYTES
         ("version", 8, struct.pack("<q", 2)),
         ("length", 16, struct.pack("<q", 1 << 40)),
         ("length", 24, struct.pack("<q", 1 << 40)),
-        ("header", 32, struct.pack("<q", 0)),
+        ("length", 32, struct.pack("<q", 1 << 40)),
+        ("header", 40, struct.pack("<q", 0)),
         ("header", layout.NUMBERS_AT + 8 * layout.ROLE, struct.pack("<d", 0.5)),
         ("header", layout.NUMBERS_AT + 8 * layout.USED, struct.pack("<d", 1e18)),
+        ("header", layout.NUMBERS_AT + 8 * layout.USED_NODES, struct.pack("<d", 1e18)),
         ("header", layout.NUMBERS_AT + 8 * layout.RANK, struct.pack("<d", float("nan"))),
         ("counter", layout.NUMBERS_AT + 8 * layout.SECONDS, struct.pack("<d", float("inf"))),
         ("counter", layout.NUMBERS_AT + 8 * layout.TICKS, struct.pack("<d", -1.0)),
         ("counter", HEADER_FIELD + 8 * layout.COUNTS, struct.pack("<d", float("nan"))),
         ("name", layout.RUN_AT, b"\x1b[2J"),
+        ("counter", TREE_AT + layout.NODE_BYTES + 16, struct.pack("<d", float("nan"))),
+        ("counter", TREE_AT + layout.NODE_BYTES, of_node(1)),
+        ("counter", TREE_AT + layout.NODE_BYTES, of_node(-200)),
+        ("record", TREE_AT + layout.NODE_BYTES, of_node(-16)),
+        ("name", TREE_AT + layout.NODE_BYTES, of_node(-1, b"\x1b[2J")),
     ],
 )
 def test_a_file_that_cannot_be_is_refused_and_costs_only_itself(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from stepscope.evaluation.analysis import Analysis, UtilisationHistogram
@@ -12,6 +12,7 @@ from stepscope.measurements.heatmap import Heatmap
 from stepscope.measurements.steps import StepDistribution
 from stepscope.measurements.timeline import StepTimeline
 from stepscope.report.figures import main_steps
+from stepscope.report.flames import flame_data, flame_graphs
 from stepscope.report.held import strips
 from stepscope.report.rows import outliers
 from stepscope.report.shares import NAMES, steps_by_phase
@@ -26,10 +27,10 @@ KNOWN_TO = 0.02  # of a wait: waits are counted in steps of 1 %, which narrower 
 NOTHING_SAMPLED = 255  # in the bytes of a heatmap or a line; 0..100 are percent
 
 
-def chart_data(analysis: Analysis) -> dict[str, dict[str, Any]]:
+def chart_data(analysis: Analysis) -> dict[str, Mapping[str, Any]]:
     """Returns the charts by name, as in the `data-chart` attributes of the page."""
     timelines = {timeline.node: timeline for timeline in analysis.timelines}
-    charts: dict[str, dict[str, Any]] = {}
+    charts: dict[str, Mapping[str, Any]] = {}
     for index, heatmap in enumerate(analysis.heatmaps):
         charts[f"heatmap-{index}"] = {
             **_heatmap(heatmap, timelines.get(heatmap.node)),
@@ -48,6 +49,8 @@ def chart_data(analysis: Analysis) -> dict[str, dict[str, Any]]:
     waits = analysis.details_of(Dataloader).get("dataloading_time")
     if waits:
         charts["waits"] = _waits(waits)
+    for index, graph in enumerate(flame_graphs(analysis)):
+        charts[f"flames-{index}"] = flame_data(graph)
     return charts
 
 

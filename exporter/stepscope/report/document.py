@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from stepscope.common.status import Status
@@ -29,7 +29,7 @@ from stepscope.report.verdict import verdict
 from stepscope.runs.model import DeviceTime, ThreadTime
 
 PLACES = 3  # per part of the account
-LINES = 50  # per rank and role; a recording has more
+LINES, STACKS = 50, 100  # per rank and role; a recording has more
 
 # Increases if a field disappears or changes its meaning, not for a new field.
 # 3: null instead of 0 for what was not measured or estimated.
@@ -197,7 +197,7 @@ def _device(device: DeviceTime) -> dict[str, Any]:
 
 
 def _thread(thread: ThreadTime) -> dict[str, Any]:
-    return {**asdict(thread), "lines": [asdict(line) for line in thread.lines[:LINES]]}
+    return asdict(replace(thread, lines=thread.lines[:LINES], stacks=thread.stacks[:STACKS]))
 
 
 def _part(part: Part) -> dict[str, Any]:

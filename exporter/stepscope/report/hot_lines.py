@@ -70,17 +70,8 @@ class Part:
     @property
     def name(self) -> str:
         """Returns "data, rank 3", "before the first step, rank 0", "loader workers of rank 0", "script"."""
-        rank = self.thread.rank
-        if named := STARTED.get(self.thread.role):
-            return named if rank is None else f"{named} of rank {rank}"
-        if self.thread.role != "training":
-            return self.thread.role
-        what = COMPONENTS.get(self.component, self.component.replace("_", " "))
-        if not what:
-            what = PHASES.get(self.phase, self.phase)
-        elif self.phase not in ("train", ""):
-            what = f"{what} ({self.phase})"
-        return f"{what}, rank {rank}"
+        what = part_name(self.thread.role, self.phase, self.component)
+        return f"{what}, {thread_name(self.thread)}" if what else thread_name(self.thread)
 
     @property
     def rows(self) -> int:
@@ -92,19 +83,39 @@ class Part:
         return f"{self.name}: {listing([line.words for line in self.lines])}"
 
 
+def part_name(role: str, phase: str, component: str) -> str:
+    """Returns "data" or "before the first step"; "" in a role that makes no steps."""
+    if role != "training":
+        return ""
+    what = COMPONENTS.get(component, component.replace("_", " "))
+    if not what:
+        return PHASES.get(phase, phase)
+    return what if phase in ("train", "") else f"{what} ({phase})"
+
+
+def thread_name(thread: ThreadTime) -> str:
+    """Returns "rank 3", "loader workers of rank 0" or "script"."""
+    if named := STARTED.get(thread.role):
+        return named if thread.rank is None else f"{named} of rank {thread.rank}"
+    return f"rank {thread.rank}" if thread.role == "training" else thread.role
+
+
 def parts(analysis: Analysis) -> list[Part]:
     """Returns the parts with most time of the slow rank, or of the rank in the middle, and of other roles."""
+    found = [part for pair in compared_threads(analysis) for part in _parts(*pair)]
+    return sorted(found, key=lambda part: -part.share)[:PARTS]
+
+
+def compared_threads(analysis: Analysis) -> Iterable[tuple[ThreadTime, ThreadTime | None]]:
+    """Yields, by role, the slow rank's threads and those of the rank in the middle, or the latter alone."""
     by_role: dict[str, list[ThreadTime]] = {}
     for thread in analysis.threads:
         by_role.setdefault(thread.role, []).append(thread)
     slow = slow_rank(analysis)
-    found: list[Part] = []
     for threads in by_role.values():
         typical = _typical(threads)
         chosen = next((thread for thread in threads if thread.rank == slow), typical)
-        other = typical if typical is not chosen else None
-        found += _parts(chosen, other)
-    return sorted(found, key=lambda part: -part.share)[:PARTS]
+        yield chosen, typical if typical is not chosen else None
 
 
 def slow_rank(analysis: Analysis) -> int | None:

@@ -12,6 +12,7 @@ from stepscope.evaluation.problems import problems_of
 from stepscope.report import devices, profile, sentences, shares
 from stepscope.report.charts import VIRIDIS, chart_data, marks_on_heatmap
 from stepscope.report.details import overview, views, without
+from stepscope.report.flames import flame_graphs
 from stepscope.report.held import held
 from stepscope.report.hot_lines import parts as hot_parts
 from stepscope.report.leads import Leads
@@ -43,7 +44,16 @@ SECTIONS = {
 }
 LINES = {"code": "Lines of code"}  # after the time, if lines were sampled
 WINDOWS = {"profile": "Operators"}  # after them, if there were profile windows
-SCRIPTS = (ECHARTS, "heatmap.js", "histogram.js", "lines.js", "durations.js", "page.js", "copy.js")
+SCRIPTS = (
+    ECHARTS,
+    "heatmap.js",
+    "histogram.js",
+    "lines.js",
+    "durations.js",
+    "flames.js",
+    "page.js",
+    "copy.js",
+)
 LIVE_SCRIPT = "live.js"
 NO_LEADS = Leads()
 
@@ -124,6 +134,7 @@ def render_html(
         RULES=all_rules(),
         during=during,
         hot_parts=lines,
+        flame_graphs=flame_graphs(analysis),
         low_gpu_causes=shares.low_gpu_causes,
         outliers=outliers(analysis),
         pairs=pairs(analysis),

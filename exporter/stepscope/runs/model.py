@@ -402,6 +402,16 @@ class LineTime:
         return sum(self.seconds.values())
 
 
+@dataclass(frozen=True)
+class StackTime:
+    """The time that main threads spent in a whole stack."""
+
+    phase: str
+    component: str
+    functions: tuple[str, ...]  # outermost first: "load, data.py:14" (the user's own) or "module.function"
+    seconds: float
+
+
 KNOWN = 0.9  # of the sampled seconds: with less, a wait that the kernel does not show could be any
 
 
@@ -420,6 +430,7 @@ class ThreadTime:
     lines: tuple[LineTime, ...] = ()  # most time first
     known_seconds: float = 0.0  # of `seconds`, in which the kernel showed what they waited for
     others: tuple[LineTime, ...] = ()  # the CPU time of other Python threads, by the function that each runs
+    stacks: tuple[StackTime, ...] = ()  # most time first
 
     @property
     def interpreter_wait_seconds(self) -> float:

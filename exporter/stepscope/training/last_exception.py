@@ -80,7 +80,7 @@ def described(error: Exception) -> tuple[str, str, str]:
         first, colon, rest = lines[-1].partition(": ")
         if first.replace(".", "").isidentifier():
             kind, message = first.rpartition(".")[2], rest if colon else ""
-            place = names.of(_written_frames(lines)).partition("\n")[0] or place
+            place = names.of(list(_written_frames(lines))).partition("\n")[0] or place
     return clean(kind[:TYPE]), _cut(clean(message)), place
 
 

@@ -2,6 +2,7 @@
 
     header    1024 bytes      the writer: run, rank, pid, role; totals
     slots     256 bytes each  a place in the code: how often the main thread was seen there, by its state
+    nodes     128 bytes each  a tree of whole stacks: how often a stack of the main thread ended there
 
 All numbers are little-endian. Counts are ticks of TICK_SECONDS. A slot has a checksum, because its writer may
 replace a rarely seen place while the file is read. The counts of the old place move to slot 0: all others.
@@ -29,13 +30,15 @@ LONG = 128  # is added to a code: of a step that lasts longer than TOO_LONG time
 TOO_LONG = 2.0
 
 HEADER_BYTES = 1024
-HEADER = Struct("<8s5qd")  # magic, version, file size, slots, pid, rank (-1: none), start (epoch)
+HEADER = Struct("<8s6qd")  # magic, version, file size, slots, nodes, pid, rank (-1: none), start (epoch)
 RUN_AT, RUN_BYTES = 256, 512  # the label, UTF-8, ended by NUL; "": not known yet
 NUMBERS_AT = 768  # doubles:
 # USED: slots. SECONDS: that were sampled. RAN, CORE_WAIT: of the main thread. OWN_CPU: of the sampler itself.
 # KNOWN: of SECONDS, those in which the kernel showed what the main thread waited for.
+# USED_NODES: of the tree of stacks.
 ROLE, USED, RANK, TICKS, SECONDS, RAN_SECONDS, CORE_WAIT_SECONDS, OWN_CPU_SECONDS, KNOWN_SECONDS = range(9)
-NUMBERS = 9
+USED_NODES = 9
+NUMBERS = 10
 
 SLOT_BYTES = 256
 SLOT = Struct("<qq")  # CRC-32 of the second number and the text; the code: 16 x phase + component (+ LONG)
@@ -47,4 +50,14 @@ FIELDS = ("place", "function", "library", "caller_place", "caller")
 SLOTS = 512
 WORKER_SLOTS = 128  # of loader workers, of which there may be many
 MAX_SLOTS = 4096
+
+NODE_BYTES = 128
+# CRC-32 of the second number and the text; the node of the caller, which is an earlier one, or for an
+# outermost function -1 - (16 x phase + component); ticks.
+NODE = Struct("<qqd")
+NODE_TEXT_AT = NODE.size
+NODE_TEXT_BYTES = NODE_BYTES - NODE_TEXT_AT
+NODES = 2048
+WORKER_NODES = 256
+MAX_NODES = 16384
 LOCK_ALIVE = 0  # the byte that the process locks while it lives

@@ -12,9 +12,11 @@ from __future__ import annotations
 import os
 import sys
 
+from stepscope.training.stack_tree import SEPARATOR
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from stepscope.training.main_stack import Frame
 
@@ -23,6 +25,7 @@ _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}",
 # The characters of each field: together they fit into line_layout.TEXT_BYTES unless they are not ASCII.
 _PLACE, _FUNCTION, _LIBRARY = 60, 32, 40
 _LINE_NUMBER = 8
+_WHOLE = 100  # characters of a function of a library in a whole stack
 # Functions that run whatever a framework does: its innermost function says more. `_call_impl`: of a module.
 _LOOPS = frozenset(["train", "fit", "fit_transform", "evaluate", "validate", "predict", "test", "generate"])
 _RUNNERS = _LOOPS.union(
@@ -35,6 +38,8 @@ _RUNNERS = _LOOPS.union(
     ]
 )
 _FORKED_IN = f"{os.sep}multiprocessing{os.sep}process.py"
+_PASS_ON = frozenset(["_call_impl", "_wrapped_call_impl"])  # of a module of PyTorch: they say nothing
+_IMPORT = "import"
 _NO_CODE = ("__init__", "<shim>")  # files of frames that CPython 3.12 and later put between those of code
 
 
@@ -51,16 +56,15 @@ class LineNames:
         self._here = os.getcwd().rstrip(os.sep) + os.sep
         self._known: dict[str, bool] = {}
         self._lines: dict[tuple[str, str], int] = {}
+        self._words: dict[Frame, str] = {}
 
-    def of(self, frames: Iterable[Frame]) -> str:
+    def of(self, frames: Sequence[Frame]) -> str:
         """Returns the fields of line_layout.FIELDS for the frames of a thread, innermost first."""
         innermost = called = own = caller = None
         inner: dict[str, Frame] = {}  # the innermost frame of each package
-        for frame in frames:
+        for frame in self._of_this_process(frames):
             if frame[0] in _NO_CODE:
                 continue
-            if frame[0].endswith(_FORKED_IN) and frame[2].endswith("_bootstrap"):
-                break  # what is outside are the parent's frames, at the moment of the fork
             innermost = innermost or frame
             if self._is_own(frame[0]):
                 if own is not None:
@@ -80,6 +84,42 @@ class LineNames:
         library = self._function_of_library(called, _LIBRARY - len(loop)) if called else ""
         fields = [*self._place_and_function(own), loop + library]
         return "\n".join(fields + (self._place_and_function(caller) if caller else ["", ""]))
+
+    def whole(self, frames: Sequence[Frame]) -> str:
+        """Returns the functions of a thread, outermost first, as stack_tree.py counts them.
+
+        An import of a library ends the stack: hundreds of modules would fill the tree.
+        """
+        found: list[str] = []
+        for frame in reversed(self._of_this_process(frames)):
+            words = self._words.get(frame)
+            if words is None:
+                if len(self._words) >= MOST_FILES:
+                    self._words.clear()
+                words = self._words[frame] = self._described(frame)
+            imports = found[-1:] == [_IMPORT]
+            if words and not (imports and words == _IMPORT):
+                found.append(words)
+                if imports and not self._is_own(frame[0]):
+                    break
+        return SEPARATOR.join(found)
+
+    def _of_this_process(self, frames: Sequence[Frame]) -> Sequence[Frame]:
+        """Returns the frames without those of the parent, at the moment of a fork."""
+        for at, frame in enumerate(frames):
+            if frame[0].endswith(_FORKED_IN) and frame[2].endswith("_bootstrap"):
+                return frames[:at]
+        return frames
+
+    def _described(self, frame: Frame) -> str:
+        """Returns "load, data.py:14" or "torch.nn.functional.linear"; "" for what nobody has to know."""
+        name, _, function = frame
+        if name in _NO_CODE or function in _PASS_ON or name.startswith(self._ours):
+            return ""
+        if not self._is_own(name):
+            return self._function_of_library(frame, _WHOLE)
+        place, function = self._place_and_function(frame)
+        return place if function == "<module>" else f"{function}, {place}"
 
     def _package(self, name: str) -> str:
         """Returns the top package, or the module, of a library's file."""
@@ -126,7 +166,7 @@ class LineNames:
         """Returns `module.function`, of a file that no package has the function alone."""
         name = frame[0]
         if name.startswith("<frozen importlib"):
-            return "import"
+            return _IMPORT
         module = ""
         if name.startswith("<frozen "):
             module = name[len("<frozen ") : -1]

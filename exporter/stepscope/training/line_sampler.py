@@ -1,8 +1,8 @@
 """Samples the line of the user's code that the main thread is in, up to 20 times per second.
 
-A thread notes the innermost line of the user's own code, and the library function that it called. It also
-notes the phase and component of the step, and whether it already lasts twice as long as usual. The state of
-the main thread says what it waits for. All that is counted in a file next to the ledgers.
+A thread notes the whole stack, its innermost line of the user's own code, and the library function that this
+called. It also notes the phase and component of the step, and whether that lasts twice as long as usual. The
+state of the main thread says what it waits for. All that is counted in a file next to the ledgers.
 
 Ticks are at an irregular place within each cell of a grid of time, so no rhythm of the program is in step
 with them. While the main thread holds the interpreter lock, no sample can be taken: the ticks that pass count
@@ -95,16 +95,18 @@ class LineSampler:
         self._names = LineNames()
         self._open_stack = stack_of_this_thread()
         self._turns = Turns()
-        self._begin(layout.SLOTS)
+        self._begin(layout.SLOTS, layout.NODES)
 
-    def _begin(self, slots: int) -> None:
-        self._table = LineTable(slots)
+    def _begin(self, slots: int, nodes: int) -> None:
+        self._table = LineTable(slots, nodes)
         self._began = time()
         self._until_look = FIRST_TICKS
         self._ledger: Any = None  # of this process,
         self._counters: Any = None  # and its counters
         self._ring: Any = None  # and its latest steps
-        self._open_step = dict[tuple[int, str, int], int]()  # the samples of the step that is open now
+        self._open_step = dict[
+            tuple[int, tuple[str, str], int], int
+        ]()  # the samples of the step that is open now
         self._recorded = 0.0  # steps before it
         self._own_cpu = 0.0  # of the threads before this one
         self._failed = False
@@ -137,7 +139,7 @@ class LineSampler:
     def restart_in_child(self) -> None:
         """Starts again in a forked child, with counts of its own. Its only thread is its main thread."""
         self._open_stack = stack_of_this_thread()
-        self._begin(layout.WORKER_SLOTS)
+        self._begin(layout.WORKER_SLOTS, layout.WORKER_NODES)
         self.start()
 
     # The methods below run in the thread.
@@ -161,7 +163,7 @@ class LineSampler:
             ended.release()
 
     def _sample(self, stop: Any, main: MainThread, stack: Stack) -> None:
-        table, texts, threads = self._table, dict[int, str](), OtherThreads()
+        table, named, threads = self._table, dict[int, tuple[str, str]](), OtherThreads()
         begin = looked = monotonic()
         times = main.times()
         tick, jitter = 0, begin % 1.0
@@ -176,13 +178,14 @@ class LineSampler:
                 waited = thread_time() - spent
                 seen = stack.read()
                 self._turns.adjust(waited, alone=_count() < 2)  # the other one is this
-                text = texts.get(hash(seen))
-                if text is None:
-                    if len(texts) >= MOST_STACKS:
-                        texts.clear()
-                    text = texts[hash(seen)] = self._names.of(stack.frames(seen))
+                names = named.get(hash(seen))
+                if names is None:
+                    if len(named) >= MOST_STACKS:
+                        named.clear()
+                    frames = stack.frames(seen)
+                    names = named[hash(seen)] = self._names.of(frames), self._names.whole(frames)
                 passed = max(1 + skipped, int((monotonic() - begin) / layout.TICK_SECONDS) - tick)
-                self._count(table, self._code(), text, main.state(), passed)
+                self._count(table, self._code(), names, main.state(), passed)
                 tick += passed
                 self._until_look -= passed
                 took = (thread_time() - spent) / ALLOWED
@@ -206,8 +209,9 @@ class LineSampler:
                 self._identify(table)
                 stack.check()
 
-    def _count(self, table: LineTable, code: int, text: str, state: int, ticks: int) -> None:
-        table.count(code, text, state, ticks)
+    def _count(self, table: LineTable, code: int, names: tuple[str, str], state: int, ticks: int) -> None:
+        text, whole = names
+        table.count(code, text, state, ticks, whole)
         if self._counters is None:
             return
         recorded = self._counters[ledger_layout.COUNTER_RECORDED]
@@ -217,14 +221,14 @@ class LineSampler:
             newest = ring_place(recorded)
             since = perf_counter() - self._ring[newest + 1] - self._ring[newest + 2]
             ticks = max(0, min(ticks, int(since / layout.TICK_SECONDS)))  # the others were in steps before
-        key = code, text, state
+        key = code, names, state
         self._open_step[key] = self._open_step.get(key, 0) + ticks
 
     def _close_step(self, table: LineTable) -> None:
         """Counts what a script did after its last step as that, not for a step that never came."""
         if self._counters is not None and self._counters[ledger_layout.COUNTER_ENDED]:
-            for (code, text, state), ticks in self._open_step.items():
-                table.move(code, text, state, ticks, 16 * layout.FINALIZATION)
+            for (code, (text, whole), state), ticks in self._open_step.items():
+                table.move(code, text, state, ticks, 16 * layout.FINALIZATION, whole)
             self._open_step.clear()
 
     def _code(self) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import mmap
 import os
-from binascii import crc32
 
 from stepscope.training import line_layout as layout
 from stepscope.training.ledger_files import make_file
+from stepscope.training.stack_tree import StackTree, text_checksum
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,26 +23,30 @@ class LineTable:
     The descriptor stays open while the process lives: it holds the lock.
     """
 
-    def __init__(self, slots: int = layout.SLOTS) -> None:
+    def __init__(self, slots: int = layout.SLOTS, nodes: int = layout.NODES) -> None:
         self.path = ""
         self._fd = -1
         self._slots = slots
         self._places: dict[tuple[int, str], int] = {}
-        self._use(bytearray(layout.HEADER_BYTES + slots * layout.SLOT_BYTES))
+        self._tree = StackTree(nodes)
+        self._use(bytearray(self._tree_at() + nodes * layout.NODE_BYTES))
         self._write_slot(0, (0, ""))
         self.set(layout.USED, 1.0)
         self.set(layout.RANK, -1.0)
 
-    def count(self, code: int, text: str, state: int, ticks: float) -> None:
-        """Counts a sample of a place, with the code of line_layout.SLOT."""
+    def count(self, code: int, text: str, state: int, ticks: float, stack: str = "") -> None:
+        """Counts a sample of a place, with the code of line_layout.SLOT, and of a whole stack."""
         key = (code, text)
         slot = self._places.get(key)
         if slot is None:
             slot = self._place(key)
         self._doubles[self._first_count(slot) + state] += ticks
         self.add(layout.TICKS, ticks)
+        if stack:
+            self._tree.count(code, stack, ticks)
+            self.set(layout.USED_NODES, self._tree.used)
 
-    def move(self, code: int, text: str, state: int, ticks: float, to: int) -> None:
+    def move(self, code: int, text: str, state: int, ticks: float, to: int, stack: str = "") -> None:
         """Counts a place's samples for another code, as far as the place still has them."""
         slot = self._places.get((code, text))
         if slot is not None:
@@ -50,7 +54,9 @@ class LineTable:
             ticks = min(ticks, self._doubles[at])
             self._doubles[at] -= ticks
             self.add(layout.TICKS, -ticks)
-            self.count(to, text, state, ticks)
+            if stack:
+                self._tree.count(code, stack, -ticks)
+            self.count(to, text, state, ticks, stack)
 
     def seen(self, text: str, code: int = 0) -> float:
         """Returns the ticks of a place."""
@@ -73,7 +79,7 @@ class LineTable:
     def publish(self, directory: str, start: float) -> None:
         """Moves the counts into a new file of the ledger directory. Raises OSError."""
         size, name = len(self._memory), f"{os.getpid()}.{os.urandom(4).hex()}{layout.SUFFIX}"
-        header = (layout.MAGIC, layout.VERSION, size, self._slots, os.getpid(), -1, start)
+        header = (layout.MAGIC, layout.VERSION, size, self._slots, self._tree.nodes, os.getpid(), -1, start)
         layout.HEADER.pack_into(self._memory, 0, *header)
 
         def fill(memory: mmap.mmap) -> None:
@@ -86,6 +92,10 @@ class LineTable:
     def _use(self, memory: Any) -> None:
         self._memory = memory
         self._doubles = memoryview(memory).cast("d")
+        self._tree.use(memoryview(memory)[self._tree_at() :])
+
+    def _tree_at(self) -> int:
+        return layout.HEADER_BYTES + self._slots * layout.SLOT_BYTES
 
     def _place(self, key: tuple[int, str]) -> int:
         """Returns a slot for a new place: a free one, otherwise that of the place that was seen least."""
@@ -112,13 +122,8 @@ class LineTable:
         code, text = key
         at = layout.HEADER_BYTES + slot * layout.SLOT_BYTES
         data = text.encode("utf-8", "replace")[: layout.TEXT_BYTES].ljust(layout.TEXT_BYTES, b"\0")
-        layout.SLOT.pack_into(self._memory, at, slot_checksum(code, data), code)
+        layout.SLOT.pack_into(self._memory, at, text_checksum(code, data), code)
         self._memory[at + layout.TEXT_AT : at + layout.SLOT_BYTES] = data
 
     def _first_count(self, slot: int) -> int:
         return layout.HEADER_BYTES // 8 + slot * _SLOT_DOUBLES + layout.COUNTS
-
-
-def slot_checksum(code: int, text: bytes) -> int:
-    """Returns the checksum of a slot, for writer and reader."""
-    return crc32(text, code & 0xFFFF)

@@ -23,7 +23,7 @@ from stepscope.training.main_thread import Descriptor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Sequence
     from typing import Any, Protocol
 
     class Stack(Protocol):
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         def read(self) -> Hashable:
             """Returns the stack of now, as it came. Equal ones have equal frames. Raises OSError."""
 
-        def frames(self, stack: Any) -> Iterable[Frame]:
+        def frames(self, stack: Any) -> Sequence[Frame]:
             """Returns the frames of what `read` returned, innermost first."""
 
         def check(self) -> None:

@@ -11,6 +11,7 @@ import os
 import struct
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, fields
+from heapq import heapify, heappop, heappush
 from math import isfinite
 from pathlib import Path
 from time import monotonic
@@ -21,7 +22,7 @@ from stepscope.common.shared_files import entries, is_locked, remove
 from stepscope.training import line_layout as layout
 from stepscope.training.layout import COMPONENTS, LARGEST, MAX_RANK
 from stepscope.training.ledger_checks import LedgerError, checked_run_name, open_plain_file
-from stepscope.training.line_table import slot_checksum
+from stepscope.training.stack_tree import text_checksum
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ PASS_SECONDS = 10.0  # between two readings of all files,
 LOOK_SECONDS = 0.005  # of which a tick reads some
 ENTRIES = 20_000  # of the directory
 MOST_LINES = 200  # of one rank and role; all others are one line without a place
+MOST_STACKS = 300  # likewise; all others end in the function where they left these
 LOGGED = 20  # refused files that the log names
 _NUMBERS = struct.Struct(f"<{layout.NUMBERS}d")
 _COUNTS = struct.Struct(f"<{len(layout.STATES)}d")
@@ -60,6 +62,7 @@ class Thread(NamedTuple):
 
 
 Counts = tuple[float, ...]  # ticks by state, as in line_layout.STATES
+Stack = tuple[str, ...]  # phase, component, and the functions, outermost first
 
 
 @dataclass
@@ -74,6 +77,7 @@ class LineCounts:
     own_cpu_seconds: float = 0.0  # of the sampling itself
     lines: dict[Line, Counts] = field(default_factory=dict)
     known_seconds: float = 0.0  # of `seconds`, in which the kernel showed what the thread waited for
+    stacks: dict[Stack, float] = field(default_factory=dict)  # ticks
 
     def add(self, other: LineCounts) -> None:
         """Adds the samples of other processes."""
@@ -81,18 +85,34 @@ class LineCounts:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for line, counts in other.lines.items():
             self.lines[line] = _sum(self.lines.get(line), counts)
+        for stack, ticks in other.stacks.items():
+            self.stacks[stack] = self.stacks.get(stack, 0.0) + ticks
 
     def shortened(self) -> LineCounts:
-        """Returns the most frequent lines, and all others as one line without a place."""
+        """Returns the most frequent lines, and all others as one line without a place; likewise stacks."""
         ordered = sorted(self.lines.items(), key=lambda item: (-sum(item[1]), item[0]))
         lines = dict(ordered[:MOST_LINES])
         for line, counts in ordered[MOST_LINES:]:
             if line.phase != OTHER_THREAD:
                 lines[Line()] = _sum(lines.get(Line()), counts)
-        return LineCounts(**{**vars(self), "lines": lines})
+        return LineCounts(**{**vars(self), "lines": lines, "stacks": _shortened(self.stacks)})
 
 
-TOTALS = tuple(each.name for each in fields(LineCounts) if each.name != "lines")
+TOTALS = tuple(each.name for each in fields(LineCounts) if each.name not in ("lines", "stacks"))
+
+
+def _shortened(stacks: dict[Stack, float]) -> dict[Stack, float]:
+    """Returns at most MOST_STACKS: the rarest ones are counted without their innermost functions."""
+    kept = dict(stacks)
+    rarest = [(ticks, stack) for stack, ticks in kept.items()]
+    heapify(rarest)
+    while len(kept) > MOST_STACKS:
+        ticks, stack = heappop(rarest)
+        if kept.get(stack) == ticks and len(stack) > 2:  # unless it has been made more frequent since
+            caller = stack[:-1]
+            kept[caller] = kept.get(caller, 0.0) + kept.pop(stack)
+            heappush(rarest, (kept[caller], caller))
+    return kept
 
 
 class LineFile(NamedTuple):
@@ -113,12 +133,13 @@ def read_line_file(path: Path, owners: Collection[int] | None = None) -> LineFil
         alive = is_locked(fd, layout.LOCK_ALIVE)  # before its counts: they are complete if it is dead
         header = os.pread(fd, layout.HEADER_BYTES, 0)
         numbers = _checked_header(path, header, status.st_size)
-        used = int(numbers[layout.USED])
+        used, nodes = int(numbers[layout.USED]), int(numbers[layout.USED_NODES])
         slots = os.pread(fd, used * layout.SLOT_BYTES, layout.HEADER_BYTES)
+        tree = os.pread(fd, nodes * layout.NODE_BYTES, _tree_at(header))
     finally:
         os.close(fd)
     run = header[layout.RUN_AT : layout.RUN_AT + layout.RUN_BYTES].partition(b"\0")[0]
-    if len(slots) != used * layout.SLOT_BYTES:
+    if len(slots) != used * layout.SLOT_BYTES or len(tree) != nodes * layout.NODE_BYTES:
         raise LedgerError(path, "length", "corrupt line samples: cut short")
     thread = Thread(int(numbers[layout.RANK]), layout.ROLES[int(numbers[layout.ROLE])])
     counts = LineCounts(
@@ -129,6 +150,7 @@ def read_line_file(path: Path, owners: Collection[int] | None = None) -> LineFil
         core_wait_seconds=numbers[layout.CORE_WAIT_SECONDS],
         own_cpu_seconds=numbers[layout.OWN_CPU_SECONDS],
         known_seconds=numbers[layout.KNOWN_SECONDS],
+        stacks=_stacks(path, tree),
     )
     for at in range(0, len(slots), layout.SLOT_BYTES):
         line, seen = _line(path, slots[at : at + layout.SLOT_BYTES])
@@ -138,11 +160,15 @@ def read_line_file(path: Path, owners: Collection[int] | None = None) -> LineFil
     return LineFile(label, status.st_uid, thread, alive, counts)
 
 
+def _tree_at(header: bytes) -> int:
+    return int(layout.HEADER_BYTES + layout.HEADER.unpack_from(header)[3] * layout.SLOT_BYTES)
+
+
 def _checked_header(path: Path, header: bytes, size: int) -> tuple[float, ...]:
     """Returns the numbers of the header. Raises LedgerError."""
     if len(header) < layout.HEADER_BYTES:
         raise LedgerError(path, "length", "corrupt line samples: shorter than a header")
-    magic, version, said, slots, pid, _, start = layout.HEADER.unpack_from(header)
+    magic, version, said, slots, nodes, pid, _, start = layout.HEADER.unpack_from(header)
     if magic != layout.MAGIC:
         raise LedgerError(path, "magic", "not a file of line samples")
     if version != layout.VERSION:
@@ -152,15 +178,18 @@ def _checked_header(path: Path, header: bytes, size: int) -> tuple[float, ...]:
             f"line samples of version {version}, this Stepscope reads {layout.VERSION}: "
             "use the same Stepscope for the exporter and in the training environment",
         )
-    if said != size or size != layout.HEADER_BYTES + slots * layout.SLOT_BYTES:
+    if said != size or size != _tree_at(header) + nodes * layout.NODE_BYTES:
         raise LedgerError(path, "length", f"corrupt line samples: {size} bytes long, and says {said}")
     numbers = _NUMBERS.unpack_from(header, layout.NUMBERS_AT)
     rank, role, used = numbers[layout.RANK], numbers[layout.ROLE], numbers[layout.USED]
-    of_process = 0 < slots <= layout.MAX_SLOTS and 0 < pid <= MAX_RANK and 0 <= start < LARGEST
+    sized = 0 < slots <= layout.MAX_SLOTS and 0 <= nodes <= layout.MAX_NODES
+    of_process = sized and 0 < pid <= MAX_RANK and 0 <= start < LARGEST
     if not (of_process and -1 <= rank <= MAX_RANK):  # NaN is neither
         raise LedgerError(path, "header", f"corrupt line samples: process {pid} of rank {rank}")
     if role not in range(len(layout.ROLES)) or used not in range(1, slots + 1):
         raise LedgerError(path, "header", f"corrupt line samples: role {role}, {used} of {slots} slots")
+    if numbers[layout.USED_NODES] not in range(nodes + 1):
+        raise LedgerError(path, "header", f"corrupt line samples: more than {nodes} nodes of stacks")
     if not all(isfinite(value) and 0 <= value <= LARGEST for value in numbers[layout.TICKS :]):
         raise LedgerError(path, "counter", "corrupt line samples: a total is negative or not a number")
     return numbers
@@ -170,20 +199,50 @@ def _line(path: Path, slot: bytes) -> tuple[Line | None, Counts]:
     """Returns the line of a slot and its counts; None while it is written. Raises LedgerError."""
     checksum, code = layout.SLOT.unpack_from(slot)
     text, counts = slot[layout.TEXT_AT :], _COUNTS.unpack_from(slot, 8 * layout.COUNTS)
-    if checksum != slot_checksum(code, text):
+    if checksum != text_checksum(code, text):
         return None, counts
     if not all(isfinite(count) and 0 <= count <= LARGEST for count in counts):
         raise LedgerError(path, "counter", "corrupt line samples: a count is negative or not a number")
     of_step, code = divmod(code, layout.LONG)
-    phase, component = divmod(code, 16)
     fields = text.rstrip(b"\0").decode("utf-8", "replace").split("\n")
-    if not (of_step in (0, 1) and phase < len(layout.PHASES) and component < len(_COMPONENT_NAMES)):
-        raise LedgerError(path, "record", f"corrupt line samples: phase {phase}, component {component}")
+    if of_step not in (0, 1):
+        raise LedgerError(path, "record", f"corrupt line samples: code {code} of step {of_step}")
     fields = (fields + [""] * len(layout.FIELDS))[: len(layout.FIELDS)]
     if not all(part.isprintable() for part in fields):
         raise LedgerError(path, "name", "corrupt line samples: a name cannot be printed")
-    line = Line(layout.PHASES[phase], _COMPONENT_NAMES[component], *fields)
+    line = Line(*_part(path, code), *fields)
     return line._replace(step=LONG if of_step else ""), counts
+
+
+def _stacks(path: Path, tree: bytes) -> dict[Stack, float]:
+    """Returns the ticks of stacks. Raises LedgerError."""
+    found: dict[Stack, float] = {}
+    stacks: list[Stack | None] = []  # by node; None: it is being written
+    for at in range(0, len(tree), layout.NODE_BYTES):
+        checksum, caller, ticks = layout.NODE.unpack_from(tree, at)
+        text = tree[at + layout.NODE_TEXT_AT : at + layout.NODE_BYTES]
+        if checksum != text_checksum(caller, text):
+            stacks.append(None)
+            continue
+        if not (-layout.LONG <= caller < len(stacks) and isfinite(ticks) and 0 <= ticks <= LARGEST):
+            raise LedgerError(path, "counter", "corrupt line samples: a node of stacks makes no sense")
+        outer = stacks[caller] if caller >= 0 else _part(path, -1 - caller)
+        name = text.rstrip(b"\0").decode("utf-8", "replace")
+        if not name.isprintable():
+            raise LedgerError(path, "name", "corrupt line samples: a name cannot be printed")
+        stack = None if outer is None else (*outer, name) if name else outer
+        stacks.append(stack)
+        if stack is not None and ticks:
+            found[stack] = found.get(stack, 0.0) + ticks
+    return found
+
+
+def _part(path: Path, code: int) -> tuple[str, str]:
+    """Returns phase and component. Raises LedgerError."""
+    phase, component = divmod(code, 16)
+    if not (phase < len(layout.PHASES) and component < len(_COMPONENT_NAMES)):
+        raise LedgerError(path, "record", f"corrupt line samples: phase {phase}, component {component}")
+    return layout.PHASES[phase], _COMPONENT_NAMES[component]
 
 
 def _sum(one: Counts | None, other: Counts) -> Counts:

@@ -16,15 +16,17 @@ from stepscope.common.errors import describe
 from stepscope.common.whole_file import write_whole
 from stepscope.exporter.ledgers.line_files import (
     MOST_LINES,
+    MOST_STACKS,
     OTHER_THREAD,
     TOTALS,
     Line,
     LineCounts,
     LineFolder,
+    Stack,
     Thread,
 )
 from stepscope.runs.malformed import MALFORMED, finite
-from stepscope.runs.model import LineTime, ThreadTime
+from stepscope.runs.model import LineTime, StackTime, ThreadTime
 from stepscope.runs.recording.checksum import checksum_of
 from stepscope.runs.recording.damage import DamageError, content
 from stepscope.training.layout import MAX_RANK
@@ -105,8 +107,14 @@ def _thread_time(
     ]
     of_main = tuple(line for line in lines if line.phase != OTHER_THREAD)
     others = tuple(line for line in lines if line.phase == OTHER_THREAD)
+    stacks = tuple(
+        StackTime(phase, component, tuple(functions), tick * ticks)
+        for (phase, component, *functions), ticks in sorted(
+            counts.stacks.items(), key=lambda item: (-item[1], item[0])
+        )
+    )
     rank = None if thread.rank < 0 else thread.rank
-    return ThreadTime(node, rank, thread.role, **totals, lines=of_main, others=others)
+    return ThreadTime(node, rank, thread.role, **totals, lines=of_main, others=others, stacks=stacks)
 
 
 def _as_json(counts: Counts) -> list[dict[str, Any]]:
@@ -115,6 +123,7 @@ def _as_json(counts: Counts) -> list[dict[str, Any]]:
             **thread._asdict(),
             **{name: getattr(of_thread, name) for name in TOTALS},
             "lines": [[*line, *seen] for line, seen in of_thread.lines.items()],
+            "stacks": [[ticks, *stack] for stack, ticks in of_thread.stacks.items()],
         }
         for thread, of_thread in counts.items()
     ]
@@ -141,7 +150,15 @@ def _from_json(threads: list[dict[str, Any]]) -> dict[Thread, LineCounts]:
             of_thread.lines[Line(*row[:names])] = tuple(map(_positive, row[names:]))
             if len(row) != names + len(STATES):
                 raise ValueError(f"a line of {len(row)} values")
+        of_thread.stacks = dict(map(_stack, values["stacks"][:MOST_STACKS]))
     return found
+
+
+def _stack(row: list[Any]) -> tuple[Stack, float]:
+    ticks, *stack = row
+    if not all(isinstance(part, str) and part.isprintable() for part in stack) or len(stack) < 2:
+        raise ValueError("a stack has no names that can be printed")
+    return tuple(stack), _positive(ticks)
 
 
 def _printable(text: object) -> str:
