@@ -205,3 +205,11 @@ def test_long_steps_have_the_lines_that_ran_in_them() -> None:
     for component in (None, "host"):
         (problem,) = problems_of(replace(run, rules=[long_steps(component, 2.0, lost=500)]))
         assert problem.lines == "86 % in work, train.py:5 and 14 % in work, train.py:8"
+    stalled = replace(found("TrainingStalled", 500), details={"waited_for": 0, "stalls": []})
+    hangs = replace(found("CollectiveHang", 500), details={"rank": 0, "component": "host"})
+    for result in (stalled, hangs):  # of the rank that does not come
+        (problem,) = problems_of(replace(run, rules=[result]))
+        assert problem.lines == "86 % in work, train.py:5 and 14 % in work, train.py:8"
+    stalled.details["waited_for"] = 1  # its long step was not sampled
+    (problem,) = problems_of(replace(run, rules=[stalled]))
+    assert problem.lines == ""

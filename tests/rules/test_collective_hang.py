@@ -78,6 +78,7 @@ def test_a_stall_says_who_is_missing_also_before_it_is_a_hang(minutes: float) ->
         f"All 4 ranks have finished no step for {minutes} min (usually one every 1.00 s). Rank 3 on node-a "
         f"has been in the data loader for {minutes} min; 3 ranks wait for it in backward ({minutes} min)."
     )
+    assert found.details["waited_for"] == 3
 
 
 @pytest.mark.parametrize(("others", "who"), [
@@ -107,7 +108,9 @@ def test_a_stall_says_that_collectives_do_not_match() -> None:
 def test_a_stall_accuses_nobody_if_all_wait_or_nobody_knows_where_they_are() -> None:
     for stays in ([waits(2)], []):
         ranks = [trained(rank, *stays, minutes=2) for rank in range(4)]
-        assert result(*ranks, rule="TrainingStalled").finding.endswith("(usually one every 1.00 s).")
+        found = result(*ranks, rule="TrainingStalled")
+        assert found.finding.endswith("(usually one every 1.00 s).")
+        assert found.details["waited_for"] is None
 
 
 @pytest.mark.parametrize(("minutes", "status"), [(1.49, "healthy"), (1.5, "healthy"), (1.51, "found")])

@@ -119,6 +119,7 @@ def test_a_stall_that_lasts_is_seen_while_the_process_lives() -> None:
         == "The training process has finished no step for 13 min 20 s (usually one every 1.00 s)."
     )
     assert found.details["stalls"][0]["end"] is None
+    assert found.details["waited_for"] == 0
     assert found.seconds_lost == pytest.approx(799, rel=0.01)
 
 

@@ -416,10 +416,7 @@ for _ in range(60): step(usual)
     assert {line.step for line in file.counts.lines if line.phase != "train"} <= {""}
 
 
-def test_what_follows_the_last_step_is_counted_as_that_and_not_for_a_step_that_never_came(
-    tmp_path: Path, ledgers: Path
-) -> None:
-    script = f"""
+AFTER_STEPS = f"""
 import stepscope
 def usual(): time.sleep(0.02)
 def predict(): until({LONG_ENOUGH}, lambda: spin(1000))
@@ -427,12 +424,29 @@ for _ in range(60):
     with stepscope.step(): usual()
 stepscope.begin_step()
 predict()
-stepscope.finish()
 """
-    (file,) = sampled(tmp_path, ledgers, script)
-    spinning = defaultdict[str, float](float)  # a function has several lines
+
+
+def ticks_of(function: str, file: LineFile) -> dict[str, float]:
+    """Returns the ticks of a function, which has several lines, by phase."""
+    found = defaultdict[str, float](float)
     for line, counts in file.counts.lines.items():
-        spinning[line.phase] += sum(counts) if line.function == "spin" else 0
+        found[line.phase] += sum(counts) if line.function == function else 0.0
+    return found
+
+
+def test_what_an_exception_ends_was_in_the_step_that_was_open(tmp_path: Path, ledgers: Path) -> None:
+    quiet = "import sys\nsys.excepthook = lambda *_: None\n"
+    (file,) = sampled(tmp_path, ledgers, f"{quiet}{AFTER_STEPS}raise KeyboardInterrupt", expect=1)
+    assert set(ticks_of("spin", file)) >= {"train"}
+    assert ticks_of("spin", file)["finalization"] == 0
+
+
+def test_what_follows_the_last_step_is_counted_as_that_and_not_for_a_step_that_never_came(
+    tmp_path: Path, ledgers: Path
+) -> None:
+    (file,) = sampled(tmp_path, ledgers, AFTER_STEPS)
+    spinning = ticks_of("spin", file)
     assert spinning["finalization"] > sum(spinning.values()) / 2 > 0
     assert "train" in {line.phase for line in file.counts.lines if line.function == "usual"}
     assert file.counts.ticks == pytest.approx(sum(map(sum, file.counts.lines.values())))

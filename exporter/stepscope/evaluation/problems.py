@@ -115,17 +115,18 @@ def _places(problem: Problem, analysis: Analysis) -> list[Place]:
 def _lines(result: RuleResult, analysis: Analysis, main_phase: str) -> list[LineTime] | None:
     """Returns the lines of what a finding is about; None: it is about no part.
 
-    A finding about long steps has the lines of these, if some were sampled.
+    A finding about long steps, or about one that does not end, has the lines of these, if some were sampled.
     """
     component = _component(result)
     key = Key(result.details.get("part", main_phase), component or "")
-    if "step_details" in result.details:
-        slow = [thread for thread in analysis.threads if thread.rank in _ranks(result)]
+    rank = result.details.get("rank", result.details.get("waited_for"))
+    if result.definition.only_pauses:
+        of_ranks = _ranks(result) if rank is None else {rank}
+        slow = [thread for thread in analysis.threads if thread.rank in of_ranks]
         if long := [line for line in lines_of(key, slow) if line.step]:
             return long
     if component is None:
         return None
-    rank = result.details.get("rank")
     return list(lines_of(key, [thread for thread in analysis.threads if rank in (None, thread.rank)]))
 
 

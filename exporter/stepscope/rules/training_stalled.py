@@ -17,7 +17,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from stepscope.common.words import all_of, capitalised, count, duration, too_few
-from stepscope.measurements.hangs import hangs
+from stepscope.measurements.hangs import Hang, hangs
 from stepscope.measurements.measure import Measure, RunMeasurements
 from stepscope.measurements.pauses import (
     HOST,
@@ -203,6 +203,7 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
             max((rank.lost for rank in judged), default=0.0),
             held=[self._held(*stall) for stall in stalls],
             details={
+                "waited_for": self._waited_for(run, ranks, stalls),
                 "stalls": [
                     {
                         "node": rank.node,
@@ -213,7 +214,7 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
                         "usual_seconds": rank.usual,
                     }
                     for rank, stall in stalls
-                ]
+                ],
             },
         )
 
@@ -284,8 +285,21 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
         stalled_for = f"{duration(first.seconds)} (usually one every {duration(rank.usual)}){others}"
         return f"{who} {verb} {stalled_for}.{self._missing(run, first)}"
 
+    def _waited_for(
+        self, run: RunMeasurements, ranks: Sequence[Rank], stalls: Sequence[tuple[Rank, Pause]]
+    ) -> int | None:
+        """Returns the rank that is missing in the longest stall, or that is alone; None if not known."""
+        if not stalls or len(ranks) == 1:
+            return ranks[0].rank if stalls else None
+        hang = self._hang(run, max((stall for _, stall in stalls), key=lambda stall: stall.seconds))
+        return hang.missing[0].rank if hang and hang.missing else None
+
     def _missing(self, run: RunMeasurements, stall: Pause) -> str:
         """Returns a sentence on whom, or what, ranks wait for during a stall, if that is known."""
+        hang = self._hang(run, stall)
+        return f" {in_words(hang, run.facts)}" if hang else ""
+
+    def _hang(self, run: RunMeasurements, stall: Pause) -> Hang | None:
         found = [
             hang
             for hang in hangs(run.facts, by_rank(run.of(self.measure)), 60 * self.parameters.minimum)
@@ -293,7 +307,7 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
             and hang.start < stall.start + stall.seconds
             and stall.start < hang.start + hang.seconds
         ]
-        return f" {in_words(max(found, key=lambda hang: hang.seconds), run.facts)}" if found else ""
+        return max(found, key=lambda hang: hang.seconds, default=None)
 
 
 class Rank(NamedTuple):

@@ -225,8 +225,13 @@ class LineSampler:
         self._open_step[key] = self._open_step.get(key, 0) + ticks
 
     def _close_step(self, table: LineTable) -> None:
-        """Counts what a script did after its last step as that, not for a step that never came."""
-        if self._counters is not None and self._counters[ledger_layout.COUNTER_ENDED]:
+        """Counts what a script did after its last step as that, not for a step that never came.
+
+        A script that an exception or an interrupt ends was in that step, as far as is known.
+        """
+        if hasattr(sys, "last_value") or self._counters is None:
+            return
+        if self._counters[ledger_layout.COUNTER_ENDED]:
             for (code, (text, whole), state), ticks in self._open_step.items():
                 table.move(code, text, state, ticks, 16 * layout.FINALIZATION, whole)
             self._open_step.clear()
