@@ -278,9 +278,11 @@ class RecordingWriter:
         if facts.run_cpus != self._facts.run_cpus:
             self._cut("samples")
         self._facts = facts
-        facts_now = asdict(self._facts) | ({"refused": self._refused} if self._refused else {})
-        journal = self._journal("samples", sample.time, samples_schema(layout), facts_now)
+        journal = self._journal("samples", sample.time, samples_schema(layout), self._facts_now)
         self._append("samples", journal, _sample_batch(sample, use, layout, journal.schema))
+
+    def _facts_now(self) -> dict[str, Any]:
+        return asdict(self._facts) | ({"refused": self._refused} if self._refused else {})
 
     def _note_refused(self, ledgers: Mapping[tuple[str, int], str]) -> None:
         known = {(each["run"], each["rank"]) for each in self._refused}
@@ -318,7 +320,7 @@ class RecordingWriter:
         fresh = [record for record in records if record.number > last.get(record.phase, -1)]
         if not fresh:
             return
-        journal = self._journal("steps", fresh[0].start, STEPS_SCHEMA, {"recorded": self._recorded})
+        journal = self._journal("steps", fresh[0].start, STEPS_SCHEMA, lambda: {"recorded": self._recorded})
         self._append("steps", journal, _steps_batch(header, fresh, journal.schema))
         last.update({record.phase: record.number for record in fresh})
         if journal.rows >= PART_STEPS:
@@ -362,18 +364,21 @@ class RecordingWriter:
 
     def _write_ranks(self) -> None:
         if self._ranks is not None:
-            self._append("ranks", self._journal("ranks", 0.0, RANKS_SCHEMA, {}), self._ranks)
+            self._append("ranks", self._journal("ranks", 0.0, RANKS_SCHEMA, dict), self._ranks)
             self._ranks = None
 
-    def _journal(self, table: str, time: float, schema: pa.Schema, metadata: dict[str, Any]) -> JournalWriter:
+    def _journal(
+        self, table: str, time: float, schema: pa.Schema, metadata: Callable[[], dict[str, Any]]
+    ) -> JournalWriter:
         """Returns the journal for a row of that time; a new one after a loss, which its metadata notes."""
-        loss = self._lost.get(table)
+        loss, lost = self._lost.get(table), {}
         if loss is not None and loss.start < time:  # not for rows that were queued before
             self._cut(table)
-            metadata = {**metadata, "lost": asdict(loss)}
+            lost = {"lost": asdict(loss)}
         if table not in self._journals:
             path = journal_path(self._folder, table, self._numbers[table] + 1)
-            self._journals[table] = JournalWriter(path, with_metadata(schema, {**self._common, **metadata}))
+            whole = {**self._common, **metadata(), **lost}
+            self._journals[table] = JournalWriter(path, with_metadata(schema, whole))
         return self._journals[table]
 
     def _append(self, table: str, journal: JournalWriter, batch: pa.RecordBatch) -> None:
