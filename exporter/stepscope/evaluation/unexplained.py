@@ -25,6 +25,7 @@ from stepscope.evaluation.account import (
 )
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.places import LEAST_PLACE, MAIN_THREADS, places
+from stepscope.measurements.hangs import COMMUNICATION
 from stepscope.rules.max_initialization_time import MaxInitializationTime
 from stepscope.rules.parts.topics import About
 from stepscope.rules.straggler import Straggler
@@ -34,7 +35,6 @@ ACCOUNT = "Account"  # instead of a rule's name
 LARGE = 0.1  # of the run: a smaller part is no finding
 LARGE_PHASE = 1 / 3  # of the time of steps, for those of phases that the run is not for
 LARGE_BEFORE, LARGE_AFTER = 0.25, 0.15  # of the run, in lines of the script outside steps
-COMMUNICATION = "communication"
 MOST = 0.5  # of the time before the first step, in one line
 # Functions of PyTorch that are a part of each step or set-up; "import" as in training/line_names.py.
 USUAL = (

@@ -226,7 +226,8 @@ def slow_ranks(own: Times) -> NDArray[np.bool_]:
     known = (~np.isnan(own)).sum(axis=0)
     gaps = longest_first[:-1] - longest_first[1:]
     above = np.arange(1, len(own))[:, None]  # how many ranks are above each gap
-    possible = (above < known) & (above <= np.maximum(1, (known + 1) // 2))
+    most = np.array([most_slow(ranks) for ranks in range(len(own) + 1)])[known]
+    possible = (above < known) & (above <= most)
     alike = gaps >= ALIKE * (longest_first[0] - longest_first[:-1])
     first_fast = np.where(possible & alike, gaps, -1.0).argmax(axis=0) + 1
     with np.errstate(invalid="ignore"):

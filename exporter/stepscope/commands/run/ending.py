@@ -22,7 +22,7 @@ def finish_recording(
     run: RunFile,
     ledgers: Path,
     why_no_steps: Callable[[], str],
-    command: Sequence[str] = (),
+    command: Sequence[str],
 ) -> None:
     """Completes the recording after the exporter has ended, normally or not.
 

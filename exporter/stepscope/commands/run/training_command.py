@@ -90,8 +90,7 @@ class TrainingCommand:
 
     def _asked(self, received: signal.struct_siginfo) -> None:
         self.ended_by = received.si_signo
-        by_terminal = received.si_code == SENT_BY_TERMINAL
-        self.stopped_by = TERMINAL if by_terminal else _program(received.si_pid)
+        self.stopped_by = TERMINAL if received.si_code == SENT_BY_TERMINAL else _program(received.si_pid)
 
     def _status(self) -> int | None:
         pid, status = os.waitpid(self.pid, os.WNOHANG)
