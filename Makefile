@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest
 TWO_AT_ONCE := --numprocesses 2 --dist loadfile --no-loadscope-reorder  # in the order of tests/conftest.py
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench bench-scale trials truth golden pictures servers docs package lock sbom clean
+.PHONY: help run test lint worlds bench bench-scale trials truth golden pictures servers docs package lock sbom clean
 
 help: ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -50,11 +50,15 @@ servers: $(VENV)/.developing ## install Debian's Prometheus, Alertmanager and Ch
 		|| npm ci --prefix $$folder --ignore-scripts --no-audit --no-fund --silent \
 		|| echo "not installed: $$folder; the tests that need it will be skipped (in CI they fail)"; done
 
-test: $(if $(TESTS),$(VENV)/.developing,lint servers $(if $(CI),sbom)) ## lint, then all tests; TESTS=tests/rules: only these, without lint
+worlds: $(VENV)/.developing  # what many tests read
+	@$(BIN)/python -m tests.support.worlds
+
+# Lint and worlds are made at once: mypy takes one core, and worlds wait for servers.
+test: $(if $(TESTS),$(VENV)/.developing,servers $(if $(CI),sbom)) ## lint, then all tests; TESTS=tests/rules: only these, without lint
 ifdef TESTS
 	$(PYTEST) $(TWO_AT_ONCE) -m 'not trial' $(TESTS)
 else
-	$(BIN)/python -m tests.support.worlds
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint worlds
 	$(PYTEST) $(TWO_AT_ONCE) -m 'not trial and not alone'
 	$(PYTEST) -m 'alone and not trial'
 	$(BIN)/python -m tests.support.audit

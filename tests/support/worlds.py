@@ -1,4 +1,4 @@
-"""Makes the worlds of all scenarios on all cores: `python -m tests.support.worlds`, the start of `make test`.
+"""Makes the worlds of all scenarios on all cores: `make worlds`, before the tests of `make test`.
 
 Otherwise the workers of pytest, which need them in the same order, would wait for each other.
 """
