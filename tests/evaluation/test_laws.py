@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -44,6 +46,7 @@ EAGER = Settings.parse(
     ]
 )
 Chunk = NodeSamples | Steps
+FEW = settings(max_examples=settings().max_examples // 5)  # for examples that evaluate runs several times
 
 
 def made_up_run(rows: int = 3000) -> list[Chunk]:
@@ -135,7 +138,7 @@ def test_nodes_and_ranks_may_come_interleaved(random: Any) -> None:
 
 
 @given(st.lists(st.integers(1, 900), min_size=1, max_size=6))
-@settings(max_examples=10)
+@FEW
 def test_asking_at_any_time_includes_the_last_scan_and_disturbs_nothing(pieces: list[int]) -> None:
     source = MemorySource(facts=facts())
     evaluator = Evaluator(source, EAGER)
@@ -207,6 +210,7 @@ MONOTONE = [
     ("LoadBalancing", "patience", -1),
     ("MaxInitializationTime", "threshold", -1),
 ]
+PARAMETERS = {rule: [name for each, name, _ in MONOTONE if each == rule] for rule, _, _ in MONOTONE}
 VALUES = (0, 1, 5, 10, 20, 35, 50, 70, 90, 100)
 # What may be set where these values may not, or hardly differ.
 OTHER_VALUES = {
@@ -217,13 +221,30 @@ OTHER_VALUES = {
 }
 
 
+def values_of(rule: str, parameter: str) -> Sequence[float]:
+    return OTHER_VALUES.get((rule, parameter), VALUES)
+
+
+@cache
+def fired(number: int, place: int) -> dict[str, int]:
+    """Returns how often each rule fires if its parameter of that number has the value at `place`.
+
+    All rules are evaluated at once: none depends on what is set for another.
+    """
+    values = dict(EAGER.values)
+    for rule, parameters in PARAMETERS.items():
+        if number < len(parameters):
+            allowed = values_of(rule, parameters[number])
+            changed = {parameters[number]: allowed[min(place, len(allowed) - 1)]}
+            values[rule] = {**values.get(rule, {}), **changed}
+    analysis = evaluate(MemorySource(*made_up_run(600), facts=facts()), Settings(values), 5.0)
+    return {name: found.triggered for name, found in by_rule(analysis).items()}
+
+
 @pytest.mark.parametrize(("rule", "parameter", "direction"), MONOTONE)
 def test_rules_are_monotone_in_their_thresholds(rule: str, parameter: str, direction: int) -> None:
-    counts = []
-    for value in OTHER_VALUES.get((rule, parameter), VALUES):
-        chosen = Settings({**EAGER.values, rule: {**EAGER.values.get(rule, {}), parameter: value}})
-        analysis = evaluate(MemorySource(*made_up_run(600), facts=facts()), chosen, 5.0)
-        counts.append(by_rule(analysis)[rule].triggered)
+    number = PARAMETERS[rule].index(parameter)
+    counts = [fired(number, place)[rule] for place in range(len(values_of(rule, parameter)))]
     assert counts == sorted(counts, reverse=direction < 0)
     assert len(set(counts)) > 1, "the parameter made no difference: the run tests nothing"
 
