@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from html.parser import HTMLParser
 from typing import Any
 
@@ -82,13 +83,19 @@ class Page(HTMLParser):
         )
 
 
+@cache
+def page_of(analysis: Callable[[], Analysis]) -> Page:
+    """Returns the page of an analysis, rendered once. Do not change it."""
+    return Page(render_html(analysis()))
+
+
 def words_of(text: str) -> str:
     return re.sub(r"\s+", " ", text).replace("\u202f", " ")
 
 
 @EVERY_ANALYSIS
 def test_every_section_is_there_and_opens_with_a_sentence(analysis: Callable[[], Analysis]) -> None:
-    page = Page(render_html(analysis()))
+    page = page_of(analysis)
     assert list(page.texts) == list(SECTIONS)
     assert page.unclosed == []
     for section, title in SECTIONS.items():
@@ -98,7 +105,7 @@ def test_every_section_is_there_and_opens_with_a_sentence(analysis: Callable[[],
 
 @EVERY_ANALYSIS
 def test_an_id_is_used_once_and_each_link_leads_to_one(analysis: Callable[[], Analysis]) -> None:
-    elements = Page(render_html(analysis())).elements
+    elements = page_of(analysis).elements
     ids = [attributes["id"] for _, attributes in elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     links = [str(attributes["href"]) for tag, attributes in elements if tag == "a"]
@@ -110,7 +117,7 @@ def test_an_id_is_used_once_and_each_link_leads_to_one(analysis: Callable[[], An
 
 @EVERY_ANALYSIS
 def test_nothing_is_loaded_from_elsewhere(analysis: Callable[[], Analysis]) -> None:
-    for tag, attributes in Page(render_html(analysis())).elements:
+    for tag, attributes in page_of(analysis).elements:
         assert tag not in ("iframe", "object", "embed", "base", "form", "img")
         assert "src" not in attributes
         assert not [name for name in attributes if name.startswith("on")]
@@ -120,7 +127,7 @@ def test_nothing_is_loaded_from_elsewhere(analysis: Callable[[], Analysis]) -> N
 
 def test_hostile_names_are_text_and_nothing_else() -> None:
     page = Page(render_html(made.hostile()))
-    tame = Page(render_html(made.slow_loader()))
+    tame = page_of(made.slow_loader)
     assert len(page.scripts) == len(tame.scripts)
     assert "img" not in [tag for tag, _ in page.elements]
     for section in ("verdict", "summary", "usage", "time", "rules", "details", "measured"):
@@ -130,7 +137,7 @@ def test_hostile_names_are_text_and_nothing_else() -> None:
 
 
 def test_only_the_scripts_and_the_style_of_the_file_are_allowed() -> None:
-    page = Page(render_html(made.slow_loader()))
+    page = page_of(made.slow_loader)
     directives = dict(directive.split(" ", 1) for directive in page.policy.split("; "))
     runnable = [text for attributes, text in page.scripts if attributes.get("type") != "application/json"]
     assert len(runnable) == len(SCRIPTS)
@@ -149,7 +156,7 @@ def test_only_the_live_page_may_ask_for_itself() -> None:
 
 
 def test_the_verdict_names_what_cost_most_and_what_to_do() -> None:
-    verdict = words_of(Page(render_html(made.slow_loader())).texts["verdict"])
+    verdict = words_of(page_of(made.slow_loader).texts["verdict"])
     first, second = verdict.index("GPUs sat idle"), verdict.index("18 of 1800 train steps")
     lead = "Your run spent about 60 % of its time, 7 min 11 s of 12 min, waiting for busy CPU cores."
     assert verdict.index(lead) < first < second
@@ -218,14 +225,14 @@ def test_a_failed_command_is_said_on_the_first_screen() -> None:
 
 
 def test_parts_sum_to_what_the_table_says() -> None:
-    time = words_of(Page(render_html(made.slow_loader())).texts["time"])
+    time = words_of(page_of(made.slow_loader).texts["time"])
     assert "All ranks together 24 min 100 %" in time
     assert "All steps 22 min 100 %" in time
     assert "Rest of the steps 37.5 s 2.8 %" in time
 
 
 def test_operators_and_operations_sum_to_what_was_recorded() -> None:
-    time = words_of(Page(render_html(made.slow_loader())).texts["time"])
+    time = words_of(page_of(made.slow_loader).texts["time"])
     assert "aten::conv2d 30.0 s 60 %" in time
     assert "All other operators 5.00 s 10 %" in time
     assert "All operators 50.0 s 100 %" in time
@@ -237,7 +244,7 @@ def test_operators_and_operations_sum_to_what_was_recorded() -> None:
 
 
 def test_samples_with_a_low_gpu_sum_to_all_of_them() -> None:
-    details = words_of(Page(render_html(made.slow_loader())).texts["details"])
+    details = words_of(page_of(made.slow_loader).texts["details"])
     for row in (
         "A core was pinned 1000 91 %",
         "Both 21 1.9 %",
@@ -291,7 +298,7 @@ def test_an_amount_stays_on_one_line() -> None:
 
 @EVERY_ANALYSIS
 def test_each_view_is_there_or_says_why_there_is_nothing(analysis: Callable[[], Analysis]) -> None:
-    page = Page(render_html(analysis()))
+    page = page_of(analysis)
     views = {attributes["id"]: tag for tag, attributes in page.elements if "id" in attributes}
     assert all(views[kind.id] in ("details", "span") for kind in KINDS)
 
@@ -319,7 +326,7 @@ def test_a_rule_that_explains_more_time_stands_higher_however_often_others_fired
 
 
 def test_outliers_are_told_with_what_ran_during_them() -> None:
-    details = words_of(Page(render_html(made.slow_loader())).texts["details"])
+    details = words_of(page_of(made.slow_loader).texts["details"])
     assert "train 0 400 990 ms 2.8 × Checkpoint" in details
     assert "train 0 1200 700 ms 2.0 × no single component" in details
     assert (
@@ -329,7 +336,7 @@ def test_outliers_are_told_with_what_ran_during_them() -> None:
 
 
 def test_waiting_is_told_with_its_percentiles_and_drawn_in_bins_that_are_known() -> None:
-    page = Page(render_html(made.slow_loader()))
+    page = page_of(made.slow_loader)
     assert "A quarter of the waits took 100 ms or less, half 200 ms, 95 % 600 ms." in page.texts["details"]
     (waits,) = page.data["waits"]["series"]
     assert sum(waits["counts"]) == sum(made.LOADER_DETAILS["dataloading_time"]["probs"])
@@ -338,7 +345,7 @@ def test_waiting_is_told_with_its_percentiles_and_drawn_in_bins_that_are_known()
 
 
 def test_energy_is_told_in_kilowatt_hours_and_a_step() -> None:
-    details = words_of(Page(render_html(made.slow_loader())).texts["details"])
+    details = words_of(page_of(made.slow_loader).texts["details"])
     assert "The GPUs took 0.583 kWh, 1.17 kJ for each step of all ranks together." in details
     assert "GPU 0 0.292 kWh" in details
 
@@ -360,7 +367,7 @@ def hash_of(text: str) -> str:
 
 
 def test_bottlenecks_phases_and_steps_are_marked_on_the_heatmap() -> None:
-    data = Page(render_html(made.slow_loader())).data["heatmap-0"]
+    data = page_of(made.slow_loader).data["heatmap-0"]
     (starved,) = data["starved"]  # nothing was I/O-bound
     assert starved["name"] == "CPU-bound"
     assert list(base64.b64decode(starved["cells"])) == [70] * 240

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,19 +14,11 @@ from stepscope.runs.recording.directory import RecordingDirectory
 from stepscope.runs.recording.files import RunFile
 
 from tests.support import analysis as made
+from tests.support.commands import stepscope
 
 
 def files_below(directory: Path) -> list[str]:
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
-
-
-REPORT = (sys.executable, "-m", "stepscope", "report")
-
-
-def stepscope_report(
-    *words: str | Path, command: Sequence[str] = REPORT, cwd: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*command, *map(str, words)], capture_output=True, text=True, timeout=300, cwd=cwd)
 
 
 @pytest.fixture
@@ -74,7 +65,7 @@ def test_a_page_that_cannot_be_rendered_leaves_the_earlier_report_alone(
 
 
 def test_the_command_writes_the_report_and_prints_where(recording: Path, tmp_path: Path) -> None:
-    result = stepscope_report(recording, "--out", tmp_path / "out")
+    result = stepscope("report", recording, "--out", tmp_path / "out")
     assert result.returncode == 0
     assert result.stderr.startswith("? Not enough data: no steps were seen")
     assert result.stdout == f"{tmp_path / 'out' / 'report.html'}\n"
@@ -84,7 +75,7 @@ def test_the_command_writes_the_report_and_prints_where(recording: Path, tmp_pat
 
 def test_without_out_the_report_is_written_into_the_recording_and_again_over_it(recording: Path) -> None:
     for words in ((), ("--set", "CPUBottleneck.cpu_threshold=80")):
-        result = stepscope_report(recording, *words)
+        result = stepscope("report", recording, *words)
         assert result.returncode == 0
         assert result.stdout == f"{recording / 'report.html'}\n"
     rule = json.loads((recording / "profiler-reports" / "CPUBottleneck.json").read_text())
@@ -103,8 +94,9 @@ MOUNT = 'mount --bind -o ro "$1" "$1"; '
 def test_without_out_the_report_of_a_read_only_recording_goes_to_a_new_directory(
     recording: Path, tmp_path: Path
 ) -> None:
-    within = (*READ_ONLY, MOUNT + 'source=$1; shift; exec "$@" "$source"', "sh", str(recording), *REPORT)
-    result = stepscope_report(command=within, cwd=tmp_path)
+    within = (*READ_ONLY, MOUNT + 'source=$1; shift; exec "$@" "$source"', "sh", str(recording))
+    report = (sys.executable, "-m", "stepscope", "report")
+    result = subprocess.run([*within, *report], capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     page = Path(result.stdout.strip())
     assert page.name == "report.html"
@@ -126,8 +118,11 @@ def trace(tmp_path: Path) -> Path:
     return file
 
 
-def test_without_out_each_report_of_a_file_goes_to_a_new_directory(trace: Path, tmp_path: Path) -> None:
-    pages = [Path(stepscope_report(trace, cwd=tmp_path).stdout.strip()) for _ in range(2)]
+def test_without_out_each_report_of_a_file_goes_to_a_new_directory(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pages = [Path(stepscope("report", trace).stdout.strip()) for _ in range(2)]
     assert len(set(pages)) == 2
     assert all(page.is_file() and page.parent.parent == tmp_path / "stepscope-runs" for page in pages)
 
@@ -146,15 +141,18 @@ def test_without_out_the_report_of_a_url_goes_to_a_new_directory_and_its_passwor
     assert "secret" not in printed.err
 
 
-def test_without_out_and_without_a_place_for_runs_one_line_asks_for_out(trace: Path, tmp_path: Path) -> None:
-    (tmp_path / "stepscope-runs").write_text("")
-    result = stepscope_report(trace, cwd=tmp_path)
+def test_without_out_and_without_a_place_for_runs_one_line_asks_for_out(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("stepscope-runs").write_text("")
+    result = stepscope("report", trace)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "stepscope: stepscope-runs: is a file; give a directory with --out\n"
 
 
 def test_the_document_of_a_report_has_the_price_that_was_given(recording: Path, tmp_path: Path) -> None:
-    assert stepscope_report(recording, "--out", tmp_path, "--price", "14.688").returncode == 0
+    assert stepscope("report", recording, "--out", tmp_path, "--price", "14.688").returncode == 0
     document = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert document["run"]["name"] == "resnet"
     assert document["cost"] is None  # nobody knows how long it took
@@ -163,9 +161,9 @@ def test_the_document_of_a_report_has_the_price_that_was_given(recording: Path, 
 
 @pytest.mark.parametrize(("form", "file"), [("json", "report.json"), ("markdown", "report.md")])
 def test_what_is_printed_is_what_is_written(recording: Path, tmp_path: Path, form: str, file: str) -> None:
-    printed = stepscope_report(recording, "--format", form)
+    printed = stepscope("report", recording, "--format", form)
     assert (printed.returncode, printed.stderr) == (0, "")
-    written = stepscope_report(recording, "--format", form, "--out", tmp_path)
+    written = stepscope("report", recording, "--format", form, "--out", tmp_path)
     assert (written.returncode, written.stdout) == (0, f"{tmp_path / file}\n")
     assert (tmp_path / file).read_text(encoding="utf-8") == printed.stdout
     assert (tmp_path / "report.json").is_file()
@@ -174,7 +172,7 @@ def test_what_is_printed_is_what_is_written(recording: Path, tmp_path: Path, for
 
 def test_parameters_that_were_set_are_in_the_report(recording: Path, tmp_path: Path) -> None:
     words = ["--set", "CPUBottleneck.cpu_threshold=80", "--scan-interval", "30s"]
-    assert stepscope_report(recording, "--out", tmp_path, *words).returncode == 0
+    assert stepscope("report", recording, "--out", tmp_path, *words).returncode == 0
     rule = json.loads((tmp_path / "profiler-reports" / "CPUBottleneck.json").read_text())
     assert "cpu_threshold:80" in rule["RuleParameters"].splitlines()
 
@@ -200,16 +198,10 @@ def test_a_mistake_gets_one_line_that_names_it_and_nothing_is_written(
     recording: Path, tmp_path: Path, words: list[str], named: str
 ) -> None:
     out = tmp_path / "out"
-    result = stepscope_report(*(word.format(recording=recording, out=out) for word in words))
+    result = stepscope("report", *(word.format(recording=recording, out=out) for word in words))
     assert result.returncode == 2
     assert result.stdout == ""
     assert len(result.stderr.splitlines()) == 1
     assert named in result.stderr
     assert not out.exists()
     assert files_below(recording) == ["run.json"]
-
-
-def test_help_shows_examples() -> None:
-    result = stepscope_report("--help")
-    assert result.returncode == 0
-    assert "examples:" in result.stdout
