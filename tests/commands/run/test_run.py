@@ -25,6 +25,7 @@ from tests.support.smallest import smallest
 from tests.support.terminal import Terminal, on_terminal
 
 Refused = Callable[[list[str], Path], str]
+Telling = tuple[subprocess.CompletedProcess[str], Path]
 
 UNTIL_SIGNALLED = """
 import signal, sys, time
@@ -57,11 +58,63 @@ def run_file(directory: Path) -> dict[str, object]:
 # What comes out of the command comes out of us.
 
 
-@pytest.mark.parametrize(("script", "status"), [("", 0), ("raise SystemExit(7)", 7)])
-def test_the_exit_status_is_the_commands(tmp_path: Path, script: str, status: int) -> None:
-    with Observed(tmp_path / "run", script) as observed:
-        assert observed.status() == status
-    assert run_file(tmp_path / "run")["exit_status"] == status
+TELLING = """
+import os, signal, sys
+print(sys.stdin.read().upper(), end='')
+print('to stderr', file=sys.stderr)
+print(sys.argv[1:])
+print(os.environ["STEPSCOPE_RUN"])
+print(os.path.isdir(os.environ["STEPSCOPE_LEDGER_DIR"]))
+print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+raise SystemExit(7)
+"""
+AS_OURS = ["--name", "a", "--", "--out", "b"]
+WITH_SECRETS = ["--token", "hunter2", "--db=postgres://me:hunter2@db/x", "--lr=3e-4"]
+
+
+@pytest.fixture(scope="module")
+def telling(tmp_path_factory: pytest.TempPathFactory) -> Telling:
+    """A command that has input, words like ours, secrets and a status; and the directory of its run."""
+    folder = tmp_path_factory.mktemp("telling")
+    own = [*RUN, "--listen", "127.0.0.1:0", "--out", "run", "--name", "resnet"]
+    ended = subprocess.run(
+        [*own, "--", sys.executable, "-c", TELLING, *AS_OURS, *WITH_SECRETS],
+        input="words\n",
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        cwd=folder,
+        check=False,
+        env={**os.environ, "SOME_PASSWORD": "hunter2", "STATE_DIRECTORY": str(folder / "state")},
+    )
+    return ended, folder / "run"
+
+
+def test_the_exit_status_is_the_commands(telling: Telling) -> None:
+    ended, directory = telling
+    assert (ended.returncode, run_file(directory)["exit_status"]) == (7, 7)
+
+
+def test_input_and_output_are_the_commands_own_and_it_finds_its_run_and_an_empty_signal_mask(
+    telling: Telling,
+) -> None:
+    ended, _ = telling
+    words = [*AS_OURS, *WITH_SECRETS]
+    assert ended.stdout == f"WORDS\n{words}\nresnet\nTrue\nset()\n", "not a byte of ours"
+    assert "to stderr\n" in ended.stderr
+
+
+def test_everything_behind_the_first_two_dashes_is_the_command_and_no_secret_is_stored_or_printed(
+    telling: Telling,
+) -> None:
+    ended, directory = telling
+    assert "hunter2" not in ended.stderr
+    assert str(run_file(directory)["command"]).endswith(
+        "--name a -- --out b --token *** '--db=postgres://***@db/x' --lr=3e-4"
+    )
+    written = [path for path in directory.rglob("*") if path.is_file()]
+    assert {"run.json", "report.html", "report.json"} <= {path.name for path in written}
+    assert [path for path in written if b"hunter2" in path.read_bytes()] == []
 
 
 @pytest.mark.parametrize("number", smallest([signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM], {0}))
@@ -73,71 +126,11 @@ def test_a_command_that_a_signal_ended_gives_128_and_the_signal(
         assert observed.status() == 128 + number
 
 
-def test_input_and_output_are_the_commands_own(tmp_path: Path) -> None:
-    script = "import sys; print(sys.stdin.read().upper(), end=''); print('to stderr', file=sys.stderr)"
-    ended = subprocess.run(
-        [*RUN, "--listen", "127.0.0.1:0", "--out", "run", "--", sys.executable, "-c", script],
-        input="words\n",
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert ended.stdout == "WORDS\n", "not a byte of ours"
-    assert "to stderr\n" in ended.stderr
-
-
-def test_everything_behind_the_first_two_dashes_is_the_command(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [*RUN, "--listen", "127.0.0.1:0", "--out", "run", "--", "echo", "--name", "a", "--", "--out", "b"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        cwd=tmp_path,
-        check=True,
-    )
-    assert ended.stdout == "--name a -- --out b\n"
-    assert run_file(tmp_path / "run")["command"] == "echo --name a -- --out b"
-
-
-def test_no_secret_of_the_command_or_of_its_environment_is_stored_or_printed(tmp_path: Path) -> None:
-    words = ["--token", "hunter2", "--db=postgres://me:hunter2@db/x", "--lr=3e-4"]
-    ended = subprocess.run(
-        [*RUN, "--listen", "127.0.0.1:0", "--out", "run", "--", sys.executable, "-c", "", *words],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        cwd=tmp_path,
-        check=True,
-        env={**os.environ, "SOME_PASSWORD": "hunter2"},
-    )
-    assert "hunter2" not in ended.stderr
-    assert str(run_file(tmp_path / "run")["command"]).endswith(
-        "--token *** '--db=postgres://***@db/x' --lr=3e-4"
-    )
-    written = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
-    assert {"run.json", "report.html", "report.json"} <= {path.name for path in written}
-    assert [path for path in written if b"hunter2" in path.read_bytes()] == []
-
-
 def test_without_a_command_line_none_is_stored(tmp_path: Path) -> None:
     with Observed(tmp_path / "run", "", "--no-command-line") as observed:
         assert observed.status() == 0
     assert run_file(tmp_path / "run")["command"] == ""
     assert sys.executable not in (tmp_path / "run" / "report.json").read_text()
-
-
-def test_the_command_finds_its_run_and_an_empty_signal_mask(tmp_path: Path) -> None:
-    script = """
-import os, signal
-print(os.environ["STEPSCOPE_RUN"])
-print(os.path.isdir(os.environ["STEPSCOPE_LEDGER_DIR"]))
-print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-"""
-    with Observed(tmp_path / "run", script, "--name", "resnet") as observed:
-        assert observed.status() == 0
-        assert observed.printed == "resnet\nTrue\nset()\n"
 
 
 def test_signals_sent_to_us_are_passed_on(tmp_path: Path) -> None:
