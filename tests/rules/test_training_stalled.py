@@ -199,3 +199,9 @@ def test_only_the_longest_pauses_are_kept_but_all_of_a_thousand() -> None:
     steps = node_steps(np.full(3000, 1.0))
     steps.starts[:] += 100.0 * (np.arange(3000) // 3)
     assert result(steps).triggered == 999
+
+
+def test_a_step_that_ended_after_the_process_was_last_seen_is_no_pause() -> None:
+    facts = alive(50, first_step_start=START, last_step_end=START + 51)
+    for steps in ((), (node_steps(np.full(1, 1.0)),)):
+        assert result(*steps, facts=facts).status == "not enough data"

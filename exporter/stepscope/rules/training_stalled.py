@@ -240,7 +240,8 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
                 ]
                 steps, usual = run.nodes[name][STEP_DURATIONS].count(rank), measured.usual
                 # Nobody knows what happened between the captures of a trace.
-                seconds = np.array([max(pause.seconds - run.facts.unobserved_seconds, 0) for pause in pauses])
+                observed = [pause.seconds - run.facts.unobserved_seconds for pause in pauses]
+                seconds = np.maximum(np.array(observed, np.float64), 0.0)
                 no = np.zeros(len(pauses), bool)
                 view = Standstills(
                     seconds, np.full_like(seconds, usual), np.full_like(seconds, steps), no, no
