@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from stepscope.commands.cli import main
@@ -16,62 +14,13 @@ from stepscope.report.html import render_html
 from stepscope.report.markdown import render_markdown
 from stepscope.runs.model import PHASES, ProfileWindow, RankFacts
 from stepscope.runs.recording.directory import RecordingDirectory
-from stepscope.runs.recording.files import RunFile
-from stepscope.runs.recording.writer import RecordingWriter
 
-from tests.support.recording import START, header, step, totals
-
-US = 1_000_000
-
-
-def event(name: str, begin: float, seconds: float, category: str = "cpu_op") -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "cat": category,
-        "name": name,
-        "pid": 100,
-        "tid": 100,
-        "ts": (START + begin) * US,
-        "dur": seconds * US,
-    }
-
-
-def trace(rank: int, slow: float) -> bytes:
-    events = []
-    for number in (2, 3):
-        begin = float(number)
-        events += [
-            event(f"ProfilerStep#{number}", begin, 1.0, "user_annotation"),
-            event("aten::linear", begin + 0.1, 0.5),
-            event("aten::addmm", begin + 0.2, 0.3),
-            event("aten::index_put_", begin + 0.65, slow),
-        ]
-    values = {"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}
-    return gzip.compress(json.dumps(values).encode())
+from tests.support.profile_windows import recording_with_windows
 
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
-    RunFile("bert", run="bert-1", start=START, end=START + 100).write(tmp_path)
-    with_steps = RecordingWriter(tmp_path, "node-a", 0.5, "bert-1")
-    for rank in (0, 1):
-        with_steps.steps(header(rank), [step(number) for number in range(6)])
-    with_steps.ranks([(header(rank), totals(6, START + 100), False) for rank in (0, 1)])
-    with_steps.close()
-    folder = tmp_path / "profiles"
-    folder.mkdir()
-    for rank, slow in ((0, 0.05), (1, 0.3)):
-        name = f"rank-{rank}.steps-2-3.100-0.pt.trace.json.gz"
-        (folder / name).write_bytes(trace(rank, slow))
-        windows = [window(2, 3, "written", name), window(5, None, "skipped", "", "another window was open")]
-        values = {"format": 1, "run": "bert-1", "node": "node-a", "rank": rank, "pid": 100}
-        (folder / f"rank-{rank}.100.windows.json").write_text(json.dumps(values | {"windows": windows}))
-    return tmp_path
-
-
-def window(first: int, last: int | None, state: str, name: str, reason: str = "") -> dict[str, Any]:
-    known = {"first": first, "last": last, "start": START + first, "end": START + 4, "pause_seconds": 0.25}
-    return known | {"trace": name, "state": state, "reason": reason}
+    return recording_with_windows(tmp_path)
 
 
 def test_every_form_of_the_report_has_the_operators_of_each_rank(

@@ -21,6 +21,7 @@ COMMANDS = {
     "hooks": ("stepscope.commands.hooks", "show, install or remove the hooks in a Python that trains"),
     "stacks": ("stepscope.commands.stacks", "print where each rank is now, and its Python stack"),
     "profile": ("stepscope.commands.profile", "record the operators of a running job's next steps"),
+    "timeline": ("stepscope.commands.timeline", "write one trace of a whole run, for ui.perfetto.dev"),
     "report": ("stepscope.commands.report", "write the profiler report of a recorded run"),
     "list": ("stepscope.commands.list", "list the runs here: state, verdict, cost and trend"),
     "open": ("stepscope.commands.open", "open the report of a run, or the page of all runs"),

@@ -96,6 +96,22 @@ def arrivals(traces: Sequence[RankTrace]) -> Arrivals | None:
     )
 
 
+def clocks_ahead(traces: Sequence[RankTrace]) -> dict[int, float]:
+    """Returns by rank the seconds that its clock is ahead of the first rank's.
+
+    Only ranks that collectives join to the first one have an entry.
+    """
+    ranks = sorted(traces, key=lambda trace: (trace.rank, trace.node))
+    numbers, places = _common_steps(ranks)
+    matched = list(matched_collectives(ranks, places)) if len(numbers) else []
+    if not matched:
+        return {}
+    clocks, joined = _clocks(len(ranks), matched), {0}
+    while more := set().union(*(common.rows for common in matched if joined & set(common.rows))) - joined:
+        joined |= more
+    return {ranks[row].rank: float(clocks[row]) for row in sorted(joined)}
+
+
 def _common_steps(ranks: Sequence[RankTrace]) -> tuple[Integers, list[Integers]]:
     """Returns the numbers of the steps that all ranks have, and where each rank has them."""
     if not ranks:

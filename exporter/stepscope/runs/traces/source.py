@@ -91,6 +91,11 @@ class KinetoTraces(Source):
         self._chunks = self._everything()
 
     @property
+    def paths(self) -> list[Path]:
+        """Returns the files."""
+        return self._paths
+
+    @property
     def summaries(self) -> list[TraceSummary]:
         """Returns the summary of each trace that was read."""
         return [summary for rank in self._ranks.values() for summary in rank.summaries]

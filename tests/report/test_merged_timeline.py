@@ -1,0 +1,176 @@
+"""The merged timeline: everything of a run on one time axis, whole, aligned and bounded."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from stepscope.commands.cli import main
+from stepscope.evaluation.analysis import Band
+from stepscope.evaluation.engine import evaluate
+from stepscope.report import merged_timeline
+from stepscope.report.merged_timeline import write_timeline
+from stepscope.rules.low_gpu_utilization import LowGPUUtilization
+from stepscope.runs.model import COMPONENTS
+from stepscope.runs.recording.directory import RecordingDirectory
+from stepscope.runs.recording.files import RunFile
+from stepscope.runs.recording.writer import RecordingWriter
+
+from tests.support.chrome_trace import ChromeTrace, Slice, read_chrome_trace
+from tests.support.profile_windows import event, recording_with_windows, window
+from tests.support.rank_traces import BASE, Job, traces
+from tests.support.recording import START, header, sample, step, totals
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    folder = recording_with_windows(tmp_path)
+    samples = RecordingWriter(folder, "node-a", 0.5, "bert-1")
+    for tick in range(200):
+        samples.sample(sample(tick))
+    samples.close()
+    return folder
+
+
+def timeline(recording: Path, *flags: str) -> ChromeTrace:
+    assert main(["timeline", str(recording), *flags]) == 0
+    return read_chrome_trace(recording / "timeline.json.gz")
+
+
+def named(slices: list[Slice], name: str) -> Slice:
+    (found,) = [each for each in slices if each.name == name]
+    return found
+
+
+def test_steps_parts_operators_samples_and_findings_are_on_one_axis(recording: Path) -> None:
+    read = timeline(recording)
+    for rank, slow in ((0, 0.05), (1, 0.3)):
+        process = f"Rank {rank} on node-a"
+        steps = read.track(process, "Steps")
+        assert [each.name for each in steps] == [f"train {number}" for number in range(6)]
+        assert steps[3].start == pytest.approx(1.5)
+        assert steps[3].end == pytest.approx(1.9, abs=1e-4)
+        assert [each.about.get("profiled", False) for each in steps] == [False] * 2 + [True] * 2 + [False] * 2
+        parts = [each for each in read.slices if each.process == process and "Parts" in each.track]
+        first = [each for each in parts if steps[0].start <= each.start < steps[0].end]
+        assert [round(each.end - each.start, 6) for each in first][:4] == [0.01, 0.02, 0.03, 0.04]
+        assert len(first) <= len(COMPONENTS)
+        operators = read.track(process, "CPU thread 100")
+        assert named(operators[:4], "aten::index_put_").end - named(
+            operators[:4], "aten::index_put_"
+        ).start == pytest.approx(slow, rel=1e-3)
+        assert named(operators[:4], "aten::linear").start == pytest.approx(2.1)
+    gpu = read.counters["Node node-a", "GPU 0 (%)"]
+    assert gpu[10] == pytest.approx((5.0, 20.0))
+    assert read.counters["Node node-a", "CPU, busiest core (%)"][10][1] == pytest.approx(10.1)
+    assert read.counters["Node node-a", "GPU 1 power (W)"][0][1] == pytest.approx(301.0)
+    assert {each.process for each in read.slices} == {"Findings", "Rank 0 on node-a", "Rank 1 on node-a"}
+    assert read.about["run"] == "bert-1"
+
+
+def test_a_rule_that_held_for_a_time_and_what_was_not_recorded_are_slices(recording: Path) -> None:
+    analysis = evaluate(RecordingDirectory(recording))
+    band = Band("node-a", "GPU 1", START + 10, START + 40, lasts=False, worst=9.0, words="9 % used")
+    low = analysis.result_of(LowGPUUtilization)
+    assert low is not None
+    rules = [replace(low, bands=[band], finding="GPU 1 was hardly used.")]
+    with (recording / "timeline.json.gz").open("wb") as file:
+        write_timeline(file, replace(analysis, rules=rules), RecordingDirectory(recording))
+    read = read_chrome_trace(recording / "timeline.json.gz")
+    (found,) = read.track("Findings", "LowGPUUtilization")
+    assert found.name == "LowGPUUtilization: node-a GPU 1 9 % used"
+    assert (found.start, found.end) == (10.0, 40.0)
+    assert found.about["finding"] == "GPU 1 was hardly used."
+
+
+def test_the_clocks_of_two_nodes_are_aligned_by_their_collectives(tmp_path: Path) -> None:
+    RunFile("bert", run="bert-1", start=BASE, end=BASE + 10.0).write(tmp_path)
+    (tmp_path / "profiles").mkdir()
+    ends = []
+    for rank, trace in enumerate(traces(Job(ranks=2, clocks=0.5))):
+        name = f"rank-{rank}.steps-10-14.100-0.pt.trace.json.gz"
+        (tmp_path / "profiles" / name).write_bytes(gzip.compress(json.dumps(trace).encode()))
+        windows = {"windows": [window(10, 14, "written", name)]}
+        values = {"format": 1, "run": "bert-1", "node": f"node-{rank}", "rank": rank, "pid": 100}
+        (tmp_path / "profiles" / f"rank-{rank}.100.windows.json").write_text(json.dumps(values | windows))
+        writer = RecordingWriter(tmp_path, f"node-{rank}", 0.5, "bert-1")
+        writer.ranks([(header(rank), totals(1, BASE + 9.0), False)])
+        marks = {
+            each["name"]: each["ts"] / 1e6 for each in trace["traceEvents"] if "ProfilerStep" in each["name"]
+        }
+        number, begin = 12, marks["ProfilerStep#12"]
+        writer.steps(header(rank), [replace(step(number), start=BASE + begin, duration=0.01)])
+        writer.close()
+        ends.append(begin)
+    assert abs(ends[0] - ends[1]) > 0.05  # as the clocks of the nodes say it
+    read = timeline(tmp_path)
+    first, second = (each for each in read.slices if each.name == "ProfilerStep#12")
+    assert first.start == pytest.approx(ends[0], abs=1e-5)
+    assert second.start == pytest.approx(first.start, abs=0.01)
+    for rank, mark in ((0, first), (1, second)):
+        (row,) = read.track(f"Rank {rank} on node-{rank}", "Steps")
+        assert row.start == pytest.approx(mark.start, abs=1e-5)
+
+
+def test_a_long_run_is_bounded_and_says_so(
+    recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(merged_timeline, "MOST_STEPS", 4)
+    monkeypatch.setattr(merged_timeline, "MOST_READINGS", 300)
+    monkeypatch.setattr(merged_timeline, "MOST_OPERATORS", 8)
+    read = timeline(recording)
+    said = " ".join(capsys.readouterr().err.split())
+    steps = read.track("Rank 0 on node-a", "Steps")
+    assert [each.name for each in steps] == ["train 0 to 1", "train 2", "train 3", "train 4 to 5"]
+    assert steps[0].about == {"steps": 2, "longest step": "400 ms"}
+    assert (steps[0].start, steps[0].end) == pytest.approx((0.0, 0.9), abs=1e-4)
+    assert "It joins the steps of 50.0 s into one slice" in said
+    assert sum(map(len, read.counters.values())) <= 300 + len(read.counters)
+    gpu = read.counters["Node node-a", "GPU 0 (%)"]
+    assert np.mean([value for _, value in gpu]) == pytest.approx(49.0, abs=0.5)
+    operators = [each for each in read.slices if "CPU thread" in each.track]
+    assert len(operators) == 8
+    assert min(each.end - each.start for each in operators) == pytest.approx(0.5, rel=1e-3)
+    assert "It has the 8 longest of 16 operators and kernels." in said
+    assert len(read.about["notes"]) == 3
+
+
+def test_slices_that_overlap_go_to_another_row(recording: Path) -> None:
+    name = recording / "profiles" / "rank-0.steps-2-3.100-0.pt.trace.json.gz"
+    crossing = [event("outer", 2.0, 0.4), event("crossing", 2.2, 0.5), event("inside", 2.3, 0.1)]
+    name.write_bytes(gzip.compress(json.dumps({"traceEvents": crossing}).encode()))
+    read = timeline(recording)
+    rows = {each.name: each.track for each in read.slices if each.name in ("outer", "crossing", "inside")}
+    assert rows == {
+        "outer": "CPU thread 100",
+        "crossing": "CPU thread 100 (2)",
+        "inside": "CPU thread 100",
+    }
+
+
+def test_a_damaged_trace_costs_only_itself(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damaged = recording / "profiles" / "rank-1.steps-2-3.100-0.pt.trace.json.gz"
+    damaged.write_bytes(b"no gzip")
+    read = timeline(recording)
+    assert damaged.name in capsys.readouterr().err
+    assert read.track("Rank 0 on node-a", "CPU thread 100")
+    assert not read.track("Rank 1 on node-a", "CPU thread 100")
+
+
+def test_what_cannot_be_written_is_one_line(
+    recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, reason in (
+        ((str(recording / "profiles"),), "is no recording: say where to write the timeline, with -o FILE"),
+        ((str(recording / "profiles"), "-o", str(tmp_path / "x")), "is a trace already"),
+        ((str(recording), "-o", str(tmp_path / "none" / "x")), "choose another file with -o"),
+    ):
+        assert main(["timeline", *words]) == 2
+        said = capsys.readouterr().err
+        assert reason in said
+        assert said.count("\n") == 1
+    assert not (recording / "timeline.json.gz").exists()
