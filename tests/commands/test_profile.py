@@ -113,7 +113,9 @@ def test_a_process_without_a_step_for_a_minute_is_given_up_and_the_request_taken
         started(stack, tmp_path, HELD)
         status, said = asked(capsys, tmp_path / "ledgers", "bert")
         (ledger,) = open_ledgers(tmp_path / "ledgers")
-        assert ledger.read_bytes()[layout.WINDOW_AT :][: layout.WINDOW_REQUEST.size] == bytes(24)
+        assert ledger.read_bytes()[layout.WINDOW_AT :][: layout.WINDOW_REQUEST.size] == bytes(
+            layout.WINDOW_REQUEST.size
+        )
     assert status == 1
     assert "rank 0: no window: no step has ended for 0.3 s" in said
 
@@ -145,7 +147,9 @@ def test_ctrl_c_takes_the_request_back(
         monkeypatch.setattr("time.sleep", interrupted)
         status, said = asked(capsys, tmp_path / "ledgers", "bert")
         (ledger,) = open_ledgers(tmp_path / "ledgers")
-        assert ledger.read_bytes()[layout.WINDOW_AT :][: layout.WINDOW_REQUEST.size] == bytes(24)
+        assert ledger.read_bytes()[layout.WINDOW_AT :][: layout.WINDOW_REQUEST.size] == bytes(
+            layout.WINDOW_REQUEST.size
+        )
     assert status == 130
     assert "taken back" in said
 

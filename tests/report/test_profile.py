@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stepscope.commands.cli import main
@@ -15,7 +17,8 @@ from stepscope.report.markdown import render_markdown
 from stepscope.runs.model import PHASES, ProfileWindow, RankFacts
 from stepscope.runs.recording.directory import RecordingDirectory
 
-from tests.support.profile_windows import recording_with_windows
+from tests.support.profile_windows import recording_with_windows, with_python_window
+from tests.support.schemas import validator_of
 
 
 @pytest.fixture
@@ -116,3 +119,35 @@ def test_the_time_to_begin_and_end_windows_is_a_part_of_its_own() -> None:
     assert with_window.share(BETWEEN) == pytest.approx(0.05)
     assert with_window.share(PROFILING) == pytest.approx(0.15)
     assert sum(leaf.share for leaf in with_window.leaves) == pytest.approx(1.0)
+
+
+def test_python_functions_are_in_every_form_of_the_report(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_python_window(recording, 0, [["load, data.py:14", 6, 1.5, 1.2], ["sum", 9, 0.2, 0.2]])
+    analysis = evaluate(RecordingDirectory(recording))
+    assert analysis.profile is not None
+    (python,) = [each for each in analysis.profile.devices if each.device == "python"]
+    assert (python.rank, python.steps, python.step_seconds) == (0, 2, 2.0)
+    assert [each.operator for each in python.operators] == ["load, data.py:14", "sum"]
+    assert "| Rank 0, Python: 2 steps, 2.00 s |" in render_markdown(analysis)
+    assert "load, data.py:14" in render_html(analysis)
+    known = document(analysis)
+    schema = Path(__file__).parents[2] / "docs" / "report.schema.json"
+    assert list(validator_of(json.loads(schema.read_text())).iter_errors(known)) == []
+    assert [each["device"] for each in known["operators"]["devices"]] == ["cpu", "python", "cpu"]
+    assert main(["report", str(recording)]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "Rank 0 in Python, of 2 profiled steps: 60 % in load, data.py:14 and 10 % in sum" in said
+
+
+@pytest.mark.parametrize(
+    "listed", [[["load", -1, 1.0, 1.0]], [["load", 1, float("nan"), 1.0]], [7], "no list"]
+)
+def test_a_damaged_list_of_functions_costs_only_itself(recording: Path, listed: Any) -> None:
+    with_python_window(recording, 0, listed)
+    analysis = evaluate(RecordingDirectory(recording))
+    assert analysis.profile is not None
+    assert {each.device for each in analysis.profile.devices} == {"cpu"}
+    (unread,) = analysis.profile.unread
+    assert "rank-0.steps-7-8.100-1.python.json.gz" in unread

@@ -63,3 +63,13 @@ def recording_with_windows(tmp_path: Path) -> Path:
 def window(first: int, last: int | None, state: str, name: str, reason: str = "") -> dict[str, Any]:
     known = {"first": first, "last": last, "start": START + first, "end": START + 4, "pause_seconds": 0.25}
     return known | {"trace": name, "state": state, "reason": reason}
+
+
+def with_python_window(recording: Path, rank: int, functions: Any) -> None:
+    """Adds a window of steps 7 and 8 with Python functions: name, calls, total and own seconds of each."""
+    name = f"rank-{rank}.steps-7-8.100-1.python.json.gz"
+    (recording / "profiles" / name).write_bytes(gzip.compress(json.dumps({"functions": functions}).encode()))
+    path = recording / "profiles" / f"rank-{rank}.100.windows.json"
+    values = json.loads(path.read_text())
+    values["windows"].append(window(7, 8, "written", name) | {"step_seconds": 2.0})
+    path.write_text(json.dumps(values))

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 class Profiler:
     """Writes an empty trace. `fails` names the function that raises."""
 
+    ending = window_files.TRACE
+
     def __init__(self) -> None:
         self.reason, self.fails, self.calls = "", "", ""
 

@@ -37,8 +37,9 @@ examples:
   stepscope profile resnet                       {USUAL_STEPS} steps of all ranks of the newest launch
   stepscope profile resnet-fb6cce4c --steps 10   10 steps of this launch
   stepscope profile resnet --ranks 0,3           ranks 0 and 3 only
+  stepscope profile resnet --python              Python functions instead of operators
 
-The processes need the hooks for PyTorch (`stepscope run`, or STEPSCOPE_INSTRUMENT=1). Run this on their node,
+Operators need the hooks for PyTorch (`stepscope run`, or STEPSCOPE_INSTRUMENT=1). Run this on their node,
 as their user or as root. `stepscope report` of the recording shows the operators; ui.perfetto.dev opens the
 traces.
 
@@ -61,6 +62,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--ranks", type=_ranks, default=(), metavar="N,N", help="ranks to record (default: all on this node)"
     )
+    parser.add_argument(
+        "--python",
+        action="store_true",
+        help="record Python functions instead of operators; it needs no framework",
+    )
     add_ledger_dir(parser)
 
 
@@ -79,7 +85,7 @@ def run(arguments: Namespace) -> int:
         first = max(map(_begin, wanted))
         try:
             for each in asked:
-                each.ask(first, arguments.steps)
+                each.ask(first, arguments.steps, arguments.python)
             while [each for each in asked if each.look()]:
                 time.sleep(EVERY)
         except KeyboardInterrupt:
@@ -116,8 +122,8 @@ class _Asked:
                 f"{self._name} trains with an older Stepscope: upgrade it in the training environment"
             )
 
-    def ask(self, first: int, steps: int) -> None:
-        self._number = write_request(self._fd, first, steps)
+    def ask(self, first: int, steps: int, python: bool) -> None:
+        self._number = write_request(self._fd, first, steps, python)
         print(f"{self._name}: {count(steps, 'step')} requested, from step {first} on", flush=True)
 
     def withdraw(self) -> None:

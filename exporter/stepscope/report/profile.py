@@ -9,7 +9,7 @@ from stepscope.common.words import capitalised, count, duration, listing, share
 from stepscope.evaluation.analysis import Analysis, DeviceProfile
 from stepscope.evaluation.profile import own
 from stepscope.report.sentences import device_name
-from stepscope.runs.model import ProfileWindow
+from stepscope.runs.model import PYTHON, ProfileWindow
 
 OPERATORS, TOP = 10, 3  # rows per device, and operators in a sentence
 DEVICES = 4  # in short forms of the report; the page and the JSON have all
@@ -54,7 +54,8 @@ def sentence(device: DeviceProfile) -> str:
     top = [row for row in rows(device) if row.part][:TOP]
     found = listing([f"{row.share} in {row.name}" for row in top])
     of = count(device.steps, "profiled step")
-    return f"rank {device.rank} on {device_name(device.device)}, of {of}: {found}"
+    place = "in" if device.device == PYTHON else "on"
+    return f"rank {device.rank} {place} {device_name(device.device)}, of {of}: {found}"
 
 
 def sentences(analysis: Analysis) -> list[str]:

@@ -34,7 +34,7 @@ from stepscope.rules import all_rules
 from stepscope.rules.parts.remedies import HOOKS, HOW_TO_SEE_STEPS
 from stepscope.rules.parts.topics import Effect
 from stepscope.rules.step_outlier import StepOutlier
-from stepscope.runs.model import Gap
+from stepscope.runs.model import PYTHON, Gap
 
 GAPS = 10  # listed; report.json has all
 
@@ -320,7 +320,9 @@ def operators(device: str, whole: shares.Whole) -> str:
 
 
 def device_name(device: str) -> str:
-    """Writes "cpu" as "CPU" and "gpu0" as "GPU 0"."""
+    """Writes "cpu" as "CPU", "gpu0" as "GPU 0", and "python" as "Python"."""
+    if device == PYTHON:
+        return device.capitalize()
     kind, number = device[:3].upper(), device[3:].strip()
     return f"{kind} {number}".strip() if kind in ("CPU", "GPU") else device
 

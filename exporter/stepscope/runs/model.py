@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.common.errors import UserError
 from stepscope.exporter.processes.pressure import RESOURCES
 from stepscope.exporter.sampling.sample import GPU_QUANTITIES, RUN_QUANTITIES
 from stepscope.runs.rank_dump import RankDump
@@ -211,9 +212,23 @@ class OperatorTime:
     self_seconds: float | None = None  # excluding them; None: not known
 
 
+PYTHON = "python"  # the device of an OperatorTime that is a Python function
+
+
+@dataclass(frozen=True)
+class PythonWindow:
+    """The Python functions of one rank in the steps of one window."""
+
+    node: str
+    rank: int
+    steps: int
+    step_seconds: float
+    functions: tuple[OperatorTime, ...]
+
+
 @dataclass(frozen=True)
 class ProfileWindow:
-    """Consecutive training steps of one rank that PyTorch's profiler recorded, or why it did not."""
+    """Consecutive training steps of one rank that a profiler recorded, or why it did not."""
 
     node: str
     rank: int
@@ -225,6 +240,7 @@ class ProfileWindow:
     state: str  # "open" (or its process was killed), "written", "failed", "skipped", "removed" or "lost"
     reason: str  # of a window that is not as planned
     trace: str  # path in the recording; "": there is none
+    step_seconds: float = 0.0  # of its steps together; 0: none has ended
 
 
 @dataclass(frozen=True)
@@ -548,6 +564,10 @@ class Source(ABC):
     def traces(self) -> Source | None:
         """Returns the traces of the run's profile windows, as a source; None if there are none."""
         return None
+
+    def python_windows(self) -> Iterator[PythonWindow | UserError]:
+        """Yields the windows of Python functions, or why one cannot be read."""
+        yield from ()
 
 
 def in_time_order(streams: Iterable[Iterator[NodeSamples | Steps]]) -> Iterator[NodeSamples | Steps]:

@@ -246,7 +246,8 @@ EXCEPTION_BYTES = EXCEPTION_TYPE_BYTES + EXCEPTION_PLACE_BYTES
 
 # -- a profile window on request (training/window_request.py) ----------------------------------------
 WINDOW_AT = EXCEPTION_AT + EXCEPTION_BYTES
-WINDOW_REQUEST = Struct("<3d")  # of the process that asks: number (0: none), first step, steps
+# The request: its number (0: none), first step, steps, and 1 for Python functions.
+WINDOW_REQUEST = Struct("<4d")
 WINDOW_ANSWER = Struct("<4d")  # number of the request that is answered, its state, first and last step
 WINDOW_TEXT_BYTES = 1024  # the path of the trace, or why there is none
 WINDOW_ANSWER_AT = WINDOW_AT + WINDOW_REQUEST.size

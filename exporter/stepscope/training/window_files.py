@@ -1,4 +1,5 @@
-"""The files of profile windows: a trace per window, and per process a list of its windows.
+"""The files of profile windows: a trace or a list of Python functions per window, and per process a list
+of its windows.
 
 They are in STEPSCOPE_PROFILE_DIR, which `stepscope run` sets to the folder `profiles` of its recording, and
 otherwise in `stepscope-profiles/RUN` of the working directory. Each file appears whole.
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 DIRECTORY, FOLDER, IN_RECORDING = "STEPSCOPE_PROFILE_DIR", "stepscope-profiles", "profiles"
-TRACE = ".pt.trace.json.gz"
+TRACE, PYTHON = ".pt.trace.json.gz", ".python.json.gz"
+ENDINGS = (TRACE, PYTHON)
 LIST = ".windows.json"
 MOST_TRACES, MOST_BYTES = 20, 512 << 20  # of a rank: the oldest go first
 MOST_LISTED = 200  # windows of a process
@@ -53,12 +55,14 @@ class WindowFolder:
         os.close(create_file(_hidden(name), 0o600, folder=self._fd))
         return f"/proc/self/fd/{self._fd}/{_hidden(name)}"
 
-    def finish(self, name: str, marks: Sequence[dict[str, Any]], world: tuple[int, int] | None) -> int:
+    def finish(
+        self, name: str, ending: str, marks: Sequence[dict[str, Any]], world: tuple[int, int] | None
+    ) -> int:
         """Makes a trace of the profiler's text, with these events. Returns its bytes. Raises OSError.
 
         `world`: rank and world size, if the profiler does not know them.
         """
-        part = _hidden(f"{name}{TRACE}")
+        part = _hidden(f"{name}{ending}")
         try:
             remove(part, self._fd)
             text = open_file(_hidden(name), {os.geteuid()}, folder=self._fd)
@@ -70,7 +74,7 @@ class WindowFolder:
                         file.write(chunk)
                 target.flush()
                 size = os.fstat(target.fileno()).st_size
-            move(part, f"{name}{TRACE}", self._fd)
+            move(part, f"{name}{ending}", self._fd)
         finally:
             remove(part, self._fd)
             self.forget(name)
@@ -84,7 +88,7 @@ class WindowFolder:
         """Removes the oldest traces of a rank until they are few and small enough. Returns their names."""
         found = []
         for entry in entries(self._fd):
-            if entry.name.startswith(prefix) and entry.name.endswith(TRACE):
+            if entry.name.startswith(prefix) and entry.name.endswith(ENDINGS):
                 with suppress(OSError):
                     status = os.stat(entry.name, dir_fd=self._fd, follow_symlinks=False)
                     found.append((status.st_mtime_ns, entry.name, status.st_size))

@@ -4,7 +4,8 @@
     at=60s,for=5s        5 seconds, from the end of the first step that ends 60 s after the first one began
     every=1000,steps=3   3 steps after every 1000 steps
 
-`ranks=0,7` in any of them limits it to these ranks. Several are separated by `;` or spaces.
+`ranks=0,7` in any of them limits it to these ranks, and `python` records Python functions instead of
+operators. Several are separated by `;` or spaces.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ GLANCE = 16  # steps, after which to look again whether a window begins at this 
 class Plan:
     """Windows to come. `first`: the number of steps at which the next one begins; inf: there is none."""
 
-    __slots__ = ("at", "every", "first", "last", "ranks", "request", "seconds", "steps", "text")
+    __slots__ = ("at", "every", "first", "last", "python", "ranks", "request", "seconds", "steps", "text")
 
     def __init__(
         self, text: str = "", first: float = inf, steps: int | None = None, request: int = 0
@@ -41,6 +42,7 @@ class Plan:
         self.at = inf  # seconds after the begin of the first step
         self.seconds = LONGEST
         self.ranks: frozenset[int] = frozenset()  # empty: all
+        self.python = False  # records Python functions instead of operators
         self.request = request  # the number of the request that asks for it; 0: none does
 
     def wait(self, done: int, seconds: float) -> float:
@@ -74,7 +76,9 @@ def _parse(text: str) -> Plan:
             begins += name in ("", "at", "every")
             _SETTINGS[name](plan, value)
         else:
-            raise ValueError(f"{text!r}: {name!r} is no setting of a window; use {FORMS}, and ranks=0,7")
+            raise ValueError(
+                f"{text!r}: {name!r} is no setting of a window; use {FORMS}, ranks=0,7 and python"
+            )
     if begins != 1:
         raise ValueError(f"{text!r} says {'twice' if begins else 'not'} when the window begins: use {FORMS}")
     if plan.last < inf and (plan.steps is not None or plan.seconds < LONGEST):
@@ -91,7 +95,9 @@ def _settings(text: str) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for part in text.split(","):
         name, equals, value = part.partition("=")
-        if not equals and found and found[-1][0] == "ranks":
+        if part == "python":
+            found.append((name, ""))
+        elif not equals and found and found[-1][0] == "ranks":
             found[-1] = "ranks", f"{found[-1][1]},{name}"
         else:
             found.append((name, value) if equals else ("", name))
@@ -152,6 +158,12 @@ def _ranks(plan: Plan, value: str) -> None:
     plan.ranks = frozenset(map(int, value.split(",")))
 
 
+def _python(plan: Plan, value: str) -> None:
+    if value:
+        raise ValueError(f"python={value}: use python without a value")
+    plan.python = True
+
+
 _SETTINGS: dict[str, Callable[[Plan, str], None]] = {
     "": _steps_from_to,
     "at": _at,
@@ -159,4 +171,5 @@ _SETTINGS: dict[str, Callable[[Plan, str], None]] = {
     "every": _every,
     "steps": _steps,
     "ranks": _ranks,
+    "python": _python,
 }

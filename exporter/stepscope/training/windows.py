@@ -16,7 +16,7 @@ from socket import gethostname
 from threading import get_native_id
 
 from stepscope.training import layout, window_request
-from stepscope.training.window_files import MOST_BYTES, MOST_LISTED, MOST_TRACES, TRACE, WindowFolder
+from stepscope.training.window_files import MOST_BYTES, MOST_LISTED, MOST_TRACES, WindowFolder
 from stepscope.training.window_plans import VARIABLE, Plan, parse_plans
 from stepscope.training.window_request import Answer, Request
 
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
         profiler: Profiler | None
 
     class Profiler(Protocol):
-        """The profiler of a framework. All functions but `why_not` may raise any exception."""
+        """The profiler of a framework, or of Python. All functions but `why_not` may raise any exception."""
+
+        ending: str  # of the files that it writes
 
         def why_not(self) -> str:
             """Returns why it cannot be used now; "" if it can."""
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
             """Drops what it has recorded, after `stop`."""
 
         def write(self, path: str) -> None:
-            """Writes what it has recorded as a Chrome trace, after `stop`."""
+            """Writes what it has recorded into an empty file, after `stop`."""
 
         def knows_rank(self) -> bool:
             """Returns whether what it writes says the rank."""
@@ -66,10 +68,10 @@ OLDEST = f"its trace was removed: a rank keeps at most {LIMIT}, and the oldest g
 class _Open:
     """The window that is being recorded."""
 
-    __slots__ = ("began", "last", "listed", "marks", "plan")
+    __slots__ = ("began", "last", "listed", "marks", "plan", "profiler")
 
-    def __init__(self, plan: Plan, last: float, listed: dict[str, Any]) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, profiler: Profiler, last: float, listed: dict[str, Any]) -> None:
+        self.plan, self.profiler = plan, profiler
         self.last = last  # step; inf: it ends after some time
         self.listed = listed
         self.began = time.perf_counter()
@@ -113,7 +115,7 @@ class Windows:
         except Exception as error:  # noqa: BLE001 - nothing may raise into training
             if self._open is not None:
                 with suppress(Exception):
-                    self._stop()
+                    _stop(self._open.profiler)
             self._forget()
             self._complain("windows", f"profile windows are off: {type(error).__name__}: {error}")
             return NEVER
@@ -158,14 +160,22 @@ class Windows:
                 self._skip(plan, done, "another window was open")
             elif last < done:
                 self._skip(plan, done, "its steps were over before it could begin")
-            elif reason := self._why_not():
+            elif reason := self._why_not(plan):
                 self._skip(plan, done, reason)
             else:
                 self._start(plan, done, last)
         self._plans = [plan for plan in self._plans if plan.first < inf or plan.at < inf]
 
-    def _why_not(self) -> str:
-        return self._session.profiler.why_not() if self._session.profiler is not None else NO_HOOKS
+    def _why_not(self, plan: Plan) -> str:
+        profiler = self._profiler(plan)
+        return NO_HOOKS if profiler is None else profiler.why_not()
+
+    def _profiler(self, plan: Plan) -> Profiler | None:
+        if not plan.python:
+            return self._session.profiler
+        from stepscope.training.python_profiler import python_profiler  # few windows need it
+
+        return python_profiler
 
     def _step_ended(self, phase: str, done: int) -> None:
         window = self._open
@@ -183,7 +193,11 @@ class Windows:
     def _begin_again(self, window: _Open) -> None:
         """Drops a window into which an evaluation fell before its first step: it begins after that."""
         self._open = None
-        self._stop()
+        try:
+            _stop(window.profiler)
+        except ValueError as error:
+            self._fail(window.plan, window.listed, str(error))
+            return
         window.plan.first = 0.0
         if window.plan not in self._plans:
             self._plans.append(window.plan)
@@ -216,11 +230,13 @@ class Windows:
             return
         self._request = request.number
         self._plans = [plan for plan in self._plans if not plan.request]
-        if reason := self._why_not():
+        first = max(request.first, done)
+        plan = Plan("", first, request.steps, request.number)
+        plan.python = request.python
+        if reason := self._why_not(plan):
             self._answer(request.number, window_request.REFUSED, text=reason)
             return
-        first = max(request.first, done)
-        self._plans.append(Plan("", first, request.steps, request.number))
+        self._plans.append(plan)
         self._answer(request.number, window_request.WAITS, first, first + request.steps - 1)
 
     def _answer(self, number: int, state: int, first: int = 0, last: int = 0, text: str = "") -> None:
@@ -235,20 +251,15 @@ class Windows:
         listed |= {"pause_seconds": 0.0, "trace": "", "bytes": 0, "state": "open", "reason": ""}
         try:
             self._list(listed)
-            assert self._session.profiler is not None
-            self._session.profiler.start()
+            profiler = self._profiler(plan)
+            assert profiler is not None
+            profiler.start()
         except Exception as error:  # noqa: BLE001 - as in look()
             self._fail(plan, listed, f"{type(error).__name__}: {error}")
             return
-        self._open = _Open(plan, last, listed)
+        self._open = _Open(plan, profiler, last, listed)
         listed["pause_seconds"] = time.perf_counter() - before
         self._answer(plan.request, window_request.RECORDS, done, int(last) if last < inf else done)
-
-    def _stop(self, writes: bool = False) -> None:
-        assert self._session.profiler is not None
-        self._session.profiler.stop()
-        if not writes:
-            self._session.profiler.forget()
 
     def _close(self, reason: str) -> None:
         """Writes the window. `reason`: why it is shorter than planned."""
@@ -258,11 +269,12 @@ class Windows:
         listed, marks = window.listed, window.marks
         first, steps = listed["first"], len(marks) - 1
         listed |= {"last": first + steps - 1, "end": time.time(), "reason": reason}
+        listed["step_seconds"] = (marks[-1] - marks[0]) / 1e9
         try:
-            self._stop(writes=steps > 0)
+            _stop(window.profiler, writes=steps > 0)
             if not steps:
                 raise ValueError(f"{reason or 'it ended'} before one of its steps did")
-            listed["trace"], listed["bytes"] = self._write_trace(listed, marks)
+            listed["trace"], listed["bytes"] = self._write_trace(window)
         except Exception as error:  # noqa: BLE001 - as in look()
             said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
             self._fail(window.plan, listed, said)
@@ -275,11 +287,10 @@ class Windows:
         path = os.path.join(self._folder.path, listed["trace"])
         self._answer(window.plan.request, window_request.WRITTEN, first, listed["last"], path)
 
-    def _write_trace(self, listed: dict[str, Any], marks: list[int]) -> tuple[str, int]:
+    def _write_trace(self, window: _Open) -> tuple[str, int]:
         """Returns the name of the trace and its bytes."""
-        folder, profiler = self._folder, self._session.profiler
+        folder, profiler, listed = self._folder, window.profiler, window.listed
         assert folder is not None
-        assert profiler is not None
         steps = f"steps-{listed['first']}-{listed['last']}"
         name = f"rank-{self._session.ranks[0]}.{steps}.{os.getpid()}-{self._listed.index(listed)}"
         events = [
@@ -292,13 +303,12 @@ class Windows:
                 "ts": begin,
                 "dur": end - begin,
             }
-            for number, (begin, end) in enumerate(pairwise(marks))
+            for number, (begin, end) in enumerate(pairwise(window.marks))
         ]
         try:
             profiler.write(folder.unfinished(name))
-            return f"{name}{TRACE}", folder.finish(
-                name, events, None if profiler.knows_rank() else self._session.ranks
-            )
+            world = None if profiler.knows_rank() else self._session.ranks
+            return f"{name}{profiler.ending}", folder.finish(name, profiler.ending, events, world)
         finally:
             folder.forget(name)
 
@@ -337,6 +347,12 @@ class Windows:
         rank = self._session.ranks[0]
         identity = {"run": self._ledger.run, "node": gethostname(), "rank": rank, "pid": os.getpid()}
         self._folder.write_list(f"rank-{rank}.{os.getpid()}", {**identity, "windows": self._listed})
+
+
+def _stop(profiler: Profiler, writes: bool = False) -> None:
+    profiler.stop()
+    if not writes:
+        profiler.forget()
 
 
 def _why_early(window: _Open) -> str:

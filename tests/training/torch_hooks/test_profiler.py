@@ -142,6 +142,19 @@ for epoch in range(2):
 """
 
 
+def test_a_window_of_python_functions_changes_no_parameter(tmp_path: Path) -> None:
+    without = profiled(tmp_path / "plain", "", BY_HAND)
+    trained = profiled(tmp_path / "windows", "3:5,python 7:8", BY_HAND)
+    assert trained.output == without.output
+    assert [each[:3] for each in summary(tmp_path / "windows")] == [(3, 5, "written"), (7, 8, "written")]
+    (path,) = (tmp_path / "windows").glob("profiles/rank-0.steps-3-5.*.python.json.gz")
+    found = {name: calls for name, calls, *_ in json.loads(gzip.decompress(path.read_bytes()))["functions"]}
+    calls = {name.partition(",")[0]: count for name, count in found.items() if "train.py:" in name}
+    assert calls["batch"] == 3
+    assert calls["forward"] == 3
+    assert next(count for name, count in found.items() if "_nn.linear" in name) == 2 * 3
+
+
 def test_steps_of_accumulated_gradients_count_once_and_an_evaluation_ends_the_window(tmp_path: Path) -> None:
     trained = profiled(tmp_path, "2:9", EVALUATION)
     assert trained.only.totals.steps == {"train": 12, "eval": 24}

@@ -31,6 +31,7 @@ from stepscope.runs.model import (
     NodeFacts,
     NodeSamples,
     ProfileWindow,
+    PythonWindow,
     RankFacts,
     RunFacts,
     Source,
@@ -73,7 +74,7 @@ from stepscope.runs.recording.schema import (
     metadata_of,
 )
 from stepscope.runs.recording.stacks import read_stacks
-from stepscope.runs.recording.windows import holds_traces, read_windows
+from stepscope.runs.recording.windows import holds_traces, read_python_windows, read_windows
 from stepscope.runs.traces.source import KinetoTraces
 from stepscope.training.window_files import IN_RECORDING
 
@@ -137,6 +138,9 @@ class RecordingDirectory(Source):
 
     def traces(self) -> Source | None:
         return KinetoTraces(self._directory / IN_RECORDING) if holds_traces(self._directory) else None
+
+    def python_windows(self) -> Iterator[PythonWindow | UserError]:
+        yield from read_python_windows(self._directory)
 
     def _read_run(self) -> None:
         self._run_gaps: list[Gap] = []

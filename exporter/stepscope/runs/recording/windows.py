@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from stepscope.common.errors import UserError
 from stepscope.common.shared_files import entries, read_file
-from stepscope.runs.malformed import MALFORMED, finite
-from stepscope.runs.model import ProfileWindow
-from stepscope.training.window_files import FORMAT, IN_RECORDING, LIST, TRACE
+from stepscope.runs.malformed import MALFORMED, finite, naming
+from stepscope.runs.model import PYTHON as OF_PYTHON
+from stepscope.runs.model import OperatorTime, ProfileWindow, PythonWindow
+from stepscope.training.window_files import ENDINGS, FORMAT, IN_RECORDING, LIST, PYTHON, TRACE
 
 MOST_BYTES, MOST_FILES = 1 << 20, 10_000
+MOST_TEXT = 16 << 20  # bytes of a list of functions
 STATES = ("open", "written", "failed", "skipped", "removed")
 
 
@@ -40,6 +46,37 @@ def holds_traces(directory: Path) -> bool:
         return False
 
 
+def read_python_windows(directory: Path) -> Iterator[PythonWindow | UserError]:
+    """Yields what windows of Python functions recorded, or why one cannot be read."""
+    for window in read_windows(directory):
+        if window.state == "written" and window.trace.endswith(PYTHON):
+            try:
+                yield _functions(window, directory / window.trace)
+            except UserError as error:
+                yield error
+
+
+def _functions(window: ProfileWindow, path: Path) -> PythonWindow:
+    """Raises UserError."""
+    with naming(path, "a list of Python functions", "record the window again"):
+        try:
+            with gzip.GzipFile(fileobj=BytesIO(read_file(path, MOST_TEXT))) as file:
+                listed = json.loads(file.read(MOST_TEXT))["functions"]
+        except (OSError, EOFError, zlib.error) as error:
+            raise UserError(f"{path}: cannot be read ({error})") from error
+        rows = [(str(name), int(calls), finite(total), finite(own)) for name, calls, total, own in listed]
+        if not all(name.isprintable() and min(numbers) >= 0 for name, *numbers in rows):
+            raise ValueError("a function that cannot be")
+        assert window.last is not None
+        return PythonWindow(
+            window.node,
+            window.rank,
+            window.last - window.first + 1,
+            window.step_seconds,
+            tuple(OperatorTime(window.node, window.rank, OF_PYTHON, *row) for row in rows),
+        )
+
+
 def _windows(values: dict[str, Any], folder: Path) -> Iterator[ProfileWindow]:
     """Raises MALFORMED."""
     if values["format"] != FORMAT:
@@ -48,7 +85,7 @@ def _windows(values: dict[str, Any], folder: Path) -> Iterator[ProfileWindow]:
         state, trace = str(each["state"]), str(each["trace"])
         if state not in STATES or not (trace.isprintable() and str(each["reason"]).isprintable()):
             raise ValueError(f"a window in the state {state!r}")
-        if "/" in trace or (trace and not trace.endswith(TRACE)):
+        if "/" in trace or (trace and not trace.endswith(ENDINGS)):
             raise ValueError(f"a trace {trace!r}")
         yield ProfileWindow(
             node=str(values["node"]),
@@ -58,6 +95,7 @@ def _windows(values: dict[str, Any], folder: Path) -> Iterator[ProfileWindow]:
             last=None if each["last"] is None else int(each["last"]),
             start=finite(each["start"]),
             pause_seconds=max(0.0, finite(each["pause_seconds"])),
+            step_seconds=max(0.0, finite(each.get("step_seconds", 0.0))),
             state="lost" if state == "written" and not (folder / trace).is_file() else state,
             reason=str(each["reason"]),
             trace=f"{IN_RECORDING}/{trace}" if trace else "",

@@ -17,6 +17,7 @@ import torch
 
 from stepscope.training.frameworks.torch_hooks.patches import failed, on_removal, replace
 from stepscope.training.session import session
+from stepscope.training.window_files import TRACE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ def _noting(runs: bool) -> Callable[..., Callable[..., Any]]:
 
 class TorchProfiler:
     """The profiler of a window. The only instance is `profiler`."""
+
+    ending = TRACE
 
     def __init__(self) -> None:
         self.of_script = False  # whether the script's own profiler runs or warms up

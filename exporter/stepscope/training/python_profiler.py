@@ -1,0 +1,213 @@
+"""Records the Python functions of a profile window, for scripts with and without a framework.
+
+Up to Python 3.11, cProfile counts in C. From 3.12 on, cProfile takes the only place for profilers of
+sys.monitoring, and a script that starts its own one would fail: so a function of `sys.setprofile` counts.
+Both see the thread that makes the steps, and neither runs next to a profiler of the script.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from time import perf_counter
+
+from stepscope.common.shared_files import open_file
+from stepscope.training.window_files import PYTHON
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import CodeType, FrameType
+    from typing import Any, Protocol
+
+    class Calls(Protocol):
+        """Counts calls. The thread's profiler is `hook` while it does."""
+
+        hook: Any
+
+        def start(self) -> None: ...
+
+        def stop(self) -> None: ...
+
+        def counted(self) -> Iterator[tuple[Any, int, float, float]]:
+            """Yields code or the name of a built-in function, calls, total and own seconds."""
+
+
+MOST_FUNCTIONS = 1000  # with the most own time
+ANOTHER = "another Python profiler is active"
+TAKEN = "the script used its own Python profiler in the window"
+_OURS = os.path.dirname(__file__) + os.sep
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_lost: list[Calls] = []  # kept: the end of a cProfile would switch off the script's own one
+
+
+class PythonProfiler:
+    """The profiler of a window with `python`. The only instance is `python_profiler`."""
+
+    ending = PYTHON
+
+    def __init__(self) -> None:
+        self.makes: type[Calls] = _InC if sys.version_info < (3, 12) else _InPython
+        self._calls: Calls | None = None
+        self._watches_forks = False
+
+    def why_not(self) -> str:
+        monitoring = getattr(sys, "monitoring", None)
+        taken = monitoring is not None and monitoring.get_tool(monitoring.PROFILER_ID) is not None
+        return ANOTHER if taken or sys.getprofile() is not None else ""
+
+    def start(self) -> None:
+        if not self._watches_forks:
+            self._watches_forks = True
+            os.register_at_fork(after_in_child=self._forked)
+        self._calls = self.makes()
+        self._calls.start()
+
+    def stop(self) -> None:
+        """Raises ValueError if the script's own profiler has taken over."""
+        calls = self._calls
+        assert calls is not None
+        if sys.getprofile() is not calls.hook:
+            _lost.append(calls)
+            self._calls = None
+            raise ValueError(TAKEN)
+        calls.stop()
+
+    def forget(self) -> None:
+        self._calls = None
+
+    def write(self, path: str) -> None:
+        """Writes a list of functions: name, calls, total and own seconds."""
+        import json
+
+        calls, self._calls = self._calls, None
+        assert calls is not None
+        sums: dict[str, list[float]] = {}
+        for called, count, total, own in calls.counted():
+            name = _name(called)
+            if name:
+                known = sums.setdefault(name, [0, 0.0, 0.0])
+                for at, value in enumerate((count, total, own)):
+                    known[at] += value
+        most_first = sorted(sums.items(), key=lambda each: -each[1][2])[:MOST_FUNCTIONS]
+        text = json.dumps({"functions": [[name, *numbers] for name, numbers in most_first]})
+        with os.fdopen(open_file(path, {os.geteuid()}, os.O_WRONLY), "w") as file:
+            file.write(text)
+
+    def knows_rank(self) -> bool:
+        return True  # the list of windows says it
+
+    def _forked(self) -> None:
+        """Ends the window in a process that was forked from it: it belongs to the parent."""
+        calls, self._calls = self._calls, None
+        if calls is not None and sys.getprofile() is calls.hook:
+            calls.stop()
+
+
+class _InC:
+    """cProfile."""
+
+    def __init__(self) -> None:
+        from cProfile import Profile
+
+        self.hook = Profile()
+
+    def start(self) -> None:
+        self.hook.enable()
+
+    def stop(self) -> None:
+        self.hook.disable()
+
+    def counted(self) -> Iterator[tuple[Any, int, float, float]]:
+        for each in self.hook.getstats():
+            yield each.code, each.callcount, each.totaltime, each.inlinetime
+
+
+class _InPython:
+    """A function for `sys.setprofile`, which never raises."""
+
+    def __init__(self) -> None:
+        self._sums: dict[CodeType | tuple[str | None, str], list[Any]] = {}
+        self.hook, self._close = _counting(self._sums)
+
+    def start(self) -> None:
+        sys.setprofile(self.hook)
+
+    def stop(self) -> None:
+        sys.setprofile(None)
+        self._close()
+
+    def counted(self) -> Iterator[tuple[Any, int, float, float]]:
+        for called, (calls, total, own, _) in self._sums.items():
+            name = ".".join(filter(None, called)) if isinstance(called, tuple) else called
+            yield name, calls, total, own
+
+
+def _counting(
+    sums: dict[CodeType | tuple[str | None, str], list[Any]],
+) -> tuple[Callable[[FrameType, str, Any], None], Callable[[], None]]:
+    """Returns a function that counts a call or a return in `sums`, and one that ends all open calls.
+
+    `sums` has, per function: calls, total and own seconds, and how many of its calls are open.
+    """
+    calls: list[list[Any]] = []  # that are open: the sums of each, its start, and the seconds of calls in it
+    push, pop = calls.append, calls.pop
+
+    def returned() -> None:
+        known, start, inside = pop()
+        seconds = perf_counter() - start
+        known[0] += 1
+        known[2] += seconds - inside
+        known[3] -= 1
+        if not known[3]:  # otherwise the total of a recursion would count twice
+            known[1] += seconds
+        if calls:
+            calls[-1][2] += seconds
+
+    def hook(frame: FrameType, event: str, function: Any) -> None:
+        try:
+            if event == "call":
+                key: CodeType | tuple[str | None, str] = frame.f_code
+            elif event == "c_call":
+                key = getattr(function, "__module__", None), function.__qualname__
+            else:
+                if calls:
+                    returned()
+                return
+            known = sums.get(key)
+            if known is None:
+                known = sums[key] = [0, 0.0, 0.0, 0]
+            known[3] += 1
+            push([known, perf_counter(), 0.0])
+        except Exception:  # noqa: BLE001 - nothing may raise into training
+            sys.setprofile(None)
+
+    def close() -> None:
+        while calls:
+            returned()
+
+    return hook, close
+
+
+def _name(called: CodeType | str) -> str:
+    """Returns "load, data.py:14", or the name of a built-in function; "" for Stepscope's own."""
+    if isinstance(called, str):
+        name = called.strip("<>").removeprefix("built-in method ").removeprefix("builtins.")
+        return "" if "_lsprof" in name or name == "sys.setprofile" else name
+    if called.co_filename.startswith(_OURS):
+        return ""
+    return f"{called.co_name}, {_place(called.co_filename)}:{called.co_firstlineno}"
+
+
+def _place(file: str) -> str:
+    """Returns a path relative to the working directory or to its package; elsewhere its last two parts."""
+    here = os.getcwd().rstrip(os.sep) + os.sep
+    if file.startswith(here) and not any(part in file for part in _PACKAGES):
+        return file[len(here) :]
+    for part in _PACKAGES:
+        if part in file:
+            return file.rpartition(part)[2]
+    return os.sep.join(file.split(os.sep)[-2:])
+
+
+python_profiler = PythonProfiler()
