@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from stepscope.commands.cli import main
+from stepscope.common.status import Status
 from stepscope.evaluation.account import BETWEEN, PROFILING, account
 from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.profile import with_evidence
 from stepscope.report.document import document
 from stepscope.report.html import render_html
 from stepscope.report.markdown import render_markdown
+from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import PHASES, ProfileWindow, RankFacts
 from stepscope.runs.recording.directory import RecordingDirectory
 
@@ -151,3 +155,17 @@ def test_a_damaged_list_of_functions_costs_only_itself(recording: Path, listed: 
     assert {each.device for each in analysis.profile.devices} == {"cpu"}
     (unread,) = analysis.profile.unread
     assert "rank-0.steps-7-8.100-1.python.json.gz" in unread
+
+
+@pytest.mark.parametrize("accused", [0, 1])
+def test_an_accused_rank_is_compared_with_its_peers_in_windows(recording: Path, accused: int) -> None:
+    analysis = evaluate(RecordingDirectory(recording))
+    result = analysis.result_of(Straggler)
+    assert result is not None
+    found = replace(result, status=Status.FOUND, finding="It is slow.", details={"rank": accused})
+    (said,) = with_evidence([found], analysis.profile)
+    evidence = " In profile windows, it spends 300 ms per step in aten::index_put_, its peers 50.0 ms."
+    assert said.finding == f"It is slow.{evidence if accused else ''}"
+    healthy = replace(found, status=Status.HEALTHY)
+    assert with_evidence([healthy], analysis.profile) == [healthy]
+    assert with_evidence([found], None) == [found]

@@ -170,12 +170,24 @@ class DeviceProfile:
 
 
 @dataclass(frozen=True)
+class OperatorExcess:
+    """The operator or kernel in which a rank spends most beyond its peers; self seconds per step."""
+
+    rank: int
+    operator: str
+    seconds: float
+    others: float  # the median of the other ranks
+    step_seconds: float  # of the rank, in its windows
+
+
+@dataclass(frozen=True)
 class Profile:
     """The traces of a run's profile windows, summed up."""
 
     devices: tuple[DeviceProfile, ...]  # by rank
     findings: tuple[tuple[str, str, str], ...]  # title, sentence and advice, as of any trace
     unread: tuple[str, ...]  # why traces could not be read
+    excess: tuple[OperatorExcess, ...] = ()  # of each rank, if several have traces
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from stepscope.evaluation.blocks import Block, Blocks
 from stepscope.evaluation.devices import box_plots, histograms
 from stepscope.evaluation.live import LiveJudgement
 from stepscope.evaluation.problems import in_order
-from stepscope.evaluation.profile import profile_of, with_python
+from stepscope.evaluation.profile import profile_of, with_evidence, with_python
 from stepscope.evaluation.settings import Settings
 from stepscope.exporter.sampling.active_runs import UNNAMED
 from stepscope.measurements.components import COMPONENTS_BY_PHASE
@@ -126,7 +126,8 @@ class Evaluator:
         if found.is_trace:
             return found
         profile = None if live else with_python(self._profile(), self._source.python_windows())
-        return replace(found, account=_account(found, facts, nodes), profile=profile)
+        rules = with_evidence(found.rules, profile)
+        return replace(found, rules=rules, account=_account(found, facts, nodes), profile=profile)
 
     def _profile(self) -> Profile | None:
         """Returns what the traces of the run's windows show."""

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from statistics import median
 
 from stepscope.common.errors import UserError
-from stepscope.evaluation.analysis import Analysis, DeviceProfile, Profile
+from stepscope.common.status import Status
+from stepscope.common.words import duration
+from stepscope.evaluation.analysis import Analysis, DeviceProfile, OperatorExcess, Profile, RuleResult
 from stepscope.evaluation.problems import problems_of
 from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.step_outlier import StepOutlier
+from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import PYTHON, OperatorTime, PythonWindow, RunFacts
 
 OPERATORS = 20  # per device
+LEAST_SHARE, LEAST_SECONDS = 0.05, 0.002  # of a step: a smaller excess is no evidence; as in Straggler
 OF_THE_RUN = {rule.__name__ for rule in (DataStarved, StepOutlier)}  # they judge all steps, not a few
 
 
@@ -27,7 +32,55 @@ def profile_of(analysis: Analysis, facts: RunFacts) -> Profile:
         for problem in problems_of(analysis)
         if problem.rule.rule not in OF_THE_RUN
     )
-    return Profile(tuple(_devices(facts)), findings, tuple(gap.reason for gap in facts.gaps))
+    unread = tuple(gap.reason for gap in facts.gaps)
+    return Profile(tuple(_devices(facts)), findings, unread, tuple(_excess(facts)))
+
+
+def with_evidence(results: Sequence[RuleResult], profile: Profile | None) -> list[RuleResult]:
+    """Returns the results; one that accuses a rank says which operator its peers do not spend as long in."""
+    excess = {each.rank: each for each in profile.excess} if profile else {}
+    return [_with_evidence(result, excess.get(result.details.get("rank", -1))) for result in results]
+
+
+def _with_evidence(result: RuleResult, excess: OperatorExcess | None) -> RuleResult:
+    accuses = result.status is Status.FOUND and result.rule == Straggler.__name__
+    if not accuses or excess is None or not _matters(excess):
+        return result
+    said = (
+        f"In profile windows, it spends {duration(excess.seconds)} per step in {excess.operator}, its peers "
+        f"{duration(excess.others)}."
+    )
+    return replace(result, finding=f"{result.finding} {said}")
+
+
+def _matters(excess: OperatorExcess) -> bool:
+    return excess.seconds - excess.others > max(LEAST_SHARE * excess.step_seconds, LEAST_SECONDS)
+
+
+def _excess(facts: RunFacts) -> Iterator[OperatorExcess]:
+    """Yields the largest excess of each rank over the median of the others, per step."""
+    steps = {each.rank: each.steps["train"] for each in facts.ranks if each.steps["train"]}
+    sums: dict[str, dict[int, float]] = {}
+    for each in facts.operators:
+        if each.rank in steps:
+            of_ranks = sums.setdefault(each.operator, dict.fromkeys(steps, 0.0))
+            of_ranks[each.rank] += own(each) / steps[each.rank]
+    if len(steps) < 2:
+        return
+    for rank in facts.ranks:
+        found = [
+            OperatorExcess(
+                rank=rank.rank,
+                operator=operator,
+                seconds=of_ranks[rank.rank],
+                others=median(value for other, value in of_ranks.items() if other != rank.rank),
+                step_seconds=rank.phase_seconds["train"] / steps[rank.rank],
+            )
+            for operator, of_ranks in sums.items()
+            if rank.rank in steps
+        ]
+        if found:
+            yield max(found, key=lambda each: each.seconds - each.others)
 
 
 def with_python(profile: Profile | None, windows: Iterable[PythonWindow | UserError]) -> Profile | None:
