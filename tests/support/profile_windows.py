@@ -41,8 +41,11 @@ def trace(rank: int, slow: float) -> bytes:
     return gzip.compress(json.dumps(values).encode())
 
 
-def recording_with_windows(tmp_path: Path) -> Path:
-    """Writes a recording of 2 ranks with a window of steps 2 and 3 each, and one that was skipped."""
+def recording_with_windows(tmp_path: Path, slow_seconds: tuple[float, float] = (0.05, 0.3)) -> Path:
+    """Writes a recording of 2 ranks with a window of steps 2 and 3 each, and one that was skipped.
+
+    `slow_seconds`: of `aten::index_put_` in each step, by rank.
+    """
     RunFile("bert", run="bert-1", start=START, end=START + 100).write(tmp_path)
     with_steps = RecordingWriter(tmp_path, "node-a", 0.5, "bert-1")
     for rank in (0, 1):
@@ -51,7 +54,7 @@ def recording_with_windows(tmp_path: Path) -> Path:
     with_steps.close()
     folder = tmp_path / "profiles"
     folder.mkdir()
-    for rank, slow in ((0, 0.05), (1, 0.3)):
+    for rank, slow in enumerate(slow_seconds):
         name = f"rank-{rank}.steps-2-3.100-0.pt.trace.json.gz"
         (folder / name).write_bytes(trace(rank, slow))
         windows = [window(2, 3, "written", name), window(5, None, "skipped", "", "another window was open")]

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.common.errors import UserError
 from stepscope.compare.step_series import StepSeries
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.engine import SCAN_INTERVAL, evaluate
 from stepscope.evaluation.settings import Settings
 from stepscope.measurements.usage import NodeUsage, UsageRow, usage_rows
-from stepscope.runs.model import PHASES, NodeSamples, RankFacts, RunFacts, Source, Steps
+from stepscope.runs.model import PHASES, NodeSamples, PythonWindow, RankFacts, RunFacts, Source, Steps
 
 NO_SCAN = np.empty(0, np.intp)
 
@@ -58,6 +59,12 @@ class _Tap(Source):
     @property
     def facts(self) -> RunFacts:
         return self._source.facts
+
+    def traces(self) -> Source | None:
+        return self._source.traces()
+
+    def python_windows(self) -> Iterator[PythonWindow | UserError]:
+        return self._source.python_windows()
 
     def read(self) -> Iterator[NodeSamples | Steps]:
         for chunk in self._source.read():

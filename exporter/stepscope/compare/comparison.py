@@ -10,6 +10,7 @@ from stepscope.compare.compared_run import ComparedRun
 from stepscope.compare.figures import Figure, figures
 from stepscope.compare.gate import Condition, Outcome, judge
 from stepscope.compare.lines import ComparedLine, compared_lines
+from stepscope.compare.operators import ComparedOperator, compared_operators
 from stepscope.compare.parts import (
     Difference,
     difference_of_a_step,
@@ -34,6 +35,7 @@ class Comparison:
     predictions: list[CheckedPrediction]
     outcomes: list[Outcome]
     lines: list[ComparedLine]  # [] unless lines of both runs were sampled
+    operators: list[ComparedOperator]  # [] unless both runs have profile windows
 
     @property
     def not_passed(self) -> list[Outcome]:
@@ -68,4 +70,5 @@ def compare(a: ComparedRun, b: ComparedRun, conditions: Sequence[Condition] = ()
         predictions=checked_predictions(a, b, work),
         outcomes=judge(conditions, side_by_side, work, a.analysis, b.analysis),
         lines=compared_lines(a.analysis, b.analysis),
+        operators=compared_operators(a.analysis, b.analysis),
     )

@@ -46,6 +46,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
             for rule in comparison.rules
         ],
         "lines": [asdict(line) for line in comparison.lines],
+        "operators": [{**asdict(each), "difference": each.difference} for each in comparison.operators],
         "settings": [{**asdict(setting), "differs": setting.differs} for setting in comparison.settings],
         "predictions": [
             {

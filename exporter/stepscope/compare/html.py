@@ -35,6 +35,7 @@ SECTIONS = {
     "predicted": "Predicted and measured",
 }
 LINES = {"code": "Lines of code"}
+OPERATORS = {"operators": "Operators"}
 CONDITIONS = {"conditions": "Conditions"}
 UNKNOWNS = {"unknowns": "What could not be read"}
 SHARE = {"share": "Share"}
@@ -52,6 +53,7 @@ def render_comparison(comparison: Comparison) -> str:
         data=_chart_data(comparison),
         sections=SECTIONS
         | (LINES if comparison.lines else {})
+        | (OPERATORS if comparison.operators else {})
         | (CONDITIONS if comparison.outcomes else {})
         | (UNKNOWNS if sentences.unknowns(comparison) else {})
         | SHARE,

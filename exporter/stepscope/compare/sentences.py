@@ -308,3 +308,11 @@ def lines(comparison: Comparison) -> str:
     """Says which line changed most."""
     line = max(comparison.lines, key=lambda line: abs(line.b - line.a))
     return f"{line.name}: {share(line.a, 1)} of the time of the main threads in A, {share(line.b, 1)} in B."
+
+
+def operators(comparison: Comparison) -> str:
+    """Says which operator of the profile windows changed most."""
+    each = comparison.operators[0]
+    change = f"{'+' if each.difference > 0 else ''}{duration(each.difference)} per step"
+    both = f"{duration(each.a)} in A and {duration(each.b)} in B"
+    return f"{each.operator}: {change} of self time in profile windows, {both}."

@@ -13,6 +13,7 @@ from stepscope.compare.figures import KINDS, RESOURCES, Figure, change_of
 from stepscope.compare.gate import STATUSES
 from stepscope.compare.lines import ComparedLine
 from stepscope.compare.parts import Difference
+from stepscope.report.sentences import device_name
 
 SHOWN_UTILISATION = ("p50", "p95")
 UNSEEN = 1e-6  # of a total: tables omit smaller parts
@@ -59,6 +60,11 @@ def sections(comparison: Comparison) -> list[Section]:
         *(
             [Section("lines", "Lines of code", [sentences.lines(comparison)], [lines(comparison.lines)])]
             if comparison.lines
+            else []
+        ),
+        *(
+            [Section("operators", "Operators", [sentences.operators(comparison)], [operators(comparison)])]
+            if comparison.operators
             else []
         ),
         Section("rules", "Rules", [sentences.rules(comparison)], _rules(comparison)),
@@ -132,6 +138,21 @@ def lines(compared: Sequence[ComparedLine]) -> Table:
         for line in compared
     ]
     return Table(("Line", "Component", "A", "B"), rows, words=2)
+
+
+def operators(comparison: Comparison) -> Table:
+    """Returns self times per step of the profile windows."""
+    rows = [
+        (
+            each.operator,
+            device_name(each.device),
+            duration(each.a),
+            duration(each.b),
+            signed_duration(each.difference),
+        )
+        for each in comparison.operators
+    ]
+    return Table(("Operator or function", "Device", "A", "B", "Difference"), rows, words=2)
 
 
 def gate(comparison: Comparison) -> Section:

@@ -188,6 +188,8 @@ class Profile:
     findings: tuple[tuple[str, str, str], ...]  # title, sentence and advice, as of any trace
     unread: tuple[str, ...]  # why traces could not be read
     excess: tuple[OperatorExcess, ...] = ()  # of each rank, if several have traces
+    # Self seconds per step by device ("cpu", "gpu", "python") and operator, the mean of the ranks.
+    per_step: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

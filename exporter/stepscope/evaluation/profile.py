@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -33,7 +33,9 @@ def profile_of(analysis: Analysis, facts: RunFacts) -> Profile:
         if problem.rule.rule not in OF_THE_RUN
     )
     unread = tuple(gap.reason for gap in facts.gaps)
-    return Profile(tuple(_devices(facts)), findings, unread, tuple(_excess(facts)))
+    steps = {each.rank: each.steps["train"] for each in facts.ranks if each.steps["train"]}
+    per_step = _per_step(facts.operators, steps)
+    return Profile(tuple(_devices(facts)), findings, unread, tuple(_excess(facts)), per_step)
 
 
 def with_evidence(results: Sequence[RuleResult], profile: Profile | None) -> list[RuleResult]:
@@ -96,7 +98,26 @@ def with_python(profile: Profile | None, windows: Iterable[PythonWindow | UserEr
     known = profile or Profile((), (), ())
     devices = [_of_python(*of_rank) for of_rank in found.values()]
     together = sorted([*known.devices, *devices], key=lambda device: (device.rank, device.device == PYTHON))
-    return replace(known, devices=tuple(together), unread=(*known.unread, *unread))
+    steps = {device.rank: device.steps for device in devices}
+    functions = (each for windows in found.values() for window in windows for each in window.functions)
+    per_step = known.per_step | _per_step(functions, steps)
+    return replace(known, devices=tuple(together), unread=(*known.unread, *unread), per_step=per_step)
+
+
+def _per_step(operators: Iterable[OperatorTime], steps: Mapping[int, int]) -> dict[str, dict[str, float]]:
+    """Returns self seconds per step by kind of device and operator, the mean of its ranks."""
+    sums: dict[str, dict[str, float]] = {}
+    ranks: dict[str, set[int]] = {}
+    for each in operators:
+        if each.rank in steps:
+            device = each.device.rstrip("0123456789")
+            of_device = sums.setdefault(device, {})
+            of_device[each.operator] = of_device.get(each.operator, 0.0) + own(each) / steps[each.rank]
+            ranks.setdefault(device, set()).add(each.rank)
+    return {
+        device: {operator: seconds / len(ranks[device]) for operator, seconds in of_device.items()}
+        for device, of_device in sums.items()
+    }
 
 
 def _of_python(*windows: PythonWindow) -> DeviceProfile:
