@@ -10,7 +10,7 @@ _shtab_stepscope_dashboards_subparsers=(render export check)
 _shtab_stepscope_alertmanager_subparsers=(render export check)
 _shtab_stepscope_subparsers=(run exporter actions hooks stacks profile timeline report list open compare score usage crosscheck doctor demo rules dashboards alertmanager)
 
-_shtab_stepscope_run_option_strings=(-h --help --name --out --interval --listen --external-url --stacks --profile --no-command-line --no-lines --set --parameters --scan-interval --live-interval --steps --no-status-line --price --docs-url --recording.max-age --recording.max-size)
+_shtab_stepscope_run_option_strings=(-h --help --name --out --interval --listen --external-url --stacks --profile --profile-findings --no-command-line --no-lines --set --parameters --scan-interval --live-interval --steps --no-status-line --price --docs-url --recording.max-age --recording.max-size)
 _shtab_stepscope_exporter_option_strings=(-h --help --web.listen-address --web.external-url --web.config.file --web.max-connections --web.max-header-bytes --web.read-timeout --web.write-timeout --web.idle-timeout --web.listen-fd --report-dir --sample-interval --run --state-dir --run-retention --recording.dir --recording.lines --node --path.procfs --path.sysfs --collector.cpu --no-collector.cpu --collector.disk --no-collector.disk --collector.disk.device-exclude --collector.training --no-collector.training --ledger-dir --ledger-retention --collector.gpu --no-collector.gpu --path.nvml-library --collector.infiniband --no-collector.infiniband --collector.memory --no-collector.memory --collector.network --no-collector.network --collector.network.device-exclude --collector.pressure --no-collector.pressure --collector.file_systems --no-collector.file_systems --collector.rank_pauses --no-collector.rank_pauses --collector.gpu_holders --no-collector.gpu_holders --collector.run_gpus --no-collector.run_gpus --collector.run_processes --no-collector.run_processes --metrics.profile --limit.series --limit.runs --limit.ledgers --limit.ranks --limit.devices --limit.label-length --log-level --exit-with-parent)
 _shtab_stepscope_actions_option_strings=(-h --help --stop-on --act --audit-file --node --ledger-dir --web.listen-address --web.external-url --web.config.file --web.max-connections --web.max-header-bytes --web.max-body-bytes --web.read-timeout --web.write-timeout --web.idle-timeout --token-file --log-level)
 _shtab_stepscope_hooks_option_strings=(-h --help --python)
@@ -66,6 +66,7 @@ _shtab_stepscope_run_pos_0_nargs=...
 _shtab_stepscope_run__h_nargs=0
 _shtab_stepscope_run___help_nargs=0
 _shtab_stepscope_run___stacks_nargs=0
+_shtab_stepscope_run___profile_findings_nargs=0
 _shtab_stepscope_run___no_command_line_nargs=0
 _shtab_stepscope_run___no_lines_nargs=0
 _shtab_stepscope_run___no_status_line_nargs=0

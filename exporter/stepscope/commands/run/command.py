@@ -111,6 +111,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "repeated (default: STEPSCOPE_PROFILE)",
     )
     parser.add_argument(
+        "--profile-findings",
+        action="store_true",
+        help="when Straggler accuses a rank, record the operators of some steps of this rank and of a median "
+        "peer, once per rank",
+    )
+    parser.add_argument(
         "--no-command-line",
         dest="command_line",
         action="store_false",
@@ -161,6 +167,7 @@ def plans(text: str) -> str:
 def run(arguments: Namespace) -> int:
     """Runs the command and returns its exit status. Raises UserError if it was not started."""
     with blocked(OBSERVER) as mask:  # cli.py has done so before the imports: threads inherit it
+        from stepscope.commands.run.finding_windows import FindingWindows
         from stepscope.commands.run.hang_stacks import HangStacks
         from stepscope.commands.run.ledger_directory import ledger_directory
         from stepscope.commands.run.live import LiveView
@@ -178,7 +185,8 @@ def run(arguments: Namespace) -> int:
                     say(line, "dim")
             stacks = HangStacks(ledgers, plan.directory)
             seconds = plan.scan_interval, arguments.live_interval
-            live = LiveView(plan.directory, settings, *seconds, plan.price, stacks, plan.steps)
+            windows = FindingWindows(ledgers) if plan.profile_findings else None
+            live = LiveView(plan.directory, settings, *seconds, plan.price, stacks, windows, plan.steps)
             return _observe(plan, ledgers, live, mask)
 
 

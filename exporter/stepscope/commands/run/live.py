@@ -14,6 +14,7 @@ from stepscope.common.whole_file import write_whole
 from stepscope.runs.recording.directory import RecordingDirectory
 
 if TYPE_CHECKING:
+    from stepscope.commands.run.finding_windows import FindingWindows
     from stepscope.commands.run.hang_stacks import HangStacks
     from stepscope.evaluation.analysis import Analysis
     from stepscope.evaluation.engine import Evaluator
@@ -89,10 +90,12 @@ class LiveView:
         every: float,
         price: float | None = None,
         stacks: HangStacks | None = None,
+        windows: FindingWindows | None = None,
         steps: int | None = None,
     ) -> None:
         self._steps = steps
         self._stacks = stacks
+        self._windows = windows
         self._price = price
         self._directory = directory
         self._settings = settings
@@ -156,6 +159,8 @@ class LiveView:
         analysis = self._evaluator.analysis(live=True)
         if self._stacks is not None and self._stacks.update(analysis):
             analysis = self._evaluator.analysis(live=True)  # with the stacks
+        if self._windows is not None:
+            self._windows.update(analysis)
         self._failure = ""
         self._findings.update(analysis, time.monotonic())
         self.status = Status.FOUND if self._findings.present else status_of_run(analysis)

@@ -41,6 +41,7 @@ class Plan:
     stacks: bool = False  # whether its processes write their stacks on request
     steps: int | None = None  # of training, that each rank makes
     status_line: bool = True
+    profile_findings: bool = False  # whether a finding asks for profile windows
     windows: str = ""  # the steps to profile, as STEPSCOPE_PROFILE has them; "": those of the environment
 
 
@@ -69,6 +70,7 @@ def planned(arguments: Namespace) -> Iterator[Plan]:
             typed=arguments.typed if arguments.command_line else (),
             steps=arguments.steps,
             status_line=arguments.status_line,
+            profile_findings=arguments.profile_findings,
             windows=";".join(arguments.profile),
         )
 
