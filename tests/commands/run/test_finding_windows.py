@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +23,9 @@ from stepscope.training.recorder import make_recorder
 from stepscope.training.window_plans import USUAL_STEPS
 
 from tests.support.analysis import nothing_found, rule
+from tests.support.observing import PATIENCE, RUN
+from tests.support.pytorch import needs_torch
+from tests.support.torch_script import DISTRIBUTED, LEAVE, PREAMBLE
 
 
 @pytest.fixture
@@ -122,3 +129,54 @@ def test_a_rank_on_another_node_is_named(
     case.accuse(9)
     assert requests(ledgers) == {}
     assert "rank 9 is on another node" in capsys.readouterr().err
+
+
+TRAINING = """
+import glob
+model = DDP(Net())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+table, done, end = torch.zeros(3000), torch.zeros(1), time.monotonic() + 200
+while not done.item():
+    optimizer.zero_grad()
+    if rank == 1:
+        for i in range(3000):
+            table.index_put_((torch.tensor([i]),), torch.ones(1))
+    model(torch.randn(8, 16)).sum().backward()
+    optimizer.step()
+    traces = glob.glob(os.environ["STEPSCOPE_PROFILE_DIR"] + "/*.gz")
+    done.fill_(float(len(traces) == 2 or time.monotonic() > end))
+    dist.all_reduce(done)
+"""
+
+
+@needs_torch
+def test_a_slow_operator_of_one_rank_is_named_without_help(tmp_path: Path) -> None:
+    script, recording = tmp_path / "train.py", tmp_path / "recording"
+    script.write_text(PREAMBLE + DISTRIBUTED + TRAINING + LEAVE)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    flags = [
+        "--interval",
+        "200ms",
+        "--scan-interval",
+        "2s",
+        "--live-interval",
+        "2s",
+        "--listen",
+        "127.0.0.1:0",
+    ]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
+    ended = subprocess.run(
+        [*RUN, "--profile-findings", *flags, "--out", str(recording), "--", *torchrun, str(script)],
+        env={**clean, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    traces = sorted(path.name.split(".")[:2] for path in recording.glob("profiles/*.gz"))
+    assert [rank for rank, _ in traces] == ["rank-0", "rank-1"], ended.stderr
+    assert len({steps for _, steps in traces}) == 1
+    rules = json.loads((recording / "report.json").read_text())["rules"]
+    (finding,) = [each["finding"] for each in rules if each["rule"] == "Straggler"]
+    assert re.search(r"In profile windows, it spends \S+ ms per step in aten::\w+, its peers", finding)
