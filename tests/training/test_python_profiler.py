@@ -15,6 +15,7 @@ import pytest
 from stepscope.training import python_profiler as module
 from stepscope.training import window_request
 from stepscope.training.python_profiler import ANOTHER, TAKEN, python_profiler
+from stepscope.training.window_plans import parse_plans
 
 from tests.training.test_windows import Training
 
@@ -159,3 +160,10 @@ def test_a_request_says_that_it_means_python(tmp_path: Path, monkeypatch: pytest
     assert training.answer.text.endswith(".python.json.gz")
     assert training.stand_in.calls == ""
     assert functions(training)
+
+
+@pytest.mark.parametrize("text", ["2:4,python", "python,2:4", "2:4,ranks=0,7,python"])
+def test_python_is_a_word_anywhere_in_a_window(text: str) -> None:
+    (plan,) = parse_plans(text)
+    assert (plan.python, plan.first, plan.last) == (True, 2, 4)
+    assert plan.ranks == (frozenset({0, 7}) if "ranks" in text else frozenset())
