@@ -370,3 +370,21 @@ def test_a_line_that_takes_most_of_a_long_set_up_is_a_finding_and_imports_are_no
     assert unexplained(of_set_up("a.py:1", "b.py:1")) == []
     judged = replace(of_set_up("index.py:3"), rules=[rule("MaxInitializationTime", Status.FOUND)])
     assert unexplained(judged) == []
+
+
+def test_a_start_that_takes_longer_than_the_loop_is_a_finding_with_its_lines() -> None:
+    imports, loads = line("train.py:1", 4.0, library="import"), line("load.py:8", 3.0, function="weights")
+    run = with_lines("before_first_step", 600, imports, loads, line("train.py:9", 3.0))
+    (found,) = unexplained(run)
+    assert (found.about.subject, found.seconds_lost) == ("Before the first step", 600.0)
+    assert found.finding == (
+        "60 % of the run, 10 min. From the first step to the last it took 40 %. The time before it went into "
+        "main, train.py:1 (import) (40 %), weights, load.py:8 (30 %) and main, train.py:9 (30 %)."
+    )
+    (unsampled,) = unexplained(run_with(before_first_step=0.6, train__forward=0.4))
+    assert "was not sampled" in unsampled.finding
+    for cut_short in ({"end": None}, {"exit_status": 1}, {"stopped_by": "you"}):
+        assert unexplained(replace(run, **cut_short)) == []
+    assert run.account is not None
+    brief = Account(40.0, 1, tuple(replace(leaf, by_rank={0: 25.0}) for leaf in run.account.leaves))
+    assert unexplained(replace(run, account=brief)) == []

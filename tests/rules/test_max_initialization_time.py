@@ -117,3 +117,16 @@ def test_a_first_step_that_compiles_for_40_minutes_is_over_when_it_ends() -> Non
     found = next(rule for rule in analysis.rules if rule.rule == "MaxInitializationTime")
     assert found.status == "found"
     assert found.seconds_lost == pytest.approx(2400)
+
+
+@pytest.mark.parametrize(("share", "status"), [(39, "found"), (40, "healthy"), (100, "healthy")])
+def test_a_first_step_after_a_large_share_of_the_run_fires_once_that_has_ended(
+    share: float, status: str
+) -> None:
+    steps = node_steps([0.5] * 100, start=START + 39.5)
+    facts = run_facts(ranks=[rank_facts()], end=START + 100)
+    found = result(sampled(100), steps, facts=facts, share=share)
+    assert found.status == status
+    assert ("40 % of the run" in found.finding) == (status == "found")
+    assert "threshold" not in found.finding
+    assert result(sampled(100), steps, share=share).status == "healthy"  # it goes on

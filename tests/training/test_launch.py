@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stepscope.exporter.ledgers.reader import LedgerHeader, LedgerReader, open_ledgers
 from stepscope.training import launch as launches
-from stepscope.training.launch import NODE_KEY, Launch, read_launch
+from stepscope.training.launch import NODE_KEY, Launch, process_start, read_launch
 from stepscope.training.ranks import read_ranks
 
 from tests.support.smallest import smallest
@@ -188,6 +188,42 @@ def test_a_name_that_is_given_names_the_run_and_the_key_its_digits(ledgers: Path
         assert (reader.header.name, reader.header.run) == ("resnet", Launch("resnet", "one").run)
         assert reader.header.launch_key == "one"
     assert Launch("resnet", "one").run == "resnet-7a6c86f1"
+
+
+# -- when it began -------------------------------------------------------------------------------------
+
+TICK = 0.02  # seconds: the kernel gives a process's start to 10 ms, and its wall clock is adjusted
+NOTES_WHEN = "began = time.time(); time.sleep(0.1)\n"
+STEPS_ONCE = f"{STEP}stepscope.gauge('began', began)\n"
+
+
+def test_a_run_begins_with_its_process_and_what_comes_before_the_ledger_is_initialization(
+    ledgers: Path,
+) -> None:
+    totals = run_to_end(f"{NOTES_WHEN}{STEPS_ONCE}", ledgers).totals
+    began, first = totals.gauges["began"], totals.first_step_start
+    assert first is not None
+    assert totals.phase_seconds["initialization"] >= first - began - TICK > 0.1 - TICK
+    with only_ledger(ledgers) as reader:
+        assert reader.header.start <= began + TICK
+
+
+@pytest.mark.parametrize("before", [f"{STEP}stepscope.finish()\n", "sys.ps1 = '>>> '\n"])
+def test_a_second_run_of_a_process_and_one_in_a_prompt_begin_with_their_first_use(
+    before: str, ledgers: Path
+) -> None:
+    run_to_end(f"{before}time.sleep(0.1)\n{NOTES_WHEN}{STEPS_ONCE}", ledgers)
+    for path in open_ledgers(ledgers):
+        with LedgerReader(path) as reader:
+            began = reader.totals().gauges.get("began")
+            assert began is None or reader.header.start >= began
+
+
+def test_a_kernel_that_does_not_tell_when_a_process_began_is_not_believed(tmp_path: Path) -> None:
+    (tmp_path / "self").mkdir()
+    assert process_start(str(tmp_path)) is None
+    (tmp_path / "self" / "stat").write_text("7 (python) S 1" + " 0" * 40)
+    assert process_start(str(tmp_path)) is None
 
 
 # -- several nodes without a key -----------------------------------------------------------------------

@@ -9,13 +9,15 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from stepscope.common.status import Status
-from stepscope.common.words import duration, share, uncapitalised
+from stepscope.common.words import duration, listing, share, uncapitalised
 from stepscope.evaluation.account import (
     AFTER,
     BEFORE,
     BETWEEN,
     HOST,
     INTERPRETER_LOCK,
+    PROFILING,
+    UNFINISHED,
     UNKNOWN,
     USEFUL,
     Account,
@@ -36,6 +38,8 @@ LARGE = 0.1  # of the run: a smaller part is no finding
 LARGE_PHASE = 1 / 3  # of the time of steps, for those of phases that the run is not for
 LARGE_BEFORE, LARGE_AFTER = 0.25, 0.15  # of the run, in lines of the script outside steps
 MOST = 0.5  # of the time before the first step, in one line
+LONG_BEFORE = 30.0  # seconds: a start that only imports a framework is shorter, whatever the loop takes
+LOOP = (*PHASES, BETWEEN, PROFILING, UNFINISHED)
 # Functions of PyTorch that are a part of each step or set-up; "import" as in training/line_names.py.
 USUAL = (
     *("import", "torch.nn.", "torch.optim.", "torch.autograd.", "torch._tensor.backward"),
@@ -119,9 +123,36 @@ def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
         evidence = f"That is {share(own, leaf.share)} of the time {uncapitalised(name_of(leaf.key))}"
         if leaf.key.part == AFTER and own >= LARGE_AFTER:
             yield LargePart(leaf.key, own, LOSE_LESS, evidence)
-        judged = leaf.key.part != BEFORE or analysis.found(MaxInitializationTime)
-        if not judged and own >= LARGE_BEFORE and leaf.places[0].share > MOST:
+        if leaf.key.part != BEFORE or analysis.found(MaxInitializationTime):
+            continue
+        if own >= LARGE_BEFORE and leaf.places[0].share > MOST:
             yield LargePart(leaf.key, own, SET_UP_LESS, evidence)
+        elif _outlasts_loop(leaf, account, analysis):
+            evidence = f"From the first step to the last it took {share(_loop(account), 1.0)}"
+            yield LargePart(
+                leaf.key, leaf.share, MaxInitializationTime.recommendation, f"{evidence}. {_where(leaf)}"
+            )
+
+
+def _loop(account: Account) -> float:
+    """Returns the share of the run from the first step to the last."""
+    return sum(map(account.share, LOOP))
+
+
+def _outlasts_loop(leaf: Leaf, account: Account, analysis: Analysis) -> bool:
+    """Returns whether a run that came to its own end spent more time before its first step than after."""
+    cut_short = analysis.end is None or bool(analysis.exit_status or analysis.stopped_by)
+    seconds = leaf.seconds / account.ranks
+    return not cut_short and seconds >= LONG_BEFORE and leaf.share > _loop(account) > 0
+
+
+def _where(leaf: Leaf) -> str:
+    """Returns "The time before it went into load, train.py:8 (62 %) and import (30 %)"."""
+    found = [place for place in leaf.places if place.share >= LEAST_PLACE and place.is_known]
+    if not found:
+        return "Which lines took the time before it was not sampled"
+    words = [f"{place.words} ({share(place.share, 1.0)})" for place in found]
+    return f"The time before it went into {listing(words)}"
 
 
 def _by_turns(account: Account, analysis: Analysis) -> Iterator[LargePart]:

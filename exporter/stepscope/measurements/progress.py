@@ -23,6 +23,7 @@ class Initialization(NamedTuple):
     seconds: Times
     over: NDArray[np.bool_]
     past: NDArray[np.bool_] | bool = False  # it was over for longer than live alerts look back
+    of_run: Times | float = 0.0  # the share (0..1) of the run, known once that has ended
 
 
 class NodeProgress(Measurement[None]):
@@ -62,8 +63,10 @@ class NodeProgress(Measurement[None]):
         begins = [one.start for one in processes] if run_start is None else [run_start]
         return min(begins or known(self.first_sample, self.first_start), default=0.0)
 
-    def initialization(self, start: float, processes: Sequence[RankFacts]) -> Initialization:
-        """Returns what each scan saw, and last what is known now."""
+    def initialization(
+        self, start: float, processes: Sequence[RankFacts], end: float | None
+    ) -> Initialization:
+        """Returns what each scan saw, and last what is known now. `end`: of the run, if it has ended."""
         # Steps that were counted, but whose records nobody read in time, have finished too.
         counted = [
             one.first_step_start
@@ -75,7 +78,10 @@ class NodeProgress(Measurement[None]):
         first_end = min([self.first_end, *counted])
         now = max(known(self.last_time, self.last_end), default=start)
         moments = np.append(self.scan_times, now if np.isinf(first_end) else max(now, first_end))
-        return Initialization(np.minimum(moments, first_end) - start, moments >= first_end)
+        seconds, of_run = np.minimum(moments, first_end) - start, np.zeros(len(moments))
+        if end is not None and end > start:
+            of_run[-1] = min(seconds[-1] / (end - start), 1.0)
+        return Initialization(seconds, moments >= first_end, of_run=of_run)
 
 
 PROGRESS = Measure(NodeProgress)

@@ -176,6 +176,8 @@ def run_summary(analysis: Analysis) -> list[str]:
     if parts.parts:
         words = [f"{share(part.seconds, parts.seconds)} {part.name.lower()}" for part in parts.parts]
         sentences.append(f"Its time: {listing(words)}.")
+        if parts.fraction("initialization") > parts.fraction("training_loop"):
+            sentences.append("Its initialization took longer than its training loop.")
     else:
         sentences.append(
             "No step was recorded, so it cannot be split into initialization, training loop and "

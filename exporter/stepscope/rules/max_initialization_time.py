@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from stepscope.common.status import Status
-from stepscope.common.words import duration
+from stepscope.common.words import duration, share
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.progress import PROGRESS, Initialization, NodeProgress, known
 from stepscope.measurements.scraped import Moment, Scraped, both, column
@@ -20,7 +20,7 @@ from stepscope.measurements.steps import STEP_DURATIONS
 from stepscope.rules.parts.base import Rule, Verdict, status_of
 from stepscope.rules.parts.expressions import Record
 from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
-from stepscope.rules.parts.parameters import Minutes, Parameters
+from stepscope.rules.parts.parameters import Minutes, Parameters, Percent, fraction
 from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Scraping
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.remedies import no_steps
@@ -35,6 +35,7 @@ INITIALIZATION = "run_instance:stepscope_initialization:seconds"
 @dataclass(frozen=True)
 class MaxInitializationTimeParameters(Parameters):
     threshold: Annotated[Minutes, "the first step finishes later than this after the run's start"] = 20
+    share: Annotated[Percent, "or takes more than this share of a run that has ended; 100: never"] = 100
 
 
 @rule
@@ -59,8 +60,13 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
     measure = PROGRESS
     details_of = (STEP_DURATIONS,)
 
+    def debugger_parameters(self) -> dict[str, float | int | str | None]:
+        """Returns Debugger's only parameter."""
+        return {"threshold": self.parameters.threshold}
+
     def judge(self, view: Initialization) -> Judgement:
         late = view.seconds > 60 * self.parameters.threshold
+        late = late | (view.of_run > fraction(self.parameters.share))
         return judgement(
             np.ones_like(late),
             (view.seconds, late & ~view.over),
@@ -68,7 +74,10 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
         )
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        """Returns the rules; the time counts until the first step has finished."""
+        """Returns the rules; the time counts until the first step has finished.
+
+        The share of a run is known when it has ended, so no alert needs it.
+        """
         threshold = self.parameters.threshold
         late = f"{INITIALIZATION} > {60 * threshold:.12g}"
         start, first, end, age = map(scraping.held, (START, FIRST_STEP, END, AGE))
@@ -133,13 +142,19 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
     def _start(self, name: str, node: NodeProgress, facts: RunFacts) -> Start:
         processes = [process for rank in ranks_of(facts, name).values() for process in rank]
         began = node.began(processes, facts.start)
-        view = node.initialization(began, processes)
+        view = node.initialization(began, processes, facts.end)
         late = self.judge(view).fired
         # A run without samples is judged once.
         triggered = max(int(np.count_nonzero(late[:-1])), 1) if late[-1] else 0
         judged = any(process.reports_steps for process in processes) or node.stepped
         return Start(
-            name, judged, began, float(view.seconds[-1]), bool(view.over[-1]), triggered if judged else 0
+            name,
+            judged,
+            began,
+            float(view.seconds[-1]),
+            bool(view.over[-1]),
+            triggered if judged else 0,
+            float(np.broadcast_to(view.of_run, view.seconds.shape)[-1]),
         )
 
     def _finding(self, facts: RunFacts, judged: Sequence[Start], slowest: Start | None) -> str:
@@ -148,7 +163,9 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
         shown = slowest or max(judged, key=lambda start: start.took)
         took = duration(shown.took)
         beyond = shown.took - 60 * self.parameters.threshold
-        late = f", {duration(beyond)} above the threshold" if shown.triggered else ""
+        late = f", {duration(beyond)} above the threshold" if shown.triggered and beyond > 0 else ""
+        if shown.of_run > fraction(self.parameters.share):
+            late += f": {share(shown.of_run, 1.0)} of the run"
         if not shown.stepped:
             return f"On {shown.node}, no step had finished {took} after the run's start{late}."
         return f"On {shown.node}, the first step finished {took} after the run's start{late}."
@@ -163,6 +180,7 @@ class Start(NamedTuple):
     took: float
     stepped: bool
     triggered: int
+    of_run: float  # the share (0..1) of a run that has ended; otherwise 0
 
 
 def _details(nodes: Mapping[str, NodeProgress], starts: Sequence[Start], facts: RunFacts) -> dict[str, Any]:

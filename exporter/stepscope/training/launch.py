@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from _thread import allocate_lock, start_new_thread
 from binascii import crc32
 
@@ -181,7 +182,19 @@ def _launcher(variable: str | None, proc: str) -> int:
             return pid
 
 
-def _parent_and_start(pid: int, proc: str) -> tuple[int, str]:
+def process_start(proc: str = "/proc") -> float | None:
+    """Returns when this process began, in seconds since the epoch, to a tick (10 ms); None if it is unknown.
+
+    A forked process begins with the fork, and a program that replaces another (`exec`) with that one.
+    """
+    _, ticks = _parent_and_start("self", proc)
+    if not ticks.isdecimal() or not int(ticks):
+        return None
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
+    return time.time() - max(age, 0.0)
+
+
+def _parent_and_start(pid: int | str, proc: str) -> tuple[int, str]:
     """Returns a process's parent, 0 if unknown, and its start in ticks after boot."""
     fields = _read(f"{proc}/{pid}/stat").rpartition(")")[2].split()  # a name may contain anything
     return (int(fields[1]), fields[19]) if len(fields) > 19 else (0, "")

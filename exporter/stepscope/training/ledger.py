@@ -165,17 +165,20 @@ def _fits(name: str) -> bool:
     return name.isprintable() and 0 < len(name.encode("utf-8", "replace")) < layout.GAUGE_NAME_BYTES
 
 
-def create_ledger(directory: str, run: str, ranks: Ranks, launch: Launch | None = None) -> Ledger:
+def create_ledger(
+    directory: str, run: str, ranks: Ranks, launch: Launch | None = None, start: float | None = None
+) -> Ledger:
     """Makes the ledger of this process in `directory`. Raises OSError.
 
-    `run` is the label; without a launch it is the name, too.
+    `run` is the label; without a launch it is the name, too. `start` is when this rank's part of the run
+    began, in seconds since the epoch; None: now.
     """
     launch = launch or Launch(run, run)
     safe_run = "".join(c if c in _NAME_CHARACTERS else "_" for c in run or launch.name)[:80]
     name = f"{safe_run}.{ranks.rank}.{os.getpid()}.{os.urandom(4).hex()}{layout.SUFFIX}"
 
     def fill(memory: mmap.mmap) -> None:
-        _put_header(memory, ranks)
+        _put_header(memory, ranks, start)
         _put_launch(memory, run, launch)
         layout.SLOTS_FD.pack_into(memory, layout.SLOTS_FD_AT, slots)
         layout.EXCEPTION_OFFSET.pack_into(memory, layout.EXCEPTION_OFFSET_AT, layout.EXCEPTION_AT)
@@ -224,7 +227,7 @@ def _put_launch(memory: mmap.mmap, run: str, launch: Launch) -> None:
         _put_text(memory, at, size, text)
 
 
-def _put_header(memory: mmap.mmap, ranks: Ranks) -> None:
+def _put_header(memory: mmap.mmap, ranks: Ranks, start: float | None) -> None:
     now, clock = time.time(), time.perf_counter()
     local_rank = -1 if ranks.local_rank is None else ranks.local_rank
     layout.HEADER.pack_into(
@@ -237,7 +240,7 @@ def _put_header(memory: mmap.mmap, ranks: Ranks) -> None:
         ranks.rank,
         local_rank,
         ranks.world_size,
-        now,
+        now if start is None else start,
         now - clock,
     )
     layout.IDENTITY.pack_into(memory, layout.IDENTITY_AT, layout.READABLE_FROM, ranks.attempt)

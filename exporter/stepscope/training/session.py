@@ -11,7 +11,7 @@ import os
 import sys
 from _thread import allocate_lock
 
-from stepscope.training.launch import Launch, read_launch, shared_key
+from stepscope.training.launch import Launch, process_start, read_launch, shared_key
 from stepscope.training.layout import COMPONENTS, MOST_AT_ONCE
 from stepscope.training.ledger import Ledger, create_ledger
 from stepscope.training.ledger_files import ledger_directory
@@ -262,7 +262,7 @@ def _start(
     label = launch.run if launch.unique else ""
     directory = ledger_directory()
     try:
-        session.ledger = ledger = create_ledger(directory, label, ranks, launch)
+        session.ledger = ledger = create_ledger(directory, label, ranks, launch, _began())
     except OSError as error:
         complain(
             "ledger", f"no ledger in {directory} ({error.strerror or error}): training continues unrecorded"
@@ -279,6 +279,16 @@ def _start(
     _watch_process()
     if os.environ.get("STEPSCOPE_STACKS") == "1":
         _answer_requests(ledger.path)
+
+
+def _began() -> float | None:
+    """Returns when this rank's part of the run began, in seconds since the epoch; None: now.
+
+    That is the start of its process: imports and loading weights delay the first step, too. A second run of
+    a process begins now, and so does one in a prompt or a notebook, where a person was at work before.
+    """
+    is_interactive = hasattr(sys, "ps1") or sys.flags.interactive or "ipykernel" in sys.modules
+    return None if session.again or is_interactive else process_start()
 
 
 def _share_key(launch: Launch) -> None:

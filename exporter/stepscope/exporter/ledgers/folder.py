@@ -60,6 +60,7 @@ class _File:
     key: RunKey | None = None  # of a file that is left out
     limit: str = ""  # that leaves it out; "": its run is not known yet
     expires: float = inf  # when a dead ledger that is left out is removed
+    unnamed_since: float = inf  # when it was first seen without a label that stays
 
 
 class LedgerFolder:
@@ -285,9 +286,11 @@ class LedgerFolder:
         if reader is None:
             return
         alive = self._guarded(name, later, reader.alive)
-        if alive and not reader.header.named and now - reader.header.start < UNNAMED_SECONDS:
+        unnamed_since = min(self._files[name].unnamed_since, now)
+        if alive and not reader.header.named and now - unnamed_since < UNNAMED_SECONDS:
             reader.close()
             self._leave_out(name, RunKey(reader.header.run, reader.owner), "", inf)
+            self._files[name].unnamed_since = unnamed_since
             return
         if alive:
             self._admit(name, reader, limits, later)
