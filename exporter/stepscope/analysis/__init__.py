@@ -11,26 +11,36 @@ has a worked example.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, partial
+from html import escape
 from pathlib import Path
 
 import pyarrow as pa
 
-from stepscope.analysis import samples, tables
+from stepscope.analysis import moments, samples, tables
+from stepscope.analysis.moments import Stretch
+from stepscope.analysis.plots import Plots
 from stepscope.analysis.samples import Device
 from stepscope.common.errors import UserError
 from stepscope.compare.compared_run import ComparedRun, read_run
 from stepscope.compare.comparison import compare
 from stepscope.evaluation.engine import SCAN_INTERVAL
 from stepscope.evaluation.settings import Settings
+from stepscope.report.run_list import source_of
+from stepscope.report.verdict import verdict
 from stepscope.rules.parts.parameters import Value
 from stepscope.runs.model import NodeSamples, Source, Steps
 from stepscope.runs.open import open_source
 from stepscope.runs.prometheus.address import without_secrets
+from stepscope.runs.recording.files import RUNS
 
-__all__ = ["Run", "UserError", "open"]
+__all__ = ["Run", "Stretch", "UserError", "open"]
+
+LOOK_AGAIN = 1.0  # seconds until a run that has no data yet is read again
+KINDS = {"samples": NodeSamples, "steps": Steps}
 
 
 def open(  # noqa: A001  # read as stepscope.analysis.open
@@ -42,6 +52,7 @@ def open(  # noqa: A001  # read as stepscope.analysis.open
 ) -> Run:
     """Opens a run: a recording, Debugger's `profiler-output/`, traces, or `prometheus+http://...?run=NAME`.
 
+    The name of a run in `stepscope-runs/` means its newest one, as in `stepscope report`.
     `parameters` sets parameters of rules: `{"CPUBottleneck.cpu_threshold": 80}`. `price` is the price of one
     node in dollars per hour; figures of cost need it. `scan_interval` is in seconds of the run's time.
     Raises UserError for a source that cannot be read, a parameter that does not exist, or a bad price.
@@ -50,6 +61,8 @@ def open(  # noqa: A001  # read as stepscope.analysis.open
         raise UserError(f"price={price:g}: is not a price; give the dollars per hour of a node, as in 14.688")
     if not scan_interval > 0:
         raise UserError(f"scan_interval={scan_interval:g}: is not a duration; give seconds above 0")
+    if isinstance(source, str):
+        source = source_of(source, RUNS)
     name = without_secrets(source) if isinstance(source, str) else str(source)
     return Run(name, partial(open_source, source), _settings(parameters or {}), price, scan_interval)
 
@@ -75,6 +88,46 @@ class Run:
     def __repr__(self) -> str:
         return f"<stepscope.analysis.Run {self.name} from {self.source}>"
 
+    def _repr_html_(self) -> str:
+        """Returns the verdict of the report, as a notebook shows it."""
+        said = verdict(self._evaluated.analysis, self._price)
+        title = f"<b>{escape(said.status.icon)} {escape(self.name)}: {escape(said.sentence)}</b>"
+        more = "".join(f"<p>{escape(sentence)}</p>" for sentence in said.sentences[1:])
+        evidence = "".join(f"<li>{escape(line)}</li>" for line in said.evidence)
+        return f"{title}{more}<ul>{evidence}</ul>"
+
+    @cached_property
+    def plot(self) -> Plots:
+        """Returns the charts of the run, which need Altair: `help(run.plot)` lists them."""
+        return Plots(self)
+
+    def refresh(self) -> Run:
+        """Reads the run again: later results include what was recorded meanwhile. Returns the run."""
+        for name in ("_evaluated", "_start"):
+            self.__dict__.pop(name, None)
+        self._facts = self._reopen().facts
+        return self
+
+    def wait_for_data(self, kind: str = "samples", timeout: float = 600.0) -> Run:
+        """Waits until the run has "samples" or "steps", and returns it, refreshed.
+
+        Raises UserError if it ends without, or after `timeout` seconds.
+        """
+        if kind not in KINDS:
+            raise UserError(f"wait_for_data({kind!r}): choose one of {', '.join(KINDS)}")
+        until = time.monotonic() + timeout
+        while True:
+            source = self._reopen()
+            if any(isinstance(chunk, KINDS[kind]) and len(chunk) for chunk in source.read()):
+                return self.refresh()
+            if source.facts.end is not None:
+                raise UserError(f"{self.source}: has ended without {kind}; {' '.join(self.unknowns)}".strip())
+            if time.monotonic() >= until:
+                raise UserError(
+                    f"{self.source}: has no {kind} after {timeout:g} s; wait longer with timeout="
+                )
+            time.sleep(LOOK_AGAIN)
+
     @property
     def name(self) -> str:
         """Returns the run's name."""
@@ -94,6 +147,16 @@ class Run:
     def duration(self) -> float | None:
         """Returns the seconds from the run's start to its end, or to its last sample; None if unknown."""
         return self._evaluated.analysis.run_seconds
+
+    @property
+    def finished(self) -> bool:
+        """Returns whether the run has ended, as far as was read."""
+        return self._facts.end is not None
+
+    @property
+    def interval(self) -> float:
+        """Returns the seconds between samples."""
+        return self._facts.interval
 
     @property
     def nodes(self) -> list[str]:
@@ -219,6 +282,132 @@ class Run:
             [("start", "ascending"), ("rank", "ascending")]
         )
 
+    def at(
+        self,
+        time: float | None = None,
+        *,
+        step: int | None = None,
+        phase: str | None = None,
+        rank: int | None = None,
+    ) -> Stretch:
+        """Returns the part of the run at one time (seconds since its start), or of one step of all ranks.
+
+        `phase` and `rank` choose the step; by default it is a training step of all ranks.
+        """
+        if time is None:
+            return self.between(steps=None if step is None else (step, step), phase=phase, rank=rank)
+        if step is not None:
+            raise UserError("at: give a time or a step, not both")
+        return Stretch(self, time, time + self.interval)
+
+    def between(
+        self,
+        times: tuple[float, float] | None = None,
+        *,
+        steps: tuple[int, int] | None = None,
+        phase: str | None = None,
+        rank: int | None = None,
+    ) -> Stretch:
+        """Returns the part between two times, or from one step to another one (both included), of all ranks.
+
+        Its `samples()`, `steps()` and `joined()` are tables. Raises UserError if there is no such step.
+        """
+        if (times is None) == (steps is None):
+            raise UserError("between: give times, or steps, as in between(steps=(100, 120))")
+        if times is not None:
+            return Stretch(self, *times)
+        assert steps is not None
+        if self._start is None:
+            raise UserError(f"{self.source}: does not know when the run began; use steps()")
+        chosen = moments.chosen_steps(self.steps(), steps, phase, rank)
+        starts = chosen["elapsed_seconds"].to_numpy()
+        end = float((starts + chosen["duration_seconds"].to_numpy()).max())
+        return Stretch(self, float(starts.min()), end, chosen)
+
+    def intervals(self) -> pa.Table:
+        """Returns one row per rank and stretch of consecutive steps of one phase: an epoch, an evaluation.
+
+        node, rank
+        phase             train, eval, predict or global
+        start             timestamp, UTC
+        elapsed_seconds   from the run's start to the first step's start
+        duration_seconds  from there to the last step's end
+        steps             finished
+        first, last       their numbers"""
+        return moments.intervals(moments.steps_of_ranks(self.steps()), self._start)
+
+    def step_statistics(self) -> pa.Table:
+        """Returns one row per rank and phase of its recorded steps.
+
+        node, rank, phase
+        steps                                                     finished
+        sum_seconds, mean_seconds
+        deviation_seconds                                         standard deviation (population)
+        min_seconds, p50_seconds, p95_seconds, p99_seconds, max_seconds"""
+        return moments.statistics(moments.steps_of_ranks(self.steps()))
+
+    def utilization_by_phase(self) -> pa.Table:
+        """Returns one row per node and phase, the means of its samples: training against evaluation.
+
+        node
+        phase                     of the node's first rank, in the middle of what a sample measures
+        samples
+        cpu_utilization_ratio, cpu_io_wait_ratio, gpu_utilization_ratio, memory_used_ratio
+        network_bytes_per_second, disk_bytes_per_second
+
+        Nodes without steps have no row."""
+        ranks = moments.steps_of_ranks(self.steps())
+        return moments.by_phase(self.samples(), ranks, self.interval)
+
+    def phases_while_gpu_low(self, below: float = 0.1) -> pa.Table:
+        """Returns one row per GPU and phase, if the GPU was below this utilisation in some sample of it.
+
+        node, gpu
+        phase        of the node's first rank, as in `utilization_by_phase`
+        samples      in which the GPU was low
+        low_ratio    share of all samples in which the GPU was low
+        phase_ratio  share of the phase's samples"""
+        ranks = moments.steps_of_ranks(self.steps())
+        names = ["time", "node", "gpu", "utilization_ratio"]
+        return moments.while_low(self.samples("gpu", columns=names), ranks, self.interval, below)
+
+    def lines(self) -> pa.Table:
+        """Returns one row per sampled line of Python and where it was called, the most time first.
+
+        node, rank        rank is null for a script without ranks
+        role              of the process: training, loader worker, child, script
+        phase, component  that the rank was in
+        place, function   the line of your code, as file:line
+        library           the function of a library that it called
+        caller            the line that called the function
+        seconds           by samples, of all processes of the role
+        running_seconds   of these, on a core or waiting for one"""
+        return tables.lines(self._evaluated.analysis.threads)
+
+    def operators(self) -> pa.Table:
+        """Returns one row per operator or kernel, the most time first: of traces, or of profile windows.
+
+        node, rank
+        device        cpu, or gpu0
+        operator
+        calls
+        seconds       with the operators that it called
+        self_seconds  without them; null: not known"""
+        profile = self._evaluated.analysis.profile
+        found = [each for device in profile.devices for each in device.operators] if profile else []
+        return tables.timed(found or self._facts.operators, tables.OPERATORS)
+
+    def collectives(self) -> pa.Table:
+        """Returns one row per rank and collective operation of a trace, the most time first.
+
+        node, rank
+        operation        allreduce, NEGOTIATE_ALLREDUCE, ...
+        calls
+        seconds          waits for other ranks included
+        exposed_seconds  while nothing else ran on the device; null: not known"""
+        assert self._evaluated  # the source knows them once it was read
+        return tables.timed(self._facts.collectives, tables.COLLECTIVES)
+
     def account(self) -> pa.Table:
         """Returns where the time went, one row per part; the parts sum to the wall time of all ranks.
 
@@ -312,7 +501,10 @@ class Run:
 
     @cached_property
     def _evaluated(self) -> ComparedRun:
-        return read_run(self.source, self._reopen(), self._price, self._settings, self._scan_interval)
+        source = self._reopen()
+        found = read_run(self.source, source, self._price, self._settings, self._scan_interval)
+        self._facts = source.facts
+        return found
 
     @cached_property
     def _start(self) -> float | None:

@@ -15,7 +15,17 @@ from stepscope.compare.figures import Figure
 from stepscope.evaluation.account import Account
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.measurements.usage import UsageRow
-from stepscope.runs.model import COMPONENTS, PHASES, Gap, RankFacts, Steps, Times
+from stepscope.runs.model import (
+    COMPONENTS,
+    PHASES,
+    CollectiveTime,
+    Gap,
+    OperatorTime,
+    RankFacts,
+    Steps,
+    ThreadTime,
+    Times,
+)
 
 ENCODED = pa.dictionary(pa.int16(), pa.string())  # few different names in many rows
 BASE_UNITS = {  # by the unit that the report shows
@@ -132,6 +142,29 @@ FIGURES = pa.schema(
         *columns(pa.string(), "", "figure", "name", "unit"),
         *columns(pa.float64(), "see unit", "a", "b"),
         *columns(pa.float64(), "ratio", "change_ratio", "change_low_ratio", "change_high_ratio"),
+    ]
+)
+LINES = pa.schema(
+    [
+        *_RANK,
+        *columns(pa.string(), "", "role", "phase", "component", "place", "function", "library", "caller"),
+        *columns(pa.float64(), "seconds", "seconds", "running_seconds"),
+    ]
+)
+OPERATORS = pa.schema(
+    [
+        *_RANK,
+        *columns(pa.string(), "", "device", "operator"),
+        column("calls", pa.int64(), "calls"),
+        *columns(pa.float64(), "seconds", "seconds", "self_seconds"),
+    ]
+)
+COLLECTIVES = pa.schema(
+    [
+        *_RANK,
+        column("operation", pa.string()),
+        column("calls", pa.int64(), "calls"),
+        *columns(pa.float64(), "seconds", "seconds", "exposed_seconds"),
     ]
 )
 
@@ -264,6 +297,30 @@ def usage(resources: Iterable[UsageRow]) -> pa.Table:
 def loaders(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Returns one row per data loader."""
     return pa.Table.from_pylist(list(rows), LOADERS)
+
+
+def lines(threads: Iterable[ThreadTime]) -> pa.Table:
+    """Returns one row per sampled line and what it did, the most time first."""
+    rows = [
+        {
+            **{name: getattr(line, name) for name in LINES.names[3:8]},
+            "node": thread.node,
+            "rank": thread.rank,
+            "role": thread.role,
+            "caller": line.caller_place,
+            "seconds": line.total,
+            "running_seconds": line.seconds.get("running", 0.0),
+        }
+        for thread in threads
+        for line in thread.lines
+    ]
+    return pa.Table.from_pylist(sorted(rows, key=lambda row: -row["seconds"]), LINES)
+
+
+def timed(found: Iterable[OperatorTime] | Iterable[CollectiveTime], schema: pa.Schema) -> pa.Table:
+    """Returns one row per operator or collective, the most time first."""
+    rows = [{name: getattr(each, name) for name in schema.names} for each in found]
+    return pa.Table.from_pylist(sorted(rows, key=lambda row: -row["seconds"]), schema)
 
 
 def figures(compared: Iterable[Figure]) -> pa.Table:

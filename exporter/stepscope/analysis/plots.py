@@ -1,0 +1,260 @@
+"""Draws a run as Altair charts, which Jupyter, VS Code and Colab show: `stepscope.analysis.open(RUN).plot`.
+
+Charts contain means or maxima of at most some thousand bins, however long the run was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stepscope.common.errors import UserError
+from stepscope.runs.model import COMPONENTS
+
+MOST_MARKS = 20_000  # of one chart
+MOST_COLUMNS = 200  # of a chart over time
+MOST_STEPS = 4000  # that a timeline draws one by one
+BIN = 0.05  # of histograms of ratios
+STEP_BINS = 40
+
+# The rows of a heatmap: device of Run.samples, column, and the name of a row.
+ROWS = {
+    "gpu": ("gpu", "utilization_ratio", "GPU {}"),
+    "gpu_memory": ("gpu", "memory_used_ratio", "GPU {} memory"),
+    "cpu": ("cpu", "utilization_ratio", "CPU {}"),
+    "io_wait": ("cpu", "io_wait_ratio", "CPU {} I/O wait"),
+    "memory": ("node", "memory_used_ratio", "Memory"),
+    "network": ("node", "network_bytes_per_second", "Network"),
+    "disk": ("node", "disk_bytes_per_second", "Disk"),
+}
+SHARE = {"format": "%"}
+
+
+class Plots:
+    """The charts of a run. Each method returns a chart of Altair, which a notebook shows and you can edit.
+
+    All need Altair, and raise UserError without it, or if there is nothing to draw.
+    """
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+
+    def histogram(self, device: str = "gpu", value: str = "utilization_ratio") -> Any:
+        """Returns how often each "gpu" or "cpu" had which `value`: a small histogram per device, in 5 % bins.
+
+        `value` is a ratio of `Run.samples(device)`.
+        """
+        alt = _altair()
+        table = self._samples(device, value)
+        ratios = table[value].cast(pa.float64()).to_numpy() + 1e-6  # 0.15 is in the bin from 0.15 on
+        bins = np.minimum(np.floor(ratios / BIN), round(1 / BIN) - 1) * BIN
+        names = _names(table, device, f"{device.upper()} {{}}")
+        rows = _counted({"device": names, "from": bins.round(4)})
+        chart = alt.Chart(alt.Data(values=rows)).mark_bar().transform_calculate(to=f"datum.from + {BIN}")
+        x = alt.X("from:Q", title=value, axis=alt.Axis(**SHARE), scale=alt.Scale(domain=[0, 1]))
+        encoded = chart.encode(
+            x=x, x2="to:Q", y=alt.Y("count:Q", title="samples"), tooltip=["from:Q", "count:Q"]
+        )
+        return encoded.properties(width=160, height=80).facet(alt.Facet("device:N", title=None), columns=4)
+
+    def step_histogram(self, phase: str = "train") -> Any:
+        """Returns how many steps of a phase took how long, one outline per rank."""
+        alt = _altair()
+        steps = self._steps(phase)
+        took = steps["duration_seconds"].to_numpy()
+        edges = np.linspace(took.min(), max(took.max(), took.min() + 1e-9), STEP_BINS + 1)
+        at = np.clip(np.searchsorted(edges, took, side="right") - 1, 0, STEP_BINS - 1)
+        rows = _counted({"rank": steps["rank"].to_pylist(), "seconds": edges[at]})
+        chart = alt.Chart(alt.Data(values=rows)).mark_line(interpolate="step-after")
+        x = alt.X("seconds:Q", title=f"seconds of a {phase} step")
+        return chart.encode(
+            x=x, y=alt.Y("count:Q", title="steps"), color="rank:N", tooltip=["rank:N", "count:Q"]
+        )
+
+    def step_timeline(self, start: float | None = None, end: float | None = None) -> Any:
+        """Returns when the steps of all ranks ran, a row per rank. Times are seconds since its start.
+
+        A chart of many steps has only the longest of several consecutive ones.
+        """
+        alt = _altair()
+        steps = self._within(self._run.steps(), start, end)
+        every = -(-len(steps) // MOST_STEPS)
+        names = ["rank", "phase", "number", "elapsed_seconds", "duration_seconds"]
+        rows = [
+            {**step, "end": step["elapsed_seconds"] + step["duration_seconds"]}
+            for step in _longest(steps.select(names), every).to_pylist()
+        ]
+        title = "steps" if every == 1 else f"the longest of every {every} steps of a rank"
+        chart = alt.Chart(alt.Data(values=rows), title=title).mark_bar(stroke="white", strokeWidth=0.3)
+        x = alt.X("elapsed_seconds:Q", title="seconds since the run's start")
+        shown = [f"{name}:{kind}" for name, kind in zip(names, "NNQQQ", strict=True)]
+        return chart.encode(x=x, x2="end:Q", y="rank:O", color="phase:N", tooltip=shown).interactive(
+            bind_y=False
+        )
+
+    def heatmap(
+        self, rows: Sequence[str] = ("gpu", "cpu"), start: float | None = None, end: float | None = None
+    ) -> Any:
+        """Returns the use of devices over time, dark for idle and bright for busy.
+
+        `rows` are of: gpu, gpu_memory, cpu, io_wait, memory, network, disk. The last two are shares of the
+        largest rate seen.
+        """
+        alt = _altair()
+        wrong = [row for row in rows if row not in ROWS]
+        if wrong or not rows:
+            raise UserError(f"rows={list(rows)!r}: choose from {', '.join(ROWS)}")
+        found = self._grid(rows, start, end)
+        names = list(dict.fromkeys(cell["row"] for cell in found))
+        chart = alt.Chart(alt.Data(values=found)).mark_rect()
+        x = alt.X("elapsed_seconds:Q", title="seconds since the run's start")
+        colour = alt.Color(
+            "used:Q", scale=alt.Scale(scheme="viridis", domain=[0, 1]), legend=alt.Legend(**SHARE)
+        )
+        y = alt.Y("row:N", sort=names, title=None)
+        shown = ["row:N", "elapsed_seconds:Q", alt.Tooltip("used:Q", **SHARE)]
+        return chart.encode(x=x, x2="end:Q", y=y, color=colour, tooltip=shown).properties(width=700)
+
+    def utilization(self, start: float | None = None, end: float | None = None) -> Any:
+        """Returns the use of cores and GPUs over time; a click shows below what ran then."""
+        alt = _altair()
+        grid = self._grid(("gpu", "cpu_mean"), start, end)
+        cells = [{**cell, "column": round(cell["elapsed_seconds"], 6)} for cell in grid]
+        click = alt.selection_point(fields=["column"], nearest=True, empty=False)
+        x = alt.X("elapsed_seconds:Q", title="seconds since the run's start; click to see what ran")
+        y = alt.Y("used:Q", axis=alt.Axis(**SHARE), scale=alt.Scale(domain=[0, 1]), title="used")
+        lines = alt.Chart(alt.Data(values=cells)).encode(x=x, y=y, color=alt.Color("row:N", title=None))
+        near = lines.mark_point(size=60).encode(opacity=alt.condition(click, alt.value(1), alt.value(0)))
+        upper = alt.layer(lines.mark_line(), near.add_params(click)).properties(width=700, height=200)
+        ran = alt.Chart(alt.Data(values=self._ran(cells))).mark_bar().transform_filter(click)
+        lower = ran.encode(
+            x=alt.X("seconds:Q", title="seconds of all ranks in steps that began then"),
+            y=alt.Y("component:N", sort="-x", title=None),
+            color=alt.Color("phase:N", title=None),
+        )
+        return alt.vconcat(upper, lower.properties(width=700)).resolve_scale(color="independent")
+
+    # -- data ---------------------------------------------------------------------------------------------
+
+    def _samples(
+        self, device: str, value: str, start: float | None = None, end: float | None = None
+    ) -> pa.Table:
+        names = ["elapsed_seconds", "node", *([] if device == "node" else [device]), value]
+        table = self._run.samples(device, start=start, end=end, columns=names)
+        table = table.filter(pc.field(value).is_valid())
+        if not len(table):
+            raise UserError(f"{self._run.source}: has no {value} of {device} samples to draw")
+        return table
+
+    def _steps(self, phase: str) -> pa.Table:
+        steps = self._run.steps().filter(pc.field("phase") == phase)
+        if not len(steps):
+            raise UserError(f"{self._run.source}: has no {phase} steps to draw")
+        return steps
+
+    def _within(self, steps: pa.Table, start: float | None, end: float | None) -> pa.Table:
+        if start is not None:
+            steps = steps.filter(pc.field("elapsed_seconds") >= start)
+        if end is not None:
+            steps = steps.filter(pc.field("elapsed_seconds") < end)
+        if not len(steps):
+            raise UserError(f"{self._run.source}: has no steps to draw")
+        return steps
+
+    def _grid(self, rows: Sequence[str], start: float | None, end: float | None) -> list[dict[str, Any]]:
+        """Returns the cells of all rows, with fewer columns if there are many rows."""
+        found = [cell for row in rows for cell in self._cells(row, start, end)]
+        if not found:
+            raise UserError(f"{self._run.source}: has no samples of {', '.join(rows)}")
+        if len(found) > MOST_MARKS:
+            columns = max(MOST_MARKS // len({cell["row"] for cell in found}), 1)
+            found = [cell for row in rows for cell in self._cells(row, start, end, columns)]
+        return found
+
+    def _cells(
+        self, row: str, start: float | None, end: float | None, columns: int = MOST_COLUMNS
+    ) -> list[dict[str, Any]]:
+        """Returns the mean of each row in each column of time; nothing if it was not sampled."""
+        known = {**ROWS, "cpu_mean": ("node", "cpu_utilization_ratio", "CPU, mean of the cores")}
+        device, value, name = known[row]
+        try:
+            table = self._samples(device, value, start, end)
+        except UserError:
+            return []
+        names = _names(table, device, name)
+        at = table["elapsed_seconds"].to_numpy()
+        width = max((at.max() - at.min()) / columns, self._run.interval)
+        column = np.minimum(np.floor((at - at.min()) / width), columns - 1)
+        values = pa.table({"row": names, "column": column, "used": table[value].cast(pa.float64())})
+        means = values.group_by(["row", "column"], use_threads=False).aggregate([("used", "mean")])
+        most = pc.max(means["used_mean"]).as_py() if value.endswith("per_second") else 1.0
+        return [
+            {
+                "row": cell["row"],
+                "elapsed_seconds": at.min() + cell["column"] * width,
+                "end": at.min() + (cell["column"] + 1) * width,
+                "used": cell["used_mean"] / (most or 1.0),
+            }
+            for cell in means.to_pylist()
+        ]
+
+    def _ran(self, cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Returns the seconds of each phase and component of the steps that began in each column."""
+        columns = np.array(sorted({cell["column"] for cell in cells}))
+        steps = self._run.steps()
+        at = np.searchsorted(columns, steps["elapsed_seconds"].to_numpy() + 1e-6, side="right") - 1
+        steps = steps.append_column("column", pa.array(at)).filter(pc.field("column") >= 0)
+        names = [f"{name}_seconds" for name in ("duration", *COMPONENTS)]
+        sums = steps.group_by(["column", "phase"], use_threads=False).aggregate(
+            [(name, "sum") for name in names]
+        )
+        rows = []
+        for found in sums.to_pylist():
+            parts = {name: found[f"{name}_seconds_sum"] for name in COMPONENTS}
+            parts["host"] = max(found["duration_seconds_sum"] - sum(parts.values()), 0.0)
+            shared = {"column": float(columns[found["column"]]), "phase": found["phase"]}
+            rows += [shared | {"component": name, "seconds": spent} for name, spent in parts.items() if spent]
+        return rows
+
+
+def _altair() -> Any:
+    try:
+        return import_module("altair")
+    except ImportError:
+        raise UserError(
+            "charts need Altair, which is not installed: pip install 'stepscope[notebook]'"
+        ) from None
+
+
+def _names(table: pa.Table, device: str, name: str) -> list[str]:
+    """Returns the name of each row's device; it begins with the node if there are several."""
+    nodes = table["node"].to_pylist()
+    several = len(set(nodes)) > 1
+    devices = nodes if device == "node" else table[device].to_pylist()
+    named = [name.format(each) for each in devices]
+    return [f"{node} {each}" for node, each in zip(nodes, named, strict=True)] if several else named
+
+
+def _counted(columns: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the number of rows with each combination of values, as `count`."""
+    table = pa.table({**columns, "count": np.ones(len(next(iter(columns.values()))), np.int64)})
+    sums = table.group_by(list(columns), use_threads=False).aggregate([("count", "sum")])
+    rows: list[dict[str, Any]] = sums.rename_columns([*columns, "count"]).to_pylist()
+    return rows
+
+
+def _longest(steps: pa.Table, every: int) -> pa.Table:
+    """Returns the longest of every so many consecutive steps of each rank."""
+    if every == 1:
+        return steps
+    ranks, took = steps["rank"].to_numpy(), steps["duration_seconds"].to_numpy()
+    kept: list[int] = []
+    for rank in np.unique(ranks):
+        own = np.flatnonzero(ranks == rank)
+        kept += [int(part[np.argmax(took[part])]) for part in np.split(own, range(every, len(own), every))]
+    return steps.take(pa.array(sorted(kept)))

@@ -1,0 +1,106 @@
+"""Charts of a run: valid Vega-Lite with the numbers of the run, small however long that was."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from stepscope.analysis import Run, UserError
+from stepscope.analysis.plots import MOST_MARKS, MOST_STEPS, ROWS
+
+from tests.analysis.test_moments import of, trained_and_evaluated
+from tests.support.source import START, node_samples, node_steps
+
+
+def drawn(chart: Any) -> dict[str, Any]:
+    """The chart as a notebook gets it. Altair checks it against Vega-Lite's schema."""
+    specification: dict[str, Any] = chart.to_dict()
+    return specification
+
+
+def values(chart: Any) -> list[dict[str, Any]]:
+    """The rows of a chart's only data."""
+    specification = drawn(chart)
+    rows: list[dict[str, Any]] = specification["data"]["values"]
+    return rows
+
+
+def test_a_histogram_counts_the_samples_of_each_gpu() -> None:
+    rows = values(trained_and_evaluated().plot.histogram())
+    assert sorted((row["device"], row["from"], row["count"]) for row in rows) == [
+        ("GPU 0", 0.05, 12),
+        ("GPU 0", 0.95, 8),
+        ("GPU 1", 0.95, 20),
+    ]
+    of_cores = values(trained_and_evaluated().plot.histogram("cpu"))
+    assert {row["device"]: row["count"] for row in of_cores if row["from"] == 0.25} == {"CPU 0": 8}
+
+
+def test_a_step_histogram_counts_the_steps_of_each_rank() -> None:
+    run = of(node_steps([1.0, 1.0, 3.0]), node_steps([2.0], rank=1))
+    rows = values(run.plot.step_histogram())
+    assert {(row["rank"], row["count"]) for row in rows} == {(0, 2), (0, 1), (1, 1)}
+
+
+def test_a_step_timeline_has_a_bar_per_step_and_of_many_the_longest() -> None:
+    rows = values(trained_and_evaluated().plot.step_timeline(start=6.0))
+    assert {(row["rank"], row["phase"], row["number"]) for row in rows} == {
+        (rank, "eval", number) for rank in (0, 1) for number in (1, 2, 3, 4)
+    }
+    took = np.full(3 * MOST_STEPS, 0.5)
+    took[4321] = 9.0
+    many = values(of(node_steps(took)).plot.step_timeline())
+    assert len(many) <= MOST_STEPS
+    assert max(row["duration_seconds"] for row in many) == 9.0
+
+
+def test_a_heatmap_has_the_chosen_rows_in_bins_of_their_means() -> None:
+    rows = values(trained_and_evaluated().plot.heatmap(["gpu", "network"], end=1.0))
+    assert [(row["row"], row["elapsed_seconds"]) for row in rows if row["row"] == "GPU 0"] == [
+        ("GPU 0", 0.0),
+        ("GPU 0", 0.5),
+    ]
+    assert {row["row"] for row in rows} == {"GPU 0", "GPU 1"}  # the network was not read
+    long = of(node_samples(np.full((5000, 150), 0.5), gpu=np.full((5000, 2), 0.5)))
+    assert len(values(long.plot.heatmap())) <= MOST_MARKS
+    rates = of(node_samples(np.full((2, 1), 0.5), network=[50.0, 100.0])).plot.heatmap(["network"])
+    assert [row["used"] for row in values(rates)] == [0.5, 1.0]
+
+
+def test_a_click_on_the_utilisation_shows_what_ran_then() -> None:
+    took = np.full(4, 0.5)
+    run = of(
+        node_samples(np.full((8, 1), 0.5), gpu=np.full((8, 2), 0.5)),
+        node_steps(took, start=START + 1, data_wait=took / 2),
+    )
+    chart = drawn(run.plot.utilization())
+    upper, lower = chart["vconcat"]
+    (parameter,) = chart["params"]
+    assert parameter["select"]["fields"] == ["column"]
+    assert lower["transform"] == [{"filter": {"param": parameter["name"], "empty": False}}]
+    columns = {row["column"] for row in upper["data"]["values"]}
+    ran = lower["data"]["values"]
+    assert {row["column"] for row in ran} <= columns
+    assert sum(row["seconds"] for row in ran if row["component"] == "data_wait") == pytest.approx(1.0)
+    assert sum(row["seconds"] for row in ran) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("draw", ["histogram", "step_histogram", "step_timeline", "heatmap", "utilization"])
+def test_nothing_to_draw_is_said(draw: str) -> None:
+    with pytest.raises(UserError, match="memory: has no"):
+        getattr(of().plot, draw)()
+
+
+def test_a_wrong_row_is_refused_with_what_there_is() -> None:
+    with pytest.raises(UserError, match=", ".join(ROWS)):
+        trained_and_evaluated().plot.heatmap(["tpu"])
+
+
+def test_without_altair_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "altair", None)
+    run: Run = trained_and_evaluated()
+    assert len(run.steps())
+    with pytest.raises(UserError, match=r"pip install 'stepscope\[notebook\]'"):
+        run.plot.heatmap()
