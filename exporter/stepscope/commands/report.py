@@ -9,11 +9,13 @@ from pathlib import Path
 
 from stepscope.common.console import Console
 from stepscope.common.errors import UserError
+from stepscope.common.whole_file import write_whole
 from stepscope.evaluation.arguments import add_docs_url, add_parameters, add_scan_interval
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.settings import Settings
 from stepscope.report.document import render_json
 from stepscope.report.markdown import render_markdown
+from stepscope.report.notebook import NOTEBOOK, render_notebook
 from stepscope.report.printed import print_verdict
 from stepscope.report.run_list import source_of
 from stepscope.report.sentences import gaps
@@ -60,6 +62,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="a page (html), one document for programs (json), or a summary for a pull request or a chat "
         "(markdown); default: %(default)s",
     )
+    parser.add_argument(
+        "--notebook",
+        action="store_true",
+        help=f"also write {NOTEBOOK}, which opens the run and draws it (charts need `stepscope[notebook]`)",
+    )
     add_price(parser)
     add_parameters(parser)
     add_scan_interval(parser)
@@ -69,7 +76,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Evaluates a run and writes the report. Raises UserError for bad input, and then writes nothing."""
     settings = Settings.parse(arguments.set, arguments.parameters)
-    printed = arguments.out is None and arguments.format != "html"
+    printed = arguments.out is None and arguments.format != "html" and not arguments.notebook
     progress = Progress()
     arguments.source = source_of(arguments.source, RUNS)
     source = open_source(arguments.source, progress.update_bytes)
@@ -101,6 +108,9 @@ def run(arguments: Namespace) -> int:
     try:
         typed, docs_url = arguments.typed, arguments.docs_url
         page = write_report(analysis, out, arguments.price, arguments.format, typed, docs_url, record)
+        if arguments.notebook:
+            page = out / NOTEBOOK
+            write_whole(page, render_notebook(analysis, arguments.source, out, settings, arguments.price))
     except OSError as error:
         raise UserError(
             f"cannot write to {out}: {error.strerror}; choose another directory with --out"
