@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from stepscope.analysis import Run, UserError
-from stepscope.analysis.plots import MOST_MARKS, MOST_STEPS, ROWS
+from stepscope.analysis.plots import MOST_MARKS, MOST_STEPS, ROWS, STEP_BINS
 
 from tests.analysis.test_moments import of, trained_and_evaluated
 from tests.support.source import START, node_samples, node_steps
@@ -41,7 +41,9 @@ def test_a_histogram_counts_the_samples_of_each_gpu() -> None:
 def test_a_step_histogram_counts_the_steps_of_each_rank() -> None:
     run = of(node_steps([1.0, 1.0, 3.0]), node_steps([2.0], rank=1))
     rows = values(run.plot.step_histogram())
-    assert {(row["rank"], row["count"]) for row in rows} == {(0, 2), (0, 1), (1, 1)}
+    counted = [(row["rank"], round(row["seconds"], 2), row["count"]) for row in rows if row["count"]]
+    assert counted == [(0, 1.0, 2), (0, 2.95, 1), (1, 2.0, 1)]
+    assert len(rows) == 2 * STEP_BINS  # no line skips a bin without steps
 
 
 def test_a_step_timeline_has_a_bar_per_step_and_of_many_the_longest() -> None:
@@ -57,15 +59,19 @@ def test_a_step_timeline_has_a_bar_per_step_and_of_many_the_longest() -> None:
 
 
 def test_a_heatmap_has_the_chosen_rows_in_bins_of_their_means() -> None:
-    rows = values(trained_and_evaluated().plot.heatmap(["gpu", "network"], end=1.0))
+    rows = values(trained_and_evaluated().plot.heatmap(["gpu", "network"], end=3.0))
     assert [(row["row"], row["elapsed_seconds"]) for row in rows if row["row"] == "GPU 0"] == [
         ("GPU 0", 0.0),
-        ("GPU 0", 0.5),
+        ("GPU 0", 1.0),
+        ("GPU 0", 2.0),
     ]
+    assert [row["used"] for row in rows if row["row"] == "GPU 0"] == pytest.approx([0.05, 0.525, 1.0])
     assert {row["row"] for row in rows} == {"GPU 0", "GPU 1"}  # the network was not read
     long = of(node_samples(np.full((5000, 150), 0.5), gpu=np.full((5000, 2), 0.5)))
     assert len(values(long.plot.heatmap())) <= MOST_MARKS
-    rates = of(node_samples(np.full((2, 1), 0.5), network=[50.0, 100.0])).plot.heatmap(["network"])
+    rates = of(node_samples(np.full((4, 1), 0.5), network=[50.0, 50.0, 75.0, 125.0])).plot.heatmap(
+        ["network"]
+    )
     assert [row["used"] for row in values(rates)] == [0.5, 1.0]
 
 

@@ -56,7 +56,8 @@ class Plots:
         names = _names(table, device, f"{device.upper()} {{}}")
         rows = _counted({"device": names, "from": bins.round(4)})
         chart = alt.Chart(alt.Data(values=rows)).mark_bar().transform_calculate(to=f"datum.from + {BIN}")
-        x = alt.X("from:Q", title=value, axis=alt.Axis(**SHARE), scale=alt.Scale(domain=[0, 1]))
+        axis, scale = alt.Axis(**SHARE), alt.Scale(domain=[0, 1])
+        x = alt.X("from:Q", bin="binned", title=value, axis=axis, scale=scale)
         encoded = chart.encode(
             x=x, x2="to:Q", y=alt.Y("count:Q", title="samples"), tooltip=["from:Q", "count:Q"]
         )
@@ -68,8 +69,12 @@ class Plots:
         steps = self._steps(phase)
         took = steps["duration_seconds"].to_numpy()
         edges = np.linspace(took.min(), max(took.max(), took.min() + 1e-9), STEP_BINS + 1)
-        at = np.clip(np.searchsorted(edges, took, side="right") - 1, 0, STEP_BINS - 1)
-        rows = _counted({"rank": steps["rank"].to_pylist(), "seconds": edges[at]})
+        ranks = steps["rank"].to_numpy()
+        rows = [
+            {"rank": int(rank), "seconds": float(edge), "count": int(count)}
+            for rank in np.unique(ranks)
+            for edge, count in zip(edges, np.histogram(took[ranks == rank], edges)[0], strict=False)
+        ]
         chart = alt.Chart(alt.Data(values=rows)).mark_line(interpolate="step-after")
         x = alt.X("seconds:Q", title=f"seconds of a {phase} step")
         return chart.encode(
@@ -91,11 +96,10 @@ class Plots:
         ]
         title = "steps" if every == 1 else f"the longest of every {every} steps of a rank"
         chart = alt.Chart(alt.Data(values=rows), title=title).mark_bar(stroke="white", strokeWidth=0.3)
-        x = alt.X("elapsed_seconds:Q", title="seconds since the run's start")
+        x = _elapsed(alt)
         shown = [f"{name}:{kind}" for name, kind in zip(names, "NNQQQ", strict=True)]
-        return chart.encode(x=x, x2="end:Q", y="rank:O", color="phase:N", tooltip=shown).interactive(
-            bind_y=False
-        )
+        encoded = chart.encode(x=x, x2="end:Q", y="rank:O", color="phase:N", tooltip=shown)
+        return encoded.properties(width=700).interactive(bind_y=False)
 
     def heatmap(
         self, rows: Sequence[str] = ("gpu", "cpu"), start: float | None = None, end: float | None = None
@@ -112,7 +116,7 @@ class Plots:
         found = self._grid(rows, start, end)
         names = list(dict.fromkeys(cell["row"] for cell in found))
         chart = alt.Chart(alt.Data(values=found)).mark_rect()
-        x = alt.X("elapsed_seconds:Q", title="seconds since the run's start")
+        x = _elapsed(alt)
         colour = alt.Color(
             "used:Q", scale=alt.Scale(scheme="viridis", domain=[0, 1]), legend=alt.Legend(**SHARE)
         )
@@ -125,19 +129,22 @@ class Plots:
         alt = _altair()
         grid = self._grid(("gpu", "cpu_mean"), start, end)
         cells = [{**cell, "column": round(cell["elapsed_seconds"], 6)} for cell in grid]
-        click = alt.selection_point(fields=["column"], nearest=True, empty=False)
-        x = alt.X("elapsed_seconds:Q", title="seconds since the run's start; click to see what ran")
+        ran = self._ran(cells)
+        first = [{"column": row["column"]} for row in ran[:1]]  # until somebody clicks
+        click = alt.selection_point(fields=["column"], nearest=True, empty=False, value=first)
+        x = _elapsed(alt, "; click to see what ran")
         y = alt.Y("used:Q", axis=alt.Axis(**SHARE), scale=alt.Scale(domain=[0, 1]), title="used")
         lines = alt.Chart(alt.Data(values=cells)).encode(x=x, y=y, color=alt.Color("row:N", title=None))
         near = lines.mark_point(size=60).encode(opacity=alt.condition(click, alt.value(1), alt.value(0)))
         upper = alt.layer(lines.mark_line(), near.add_params(click)).properties(width=700, height=200)
-        ran = alt.Chart(alt.Data(values=self._ran(cells))).mark_bar().transform_filter(click)
-        lower = ran.encode(
+        lower = alt.Chart(alt.Data(values=ran)).mark_bar().transform_filter(click)
+        lower = lower.encode(
             x=alt.X("seconds:Q", title="seconds of all ranks in steps that began then"),
             y=alt.Y("component:N", sort="-x", title=None),
             color=alt.Color("phase:N", title=None),
         )
-        return alt.vconcat(upper, lower.properties(width=700)).resolve_scale(color="independent")
+        lower = lower.properties(width=700, height=20 * (1 + len(COMPONENTS)))
+        return alt.vconcat(upper, lower).resolve_scale(color="independent")
 
     # -- data ---------------------------------------------------------------------------------------------
 
@@ -188,7 +195,7 @@ class Plots:
             return []
         names = _names(table, device, name)
         at = table["elapsed_seconds"].to_numpy()
-        width = max((at.max() - at.min()) / columns, self._run.interval)
+        width = max((at.max() - at.min()) / columns, 2 * self._run.interval)  # samples come a little late
         column = np.minimum(np.floor((at - at.min()) / width), columns - 1)
         values = pa.table({"row": names, "column": column, "used": table[value].cast(pa.float64())})
         means = values.group_by(["row", "column"], use_threads=False).aggregate([("used", "mean")])
@@ -229,6 +236,12 @@ def _altair() -> Any:
         raise UserError(
             "charts need Altair, which is not installed: pip install 'stepscope[notebook]'"
         ) from None
+
+
+def _elapsed(alt: Any, hint: str = "") -> Any:
+    """Returns the axis of time."""
+    title = f"seconds since the run's start{hint}"
+    return alt.X("elapsed_seconds:Q", title=title, scale=alt.Scale(zero=False))
 
 
 def _names(table: pa.Table, device: str, name: str) -> list[str]:
