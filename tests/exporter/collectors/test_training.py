@@ -525,6 +525,8 @@ def test_a_run_that_is_slow_to_its_first_step_has_a_label_for_the_time_being(
     """
     with training(script, ledgers, KEYLESS) as process:
         wait_for_line(process)
+        node.tick()
+        assert not node.values("run_start_time_seconds")
         node.tick(301.0)
         provisional, run = Launch("bert", "node-1/29500").run, Launch("bert", "random").run
         assert node.values("run_start_time_seconds").keys() == {(provisional,)}
