@@ -1,4 +1,4 @@
-"""`stepscope actions`: receives Alertmanager's notifications and stops runs on allowed rules."""
+"""`stepscope actions`: receives Alertmanager's notifications, and stops or profiles runs on allowed rules."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from stepscope.alertmanager.actions.audit import Audit
+from stepscope.alertmanager.actions.owners import Owners
+from stepscope.alertmanager.actions.policy import Policy
+from stepscope.alertmanager.actions.profiling import Profiling
 from stepscope.alertmanager.actions.receiver import LIMITS, Receiver
-from stepscope.alertmanager.actions.stopping import Policy, Stopping
+from stepscope.alertmanager.actions.stopping import Stopping
 from stepscope.common.errors import UserError
 from stepscope.training.ledger_files import ledger_directory
 from stepscope.web.log import add_log_level, log_to_stderr
@@ -31,6 +34,9 @@ examples:
   stepscope actions --stop-on TrainingStalled --act \\
       --token-file /etc/stepscope/token --audit-file /var/lib/stepscope/alertmanager/actions.log
                                                    send SIGTERM to the run's processes on this node
+  sudo stepscope actions --profile-on Straggler --act \
+      --token-file /etc/stepscope/token --audit-file /var/lib/stepscope/alertmanager/actions.log
+                                                   record some steps of the slow rank and of a median peer
 
 Alertmanager posts to http://HOST:9871/alerts; docs/actions.md has its side of the configuration.
 """
@@ -48,9 +54,17 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="a rule on which a run may be stopped, may be repeated (default: none)",
     )
     acting.add_argument(
+        "--profile-on",
+        action="append",
+        default=[],
+        metavar="RULE",
+        help="a rule on which the accused rank, or the slowest, and a median peer record a profile window, "
+        "may be repeated (default: none); only root and the run's owner can ask",
+    )
+    acting.add_argument(
         "--act",
         action="store_true",
-        help="send SIGTERM (default: a dry run, which only writes the decisions)",
+        help="send SIGTERM, and ask for windows (default: a dry run, which only writes the decisions)",
     )
     acting.add_argument(
         "--audit-file",
@@ -95,28 +109,32 @@ def run(arguments: Namespace) -> int:
             rules=frozenset(arguments.stop_on),
             act=arguments.act,
             ledger_directory=arguments.ledger_dir,
+            profiled=frozenset(arguments.profile_on),
         )
-        stopping = Stopping(policy, Audit(arguments.audit_file))
+        audit, owners = Audit(arguments.audit_file), Owners(policy.ledger_directory)
+        owners.watch()
+        actions = [kind(policy, audit, owners) for kind in (Stopping, Profiling)]
         logger.info(
             "%s alerts on %s: %s",
             "acts on" if policy.act else "dry run, only writes decisions about",
             policy.node,
-            ", ".join(sorted(policy.rules)) or "none (no --stop-on)",
+            ", ".join(sorted({*policy.rules, *policy.profiled})) or "none (no --stop-on or --profile-on)",
         )
-        receiver = Receiver(stopping, token, authentication)
+        receiver = Receiver(actions, token, authentication)
         status = asyncio.run(serving.until_stopped(receiver.answer, sockets))
     logger.info("stopped")
     return status
 
 
 def _refuse_recklessness(arguments: Namespace, guarded: bool) -> None:
-    for rule in arguments.stop_on:
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", rule):
-            raise UserError(f"--stop-on {rule}: not the name of a rule, such as TrainingStalled")
+    for flag, rules in (("--stop-on", arguments.stop_on), ("--profile-on", arguments.profile_on)):
+        for rule in rules:
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", rule):
+                raise UserError(f"{flag} {rule}: not the name of a rule, such as TrainingStalled")
     if not arguments.act:
         return
-    if not arguments.stop_on:
-        raise UserError("--act without a rule: add --stop-on RULE")
+    if not (arguments.stop_on or arguments.profile_on):
+        raise UserError("--act without a rule: add --stop-on RULE or --profile-on RULE")
     if not guarded:  # every user of this machine reaches a loopback address
         raise UserError("--act without authentication: add --token-file FILE or --web.config.file FILE")
     if arguments.audit_file is None:  # earlier actions must be known after a restart

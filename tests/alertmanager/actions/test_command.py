@@ -67,7 +67,7 @@ def test_a_reckless_or_wrong_flag_is_one_line_and_status_2(
 
 def test_out_of_the_box_it_is_a_dry_run_on_loopback_that_allows_no_rule(tmp_path: Path) -> None:
     with actions(f"--ledger-dir={tmp_path}") as node:
-        assert any("dry run" in line and "none (no --stop-on)" in line for line in node.log)
+        assert any("dry run" in line and "none (no --stop-on or --profile-on)" in line for line in node.log)
         assert node.post(a_notification(), token=None).json() == {"decisions": []}
 
 

@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from stepscope.commands.run.finding_windows import DISTANCE, FindingWindows
+from stepscope.commands.run.finding_windows import FindingWindows
 from stepscope.common.status import Status
 from stepscope.evaluation.analysis import Analysis
+from stepscope.exporter.ledgers.asked_windows import DISTANCE, LONGEST_WAIT
 from stepscope.exporter.ledgers.reader import LedgerReader
 from stepscope.training import layout, window_request
 from stepscope.training.ledger import Ledger, create_ledger
@@ -119,6 +120,17 @@ def test_a_rank_is_woken_until_it_answers(tmp_path: Path, ledgers: dict[int, Led
     )
     ledgers[3].look_at(layout.NEVER)
     case.accuse(3)
+    assert look_at(ledgers[3]) == layout.NEVER
+
+
+def test_a_rank_that_stands_still_is_not_asked_for_ever(tmp_path: Path, ledgers: dict[int, Ledger]) -> None:
+    case = Case(tmp_path)
+    case.accuse(3)
+    assert set(requests(ledgers)) == {3, 1}
+    case.now = LONGEST_WAIT
+    ledgers[3].look_at(layout.NEVER)
+    case.accuse(3)
+    assert requests(ledgers) == {}
     assert look_at(ledgers[3]) == layout.NEVER
 
 

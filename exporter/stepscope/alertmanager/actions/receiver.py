@@ -5,9 +5,11 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+from collections.abc import Sequence
 from http import HTTPStatus
 
 from stepscope.alertmanager.actions.notification import NotificationError, read_notification
+from stepscope.alertmanager.actions.profiling import Profiling
 from stepscope.alertmanager.actions.stopping import Stopping
 from stepscope.web.limits import Limits
 from stepscope.web.messages import Request, RequestError, Response
@@ -24,8 +26,13 @@ PATH = "/alerts"
 class Receiver:
     """The handler of the server: POST /alerts, and /-/healthy for health checks."""
 
-    def __init__(self, stopping: Stopping, token: str | None, authentication: BasicAuthentication) -> None:
-        self._stopping = stopping
+    def __init__(
+        self,
+        actions: Sequence[Stopping | Profiling],
+        token: str | None,
+        authentication: BasicAuthentication,
+    ) -> None:
+        self._actions = actions
         self._authorization = f"Bearer {token}".encode() if token else None
         self._authentication = authentication
 
@@ -61,7 +68,7 @@ class Receiver:
         if notification.truncated:
             logger.warning("%d alerts are not in the notification: unset max_alerts", notification.truncated)
         try:
-            decisions = self._stopping.answer(notification.alerts)
+            decisions = [each for action in self._actions for each in action.answer(notification.alerts)]
         except OSError as error:  # Alertmanager retries after a 503
             logger.error("nothing was done: %s", error)
             raise RequestError(

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from time import time
 from typing import Any
 
 from stepscope.alertmanager.actions.audit import STOP, Audit
 from stepscope.alertmanager.actions.notification import Alert
-from stepscope.alertmanager.actions.owners import Owners, user_number
+from stepscope.alertmanager.actions.owners import Owners
+from stepscope.alertmanager.actions.policy import Policy, run_of
 from stepscope.alertmanager.actions.processes import TrainingProcess, processes_of
-from stepscope.common.users import user_name
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Policy:
-    """The limits of all decisions."""
-
-    node: str  # alerts of other nodes are ignored
-    rules: Collection[str]  # on which a run may be stopped
-    act: bool  # False: a dry run, which only writes the decisions
-    ledger_directory: Path
 
 
 class Stopping:
@@ -35,14 +23,11 @@ class Stopping:
     checkpoint. Processes that began after the alert are spared: a restarted run of the same name continues.
     """
 
-    def __init__(self, policy: Policy, audit: Audit) -> None:
-        self._policy = policy
-        self._audit = audit
+    def __init__(self, policy: Policy, audit: Audit, owners: Owners) -> None:
+        self._policy, self._audit, self._owners = policy, audit, owners
         # The audit remembers only decisions that were acted on, not those of dry runs.
         self._answered = set(audit.alerts)
         self._asked: set[tuple[int, int | None]] = {*audit.processes}
-        self._owners = Owners(policy.ledger_directory)
-        self._owners.watch()
 
     def answer(self, alerts: Sequence[Alert]) -> list[dict[str, Any]]:
         """Acts on new alerts that fire on this node. Returns the decisions.
@@ -53,30 +38,17 @@ class Stopping:
         return [
             self._decide(alert)
             for alert in alerts
-            if alert.firing
-            and alert.labels.get("instance") == self._policy.node
-            and alert.key not in self._answered
+            if self._policy.is_about(alert) and alert.key not in self._answered
+            if not self._policy.is_about(alert, self._policy.profiled)
+            or self._policy.is_about(alert, self._policy.rules)
         ]
 
     def _decide(self, alert: Alert) -> dict[str, Any]:
-        rule, run = alert.labels.get("rule", ""), alert.labels.get("run", "")
-        about = {
-            "rule": rule,
-            "run": run,
-            "node": self._policy.node,
-            "fingerprint": alert.fingerprint,
-            "starts_at": alert.starts_at.isoformat(),
-        }
-        if rule not in self._policy.rules:
+        about = self._policy.about(alert)
+        if about["rule"] not in self._policy.rules:
             return self._settle(alert, about, "refused", "the rule is not one of --stop-on")
-        if not run:
-            return self._settle(alert, about, "refused", "the alert names no run")
-        meant = self._owners.meant(run)
-        if user := alert.labels.get("user"):
-            meant = {(name, owner) for name, owner in meant if owner == user_number(user)}
-        if len(meant) > 1:
-            users = " and ".join(sorted(user_name(owner) for _, owner in meant))
-            reason = f"users {users} have or had ledgers of this run, and the alert has no label `user`"
+        meant, reason = run_of(alert, self._owners)
+        if reason:
             return self._settle(alert, about, "refused", reason)
         processes = [
             process

@@ -1,0 +1,112 @@
+"""`stepscope actions --profile-on` and real processes: which ranks are asked for a window, and when."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
+from stepscope.training.window_request import REFUSED, Answer, read_answer
+
+from tests.support.actions_process import a_notification, acting, actions, an_alert_of_it, audit
+from tests.support.training_process import LAUNCH
+from tests.support.training_script import training, wait_for_line, wait_until
+
+# Without a framework, a rank answers that it cannot record operators.
+STEPS = """
+stepscope.start()
+for number in range(5):
+    stepscope.record_step("train", 100.0 + number, 100.2 + number + int(os.environ["RANK"]) / 10)
+say()
+while True:
+    with stepscope.step("train"):
+        time.sleep(0.01)
+"""
+
+
+@contextmanager
+def four_ranks(folder: Path) -> Iterator[list[subprocess.Popen[str]]]:
+    with ExitStack() as stack:
+        ranks = []
+        for rank in range(4):
+            environment = {"STEPSCOPE_RUN": "resnet", "STEPSCOPE_LAUNCH": LAUNCH, "RANK": str(rank)}
+            script = f"import os\n{STEPS}"
+            process = stack.enter_context(training(script, folder / "ledgers", environment))
+            wait_for_line(process)
+            ranks.append(process)
+        yield ranks
+
+
+def straggler(rank: int, **changes: Any) -> dict[str, Any]:
+    return an_alert_of_it(labels={"rule": "Straggler", "rank": str(rank)}, **changes)
+
+
+def answers(folder: Path) -> dict[int, Answer]:
+    """Returns the latest answer of each rank that has given one."""
+    found = {}
+    for path in open_ledgers(folder / "ledgers"):
+        with LedgerReader(path) as reader, open(path, "rb") as file:
+            if (answer := read_answer(file.fileno())).number:
+                found[reader.header.rank] = answer
+    return found
+
+
+def test_an_alert_has_the_accused_rank_and_a_median_peer_record_a_window(tmp_path: Path) -> None:
+    with acting(tmp_path, "--profile-on=Straggler") as node, four_ranks(tmp_path) as ranks:
+        (decision,) = node.decisions(a_notification(straggler(3)))
+        assert (decision["decision"], decision["ranks"]) == ("profile", {"3": "", "1": ""})
+        wait_until(lambda: set(answers(tmp_path)) == {3, 1})
+        assert {answer.state for answer in answers(tmp_path).values()} == {REFUSED}  # no operators here
+        assert node.decisions(a_notification(straggler(3))) == []  # the same alert
+        (again,) = node.decisions(a_notification(straggler(0, fingerprint="2")))
+        assert (again["decision"], again["reason"]) == (
+            "refused",
+            "the run had a request less than 300 s ago",
+        )
+        assert {answer.number for answer in answers(tmp_path).values()} == {1}
+        assert all(process.poll() is None for process in ranks)
+    assert [line["decision"] for line in audit(tmp_path)] == ["profile", "refused"]
+
+
+def test_without_an_accused_rank_the_slowest_is_asked_and_none_that_is_elsewhere(tmp_path: Path) -> None:
+    flags = "--profile-on=LowGPUUtilization", "--profile-on=Straggler"
+    with acting(tmp_path, *flags) as node, four_ranks(tmp_path):
+        (elsewhere,) = node.decisions(a_notification(straggler(9)))
+        assert (elsewhere["decision"], elsewhere["ranks"]) == ("nothing to profile", {})
+        idle = an_alert_of_it(labels={"rule": "LowGPUUtilization", "gpu": "0"}, fingerprint="2")
+        (decision,) = node.decisions(a_notification(idle))
+        assert (decision["decision"], set(decision["ranks"])) == ("profile", {"3", "1"})
+
+
+def test_a_dry_run_asks_nobody(tmp_path: Path) -> None:
+    with (
+        actions(f"--ledger-dir={tmp_path / 'ledgers'}", "--profile-on=Straggler") as node,
+        four_ranks(tmp_path),
+    ):
+        (decision,) = node.decisions(a_notification(straggler(3)))
+        assert decision["decision"] == "would profile"
+        assert answers(tmp_path) == {}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+def test_a_user_who_is_not_the_owner_asks_nobody_and_the_audit_says_why(tmp_path: Path) -> None:
+    """The owner's file opens for writing for the owner and root only."""
+    from stepscope.exporter.ledgers.asked_windows import AskedWindows, with_a_peer
+
+    with four_ranks(tmp_path):
+        windows = AskedWindows(tmp_path / "ledgers")
+        chosen = with_a_peer(windows.ranks(), 3)
+        tmp_path.chmod(0o755)
+        os.seteuid(65534)
+        try:
+            asked = windows.ask(chosen)
+        finally:
+            os.seteuid(0)
+        assert set(asked) == {3, 1}
+        assert all("ermission denied" in reason for reason in asked.values())
+        assert answers(tmp_path) == {}
