@@ -223,6 +223,22 @@ def test_a_large_part_that_no_rule_judges_is_a_finding(shares: dict[str, float],
 
 
 @pytest.mark.parametrize(
+    ("framework", "word"),
+    [
+        ("pytorch 2.9.1", "TORCH_LOGS"),
+        ("", "TORCH_LOGS"),
+        ("tensorflow 2.21.0", "tf.function"),
+        ("keras 3.15.0 on jax", "drop_remainder"),
+        ("keras 3.15.0 on torch", "TORCH_LOGS"),
+    ],
+)
+def test_advice_speaks_of_the_framework_that_trains(framework: str, word: str) -> None:
+    run = replace(run_with(train__compile=0.8, train__forward=0.2), framework=framework)
+    (found,) = unexplained(run)
+    assert word in found.recommendation
+
+
+@pytest.mark.parametrize(
     ("evaluates", "waits", "lost"),
     [
         ([300, 0], [0, 290], 290),

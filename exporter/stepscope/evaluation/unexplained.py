@@ -65,6 +65,15 @@ REMEDIES = {
     BETWEEN: "Look at what runs between steps: logging, saving, evaluation without steps of its own, or a "
     "loader that starts its workers again at each epoch.",
 }
+OF_TENSORFLOW = REMEDIES | {
+    HOST: "Make this code cheaper, or run it less often: vectorise it, do it every N steps, or move it out "
+    "of the loop. Values that stay on the device need no `.numpy()` or `print` in every step.",
+    "data_wait": "Make the next batch ready while the step computes: `prefetch`, parallel calls of `map`, or "
+    "data that is decoded once and cached.",
+    "checkpoint": "Save less often, or weights only: `save_freq` and `save_weights_only` of ModelCheckpoint.",
+    "compile": "Let shapes repeat: `drop_remainder=True`, or pad to a few sizes. Pass tensors to a "
+    "`tf.function` instead of Python numbers, or give it an `input_signature`.",
+}
 SET_UP_LESS = "Cache what this line computes, or load only what the first steps need."
 LOSE_LESS = "Do it less often, or in another job: the devices wait meanwhile."
 TAKE_EQUAL = (
@@ -194,9 +203,16 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
             continue
         if part == main and component in REMEDIES:
             evidence = f"{share(spent, of_main)} of the time of steps"
-            yield LargePart(leaf.key, spent, REMEDIES[component], evidence)
+            yield LargePart(leaf.key, spent, _remedies(analysis)[component], evidence)
         elif part == BETWEEN:
             yield LargePart(leaf.key, leaf.share, REMEDIES[BETWEEN], "No step was running")
+
+
+def _remedies(analysis: Analysis) -> dict[str, str]:
+    """Returns the remedies by component, in the words of the framework that trains."""
+    name, _, _ = analysis.framework.partition(" ")
+    on_torch = analysis.framework.endswith(" on torch")  # the backend of Keras
+    return OF_TENSORFLOW if name in ("keras", "tensorflow") and not on_torch else REMEDIES
 
 
 def _own(leaf: Leaf) -> float:
