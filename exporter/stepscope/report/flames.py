@@ -21,6 +21,7 @@ class Flame(NamedTuple):
     start: float
     seconds: float
     name: str
+    caller: int  # its place in the graph; -1: there is none
 
 
 class FlameGraph(NamedTuple):
@@ -50,7 +51,7 @@ def flame_data(graph: FlameGraph) -> Mapping[str, Any]:
         "kind": "flames",
         "names": list(names),
         "flames": [
-            [flame.row, round(flame.start, 3), round(flame.seconds, 3), numbers[flame.name]]
+            [flame.row, round(flame.start, 3), round(flame.seconds, 3), numbers[flame.name], flame.caller]
             for flame in graph.flames
         ],
     }
@@ -65,12 +66,13 @@ def _flames(thread: ThreadTime) -> list[Flame]:
             node = node.callees.setdefault(name, _Node())
             node.seconds += stack.seconds
     found: list[Flame] = []
-    open_nodes = [(root, thread_name(thread), 0, 0.0)]
+    open_nodes = [(root, thread_name(thread), 0, 0.0, -1)]
     while open_nodes:
-        node, name, row, start = open_nodes.pop()
-        found.append(Flame(row, start, node.seconds, name))
+        node, name, row, start, caller = open_nodes.pop()
+        place = len(found)
+        found.append(Flame(row, start, node.seconds, name, caller))
         for callee, below in sorted(node.callees.items(), key=lambda item: -item[1].seconds):
             if below.seconds >= LEAST * root.seconds:
-                open_nodes.append((below, callee, row + 1, start))
+                open_nodes.append((below, callee, row + 1, start, place))
             start += below.seconds
     return found

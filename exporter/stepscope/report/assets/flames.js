@@ -7,8 +7,9 @@
   stepscope.charts.flames = {
     height: (data) => ROW * (1 + Math.max(...data.flames.map((flame) => flame[0]))) + 8,
 
-    option(data, look) {
-      const [, from, seconds] = data.shown || data.flames[0];
+    option(data, look, _width, element) {
+      const shown = data.flames.find((flame) => pathOf(data, flame) === element.shownPath);
+      const [, from, seconds] = shown || data.flames[0];
       const whole = data.flames[0][2];
       return {
         animation: false,
@@ -23,14 +24,20 @@
 
     attach(chart, element) {
       chart.on("click", (event) => {
-        const data = element.chartData;
-        data.shown = data.shown === data.flames[event.dataIndex] ? null : data.flames[event.dataIndex];
+        const path = pathOf(element.chartData, element.chartData.flames[event.dataIndex]);
+        element.shownPath = element.shownPath === path ? undefined : path;
         stepscope.draw(element);
       });
     },
 
     connect() {},
   };
+
+  // The names from the outermost caller on: the live page finds a function by them in newer data.
+  function pathOf(data, [, , , name, caller]) {
+    const outer = caller < 0 ? "" : pathOf(data, data.flames[caller]);
+    return `${outer}\n${data.names[name]}`;
+  }
 
   function rectangle(data, look, api) {
     const [left, top] = api.coord([api.value(1), api.value(0)]);

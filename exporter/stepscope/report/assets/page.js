@@ -22,7 +22,7 @@
     const first = !chart;
     if (first) chart = echarts.init(element, null, { renderer: "canvas", width, height });
     else chart.resize({ width, height });
-    const option = kind.option(data, look(), width);
+    const option = kind.option(data, look(), width, element);
     if (zoom) Object.assign(option.dataZoom[0], { start: zoom.start, end: zoom.end });
     if (shown && option.legend) option.legend.selected = { ...option.legend.selected, ...shown.selected };
     chart.setOption(option, { notMerge: true });
