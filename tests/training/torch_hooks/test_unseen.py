@@ -28,7 +28,8 @@ torch_hooks.install()
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-# The functions of classes that hooks replace. A row of docs/hooks.md says why for each class.
+# The functions of classes that hooks replace; docs/hooks.md lists them. Python looks up those with
+# underscores in the class, a skipped `GradScaler.step` calls nothing else, and `Work` accepts no attribute.
 REPLACED = {
     "DataLoader.__iter__",
     "GradScaler.step",
