@@ -155,6 +155,10 @@ def test_a_rank_that_comes_late_is_stopped_and_is_killed(
         assert run.wait() == 1, "the status of torchrun, which ends the other rank"
     details = json.loads((out / "profiler-reports" / "CollectiveHang.json").read_text())["Details"]
     first, second = sorted(details["hangs"], key=lambda hang: hang["start"])
-    assert [(rank["rank"], rank["operation"]) for rank in first["ranks"]] == [(0, "init_process_group")]
+    # The report knows what nobody could see then: the other rank's process had begun before.
+    assert [(rank["rank"], rank["operation"], rank["waits"]) for rank in first["ranks"]] == [
+        (0, "init_process_group", True),
+        (1, "", False),
+    ]
     missing = [(rank["rank"], rank["state"]) for rank in second["ranks"] if not rank["waits"]]
     assert missing == [(1, "stopped")]
