@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from stepscope.common.status import Status
-from stepscope.evaluation.account import Account
+from stepscope.evaluation.account import Account, Key, Leaf
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.problems import in_order, problems, problems_of
@@ -191,6 +191,28 @@ def test_a_problem_names_the_lines_of_its_part_and_of_its_rank_if_it_names_one()
     (one,) = problems_of(replace(run, rules=[slow]))
     assert every.lines == "52 % in load, data.py:2 and 48 % in load, data.py:1"
     assert one.lines == "100 % in load, data.py:1"
+
+
+@pytest.mark.parametrize(
+    ("waits", "core_wait", "rule_name", "is_problem"),
+    [
+        (0.02, 0.5, "Dataloader", False),  # many workers that sleep
+        (0.04, 0.5, "Dataloader", True),
+        (0.02, 2.0, "Dataloader", True),  # they compete for the cores
+        (0.02, 0.5, "LoadBalancing", True),
+    ],
+)
+def test_workers_that_make_nothing_late_and_take_no_core_are_no_problem(
+    waits: float, core_wait: float, rule_name: str, is_problem: bool
+) -> None:
+    leaves = (
+        Leaf(Key("train", "forward"), 1 - waits, {0: 60 * (1 - waits)}),
+        Leaf(Key("train", "data_wait"), waits, {0: 60 * waits}),
+    )
+    thread = ThreadTime("a", 0, "training", 1, 60, 55, core_wait, 0, ())
+    run = replace(nothing_found(), account=Account(60.0, 1, leaves), rules=[found(rule_name)])
+    assert bool(problems_of(replace(run, threads=[thread]))) is is_problem
+    assert problems_of(run), "without samples of the main thread, nobody knows whether it waited for a core"
 
 
 def test_long_steps_have_the_lines_that_ran_in_them() -> None:

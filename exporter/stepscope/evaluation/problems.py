@@ -11,10 +11,11 @@ from stepscope.common.status import Status
 from stepscope.common.words import listing, share
 from stepscope.evaluation.account import Key, lines_of
 from stepscope.evaluation.analysis import Analysis, RuleResult
-from stepscope.evaluation.places import LEAST_PLACE, Place, places
+from stepscope.evaluation.places import LEAST_PLACE, MAIN_THREADS, Place, places
 from stepscope.evaluation.slow_settings import slow_settings
 from stepscope.evaluation.traced_devices import traced_devices
 from stepscope.evaluation.unexplained import unexplained
+from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.parts.topics import ANY_TOPIC, Effect
 from stepscope.runs.model import LineTime
 
@@ -131,10 +132,25 @@ def _lines(result: RuleResult, analysis: Analysis, main_phase: str) -> list[Line
 
 
 def _is_small(problem: Problem, analysis: Analysis) -> bool:
-    if problem.is_risk or not problem.seconds_lost or analysis.run_seconds is None:
+    if problem.is_risk or analysis.run_seconds is None:
         return False
+    if not problem.seconds_lost:
+        return _data_is_in_time(analysis) and problem.rule.about.topic == DataStarved.topic
     limit = SMALL if problem.rule.cause_known else SMALL_WITHOUT_CAUSE
     return problem.seconds_lost < limit * analysis.run_seconds
+
+
+def _data_is_in_time(analysis: Analysis) -> bool:
+    """Returns whether it was measured that steps hardly wait for data, and main threads hardly for a core.
+
+    Then no number of loader workers is wrong: many of them sleep in reads, for example.
+    """
+    account = analysis.account
+    main = [thread for thread in analysis.threads if thread.role in MAIN_THREADS and thread.seconds]
+    if account is None or not account.useful_share or not main:
+        return False
+    waited = max(thread.core_wait_seconds / thread.seconds for thread in main)
+    return account.share(account.main_phase, "data_wait") < SMALL and waited < SMALL
 
 
 def in_order(results: Iterable[RuleResult]) -> list[RuleResult]:
