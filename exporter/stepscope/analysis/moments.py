@@ -16,7 +16,6 @@ from stepscope.common.errors import UserError
 from stepscope.runs.model import PHASES, Times
 
 BEFORE, BETWEEN, AFTER = "initialization", "other", "finalization"  # as in Run.phases
-_OUTSIDE = (BEFORE, BETWEEN, AFTER)
 _PERCENTILES = {"min": 0, "p50": 50, "p95": 95, "p99": 99, "max": 100}
 _RATIOS = ("cpu_utilization_ratio", "cpu_io_wait_ratio", "gpu_utilization_ratio", "memory_used_ratio")
 _RATES = ("network_bytes_per_second", "disk_bytes_per_second")

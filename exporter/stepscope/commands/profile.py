@@ -6,13 +6,13 @@ import os
 import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from contextlib import ExitStack, suppress
-from math import ceil
 
 from stepscope.commands.ledgers_of_run import add_ledger_dir, ledgers_of_run
 from stepscope.common.errors import UserError
 from stepscope.common.shared_files import open_file
 from stepscope.common.users import user_name
 from stepscope.common.words import count, listing
+from stepscope.exporter.ledgers.asked_windows import step_ahead
 from stepscope.exporter.ledgers.run_totals import Ledger
 from stepscope.exporter.processes.stacks import printable
 from stepscope.training.window_plans import LONGEST, MOST_STEPS, USUAL_STEPS
@@ -29,7 +29,6 @@ from stepscope.training.window_request import (
     write_request,
 )
 
-SAME_STEP = 0.5  # seconds until the window begins, so that all ranks take the same steps
 NO_STEP = 60.0  # seconds without a step of training, after which the request is withdrawn
 EVERY = 0.1  # seconds between two looks at the answer
 EXAMPLES = f"""\
@@ -180,9 +179,8 @@ class _Asked:
 
 def _begin(ledger: Ledger) -> int:
     """Returns the number of the step at which a rank can begin together with the others."""
-    steps = ledger.totals.steps.get("train", 0)
-    seconds = ledger.totals.phase_seconds.get("train", 0.0)
-    return steps + max(1, ceil(SAME_STEP * steps / seconds) if seconds else 1)
+    totals = ledger.totals
+    return step_ahead(totals.steps.get("train", 0), totals.phase_seconds.get("train", 0.0))
 
 
 def _steps(text: str) -> int:

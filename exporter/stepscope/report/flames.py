@@ -49,6 +49,7 @@ def flame_data(graph: FlameGraph) -> Mapping[str, Any]:
     numbers = {name: number for number, name in enumerate(names)}
     return {
         "kind": "flames",
+        "title": graph.name,
         "names": list(names),
         "flames": [
             [flame.row, round(flame.start, 3), round(flame.seconds, 3), numbers[flame.name], flame.caller]

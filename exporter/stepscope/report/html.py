@@ -12,7 +12,6 @@ from stepscope.evaluation.problems import problems_of
 from stepscope.report import devices, profile, sentences, shares
 from stepscope.report.charts import VIRIDIS, chart_data, marks_on_heatmap
 from stepscope.report.details import overview, views, without
-from stepscope.report.flames import flame_graphs
 from stepscope.report.held import held
 from stepscope.report.hot_lines import parts as hot_parts
 from stepscope.report.leads import Leads
@@ -84,7 +83,7 @@ def render_html(
     predicted = predictions(analysis, price, record.widening)
     track_record = words_by_kind(analysis, record)
     busy = usage(analysis)
-    lines = hot_parts(analysis)
+    lines, charts = hot_parts(analysis), chart_data(analysis)
     folded = {
         "summary": sentences.run_summary(analysis)[0],
         "usage": busy[0],
@@ -99,7 +98,7 @@ def render_html(
     return render_page(
         "report.html",
         scripts=(*SCRIPTS, LIVE_SCRIPT) if live else SCRIPTS,
-        data=chart_data(analysis),
+        data=charts,
         live=live,
         sections=sections,
         folded=folded,
@@ -134,7 +133,7 @@ def render_html(
         RULES=all_rules(),
         during=during,
         hot_parts=lines,
-        flame_graphs=flame_graphs(analysis),
+        charts=charts,
         low_gpu_causes=shares.low_gpu_causes,
         outliers=outliers(analysis),
         pairs=pairs(analysis),

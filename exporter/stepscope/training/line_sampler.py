@@ -104,9 +104,8 @@ class LineSampler:
         self._ledger: Any = None  # of this process,
         self._counters: Any = None  # and its counters
         self._ring: Any = None  # and its latest steps
-        self._open_step = dict[
-            tuple[int, tuple[str, str], int], int
-        ]()  # the samples of the step that is open now
+        # The samples of the step that is open now: ticks by code, names and state.
+        self._open_step = dict[tuple[int, tuple[str, str], int], int]()
         self._recorded = 0.0  # steps before it
         self._own_cpu = 0.0  # of the threads before this one
         self._failed = False

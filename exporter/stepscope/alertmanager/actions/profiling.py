@@ -33,7 +33,7 @@ class Profiling:
     def answer(self, alerts: Sequence[Alert]) -> list[dict[str, Any]]:
         """Acts on new alerts that fire on this node. Returns the decisions.
 
-        Raises OSError, and asks nobody, if the audit cannot be written or the ledgers cannot be read.
+        Raises OSError if the ledgers cannot be read, and asks nobody then, or if the audit cannot be written.
         """
         return [
             self._decide(alert)

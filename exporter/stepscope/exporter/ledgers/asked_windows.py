@@ -17,7 +17,7 @@ from stepscope.training.window_plans import USUAL_STEPS
 from stepscope.training.window_request import can_be_asked, read_answer, wake, withdraw, write_request
 
 DISTANCE = 300.0  # seconds between two requests of a run, so that windows never take much of it
-AHEAD = 0.5  # seconds until a window begins, so that both ranks take the same steps
+AHEAD = 0.5  # seconds until a window begins, so that all ranks take the same steps
 LONGEST_WAIT = 60.0  # seconds for an answer: a rank that stalls gives none
 
 
@@ -33,8 +33,13 @@ class TrainingRank(NamedTuple):
 
     @property
     def next_step(self) -> int:
-        """Returns the number of a step that begins in about AHEAD seconds."""
-        return self.steps + max(1, ceil(AHEAD * self.steps / self.seconds) if self.seconds else 1)
+        """Returns the number of the step at which it can begin together with others."""
+        return step_ahead(self.steps, self.seconds)
+
+
+def step_ahead(steps: int, seconds: float) -> int:
+    """Returns the number of a step that begins in about AHEAD seconds; `steps` took `seconds` until now."""
+    return steps + max(1, ceil(AHEAD * steps / seconds) if seconds else 1)
 
 
 class _Request(NamedTuple):
