@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 from stepscope.commands.cli import main
 
 from tests.support.chrome_trace import Slice, read_chrome_trace
-from tests.support.observing import PATIENCE, RUN
+from tests.support.observing import two_ranks
 from tests.support.pytorch import needs_torch
 from tests.support.torch_script import DISTRIBUTED, LEAVE, PREAMBLE
 
@@ -34,18 +31,7 @@ def overlap(one: Slice, other: Slice) -> float:
 def test_steps_of_samples_and_of_traces_of_two_ranks_are_aligned(tmp_path: Path) -> None:
     script, recording = tmp_path / "train.py", tmp_path / "recording"
     script.write_text(PREAMBLE + DISTRIBUTED + TRAINING + LEAVE)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    flags = ["--interval", "100ms", "--listen", "127.0.0.1:0", "--out", str(recording), "--profile", "4:7"]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
-    ended = subprocess.run(
-        [*RUN, *flags, "--", *torchrun, str(script)],
-        env={**clean, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
+    two_ranks(script, recording, "--interval", "100ms", "--profile", "4:7")
     assert main(["timeline", str(recording), "-o", str(tmp_path / "timeline.json.gz")]) == 0
     read = read_chrome_trace(tmp_path / "timeline.json.gz")
     ranks = sorted({each.process for each in read.slices if each.process.startswith("Rank ")})

@@ -19,6 +19,22 @@ PATIENCE = 300.0  # seconds for what must happen sooner or later on a loaded mac
 RUN = [sys.executable, "-m", "stepscope", "run"]
 
 
+def two_ranks(script: Path, recording: Path, *flags: str) -> str:
+    """Runs a script of PyTorch as two ranks under `stepscope run`, and returns what was written on stderr."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
+    ended = subprocess.run(
+        [*RUN, "--listen", "127.0.0.1:0", "--out", str(recording), *flags, "--", *torchrun, str(script)],
+        env={**clean, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stderr
+
+
 def wait_until(condition: Callable[[], object], what: str) -> None:
     """Waits for the condition, with generous patience."""
     deadline = time.monotonic() + PATIENCE

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +22,7 @@ from stepscope.training.recorder import make_recorder
 from stepscope.training.window_plans import USUAL_STEPS
 
 from tests.support.analysis import nothing_found, rule
-from tests.support.observing import PATIENCE, RUN
+from tests.support.observing import two_ranks
 from tests.support.pytorch import needs_torch
 from tests.support.torch_script import DISTRIBUTED, LEAVE, PREAMBLE
 
@@ -165,29 +163,10 @@ while not done.item():
 def test_a_slow_operator_of_one_rank_is_named_without_help(tmp_path: Path) -> None:
     script, recording = tmp_path / "train.py", tmp_path / "recording"
     script.write_text(PREAMBLE + DISTRIBUTED + TRAINING + LEAVE)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    flags = [
-        "--interval",
-        "200ms",
-        "--scan-interval",
-        "2s",
-        "--live-interval",
-        "2s",
-        "--listen",
-        "127.0.0.1:0",
-    ]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
-    ended = subprocess.run(
-        [*RUN, "--profile-findings", *flags, "--out", str(recording), "--", *torchrun, str(script)],
-        env={**clean, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
+    flags = "--interval", "200ms", "--scan-interval", "2s", "--live-interval", "2s"
+    said = two_ranks(script, recording, "--profile-findings", *flags)
     traces = sorted(path.name.split(".")[:2] for path in recording.glob("profiles/*.gz"))
-    assert [rank for rank, _ in traces] == ["rank-0", "rank-1"], ended.stderr
+    assert [rank for rank, _ in traces] == ["rank-0", "rank-1"], said
     assert len({steps for _, steps in traces}) == 1
     rules = json.loads((recording / "report.json").read_text())["rules"]
     (finding,) = [each["finding"] for each in rules if each["rule"] == "Straggler"]
