@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.settings import Settings
 from stepscope.measurements.steps import ScrapedSteps
 from stepscope.rules.step_outlier import StepOutlier
-from stepscope.runs.model import Steps
+from stepscope.runs.model import Steps, ThreadTime
 
-from tests.support.source import INTERVAL, START, MemorySource, node_samples, node_steps
+from tests.support.source import INTERVAL, START, MemorySource, node_samples, node_steps, run_facts
 
 
 def analysis(*steps: Steps, **parameters: Any) -> Analysis:
@@ -303,3 +304,21 @@ def test_what_others_took_from_full_cores_is_no_loss_of_long_steps() -> None:
     assert "may be due to cores that others used" in full.finding
     assert "others used" not in free.finding
     assert not full.cause_known
+
+
+@pytest.mark.parametrize("regular", [True, False])
+def test_what_long_steps_waited_for_a_core_is_not_theirs(regular: bool) -> None:
+    """30 steps take 48 s longer in all; the main thread had no core for 40 s of that."""
+    values = np.full(480, 0.1)
+    where = slice(15, None, 16) if regular else np.random.default_rng(7).choice(480, 30, replace=False)
+    values[where] = 1.7
+    thread = ThreadTime("node-a", 0, "training", 1, 96, 50, 46, 0, long_core_wait_seconds=40)
+
+    def seen(*threads: ThreadTime) -> RuleResult:
+        source = MemorySource(node_steps(values), facts=replace(run_facts(), threads=threads))
+        return next(one for one in evaluate(source, Settings.parse([])).rules if one.rule == "StepOutlier")
+
+    alone, without_core = seen(), seen(thread)
+    beyond = alone.seconds_lost - without_core.seconds_lost
+    assert beyond == pytest.approx(40 if regular else alone.seconds_lost, abs=1e-3)
+    assert "For 40.0 s of that, it was ready to run but had no core." in without_core.finding

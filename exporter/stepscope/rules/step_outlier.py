@@ -110,8 +110,8 @@ class StepOutlierParameters(Parameters):
 class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
     """Seconds lost: the time of outliers beyond the mean of their phase, on the rank that lost most.
 
-    If no cause was measured, what others took from its cores is subtracted: it is known as a sum only, and
-    may all be theirs.
+    The time in which the main thread had no core in them is subtracted. If no cause was measured, so is what
+    others took from its cores in the whole run: it is known as a sum only, and may all be theirs.
     """
 
     parameters_type = StepOutlierParameters
@@ -358,12 +358,14 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
         if culprit is not None:
             worst = culprit.series if culprit.series in fired else worst
         known = worst is None or bool(culprit or worst.period() or worst.recommendation())
-        waited = 0.0 if known or worst is None else min(_without_core(run, worst), worst.excess_seconds)
+        waited, perhaps = _without_core(run, worst, known) if worst is not None else (0.0, 0.0)
         if worst is not None:
             alone = len({(steps.node, steps.rank) for steps in series}) == 1
             finding = worst.words(alone) + (f" {culprit.words()}" if culprit else "")
             if waited:
-                finding += f" Up to {duration(waited)} of that may be due to cores that others used."
+                finding += f" For {duration(waited)} of that, it was ready to run but had no core."
+            if perhaps:
+                finding += f" Up to {duration(perhaps)} may be due to cores that others used."
         elif status is Status.HEALTHY:
             finding = f"Outliers cost no rank more than {self.parameters.time_lost:g} % of its steps' time."
         else:
@@ -376,7 +378,7 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
             triggered,
             sum(steps.outliers for steps in series),
             sum(steps.count for steps in series),
-            max(worst.excess_seconds - waited, LEAST_LOST) if worst else 0.0,
+            max(worst.excess_seconds - waited - perhaps, LEAST_LOST) if worst else 0.0,
             worst.recommendation() if worst else None,
             {
                 "step_details": {
@@ -579,21 +581,28 @@ def _culprit(phase: str, series: Sequence[Series]) -> Culprit | None:
     return Culprit(series[most], own[most], others)
 
 
-def _without_core(run: RunMeasurements, series: Series) -> float:
-    """Returns for how long the rank may have lacked a core in the whole run.
+def _without_core(run: RunMeasurements, series: Series, cause_known: bool) -> tuple[float, float]:
+    """Returns for how long the rank lacked a core in its long steps, and for how much longer it may have.
 
-    That is the wait of its main thread, or the time for which others used cores while none was free: the
-    main thread waits for its other threads then, those of OpenMP for example.
+    The first was measured in steps of twice the usual time. The second is asked only if no cause is known. It
+    is of the whole run: the wait of the main thread, or the time for which others used
+    cores while none was free: the main thread waits for its other threads then, those of OpenMP for example.
     """
-    waited = (
-        thread.core_wait_seconds
+    threads = [
+        thread
         for thread in run.facts.threads
         if thread.node == series.node
         and thread.rank in (series.rank, None)
         and thread.role != "loader worker"
-    )
+    ]
+    excess = series.excess_seconds
+    waited = min(excess, max((thread.long_core_wait_seconds for thread in threads), default=0.0))
+    if cause_known:
+        return waited, 0.0
     cores = run.of(OWN_CORES).get(series.node)
-    return max(0.0 if cores is None else cores.taken, *waited, 0.0)
+    taken = cores.taken if cores is not None else 0.0
+    most = max(taken, *(thread.core_wait_seconds for thread in threads), 0.0)
+    return waited, max(min(excess, most) - waited, 0.0)
 
 
 def _bound(labels: Labels) -> float:

@@ -447,6 +447,7 @@ class ThreadTime:
     known_seconds: float = 0.0  # of `seconds`, in which the kernel showed what they waited for
     others: tuple[LineTime, ...] = ()  # the CPU time of other Python threads, by the function that each runs
     stacks: tuple[StackTime, ...] = ()  # most time first
+    long_core_wait_seconds: float = 0.0  # without a core in steps of twice the usual time
 
     @property
     def interpreter_wait_seconds(self) -> float:

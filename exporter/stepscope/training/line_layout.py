@@ -35,10 +35,10 @@ RUN_AT, RUN_BYTES = 256, 512  # the label, UTF-8, ended by NUL; "": not known ye
 NUMBERS_AT = 768  # doubles:
 # USED: slots. SECONDS: that were sampled. RAN, CORE_WAIT: of the main thread. OWN_CPU: of the sampler itself.
 # KNOWN: of SECONDS, those in which the kernel showed what the main thread waited for.
-# USED_NODES: of the tree of stacks.
+# USED_NODES: of the tree of stacks. LONG_CORE_WAIT: of CORE_WAIT, in steps that became LONG.
 ROLE, USED, RANK, TICKS, SECONDS, RAN_SECONDS, CORE_WAIT_SECONDS, OWN_CPU_SECONDS, KNOWN_SECONDS = range(9)
-USED_NODES = 9
-NUMBERS = 10
+USED_NODES, LONG_CORE_WAIT_SECONDS = 9, 10
+NUMBERS = 11
 
 SLOT_BYTES = 256
 SLOT = Struct("<qq")  # CRC-32 of the second number and the text; the code: 16 x phase + component (+ LONG)

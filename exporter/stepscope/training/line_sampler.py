@@ -107,6 +107,9 @@ class LineSampler:
         # The samples of the step that is open now: ticks by code, names and state.
         self._open_step = dict[tuple[int, tuple[str, str], int], int]()
         self._recorded = 0.0  # steps before it
+        # Seconds for which the main thread had waited for a core: at the latest sample, and when the open
+        # step began or was last seen to be a long one.
+        self._waits = self._counted_waits = 0.0
         self._own_cpu = 0.0  # of the threads before this one
         self._failed = False
         self._stop = self._ended = allocate_lock()
@@ -184,7 +187,7 @@ class LineSampler:
                     frames = stack.frames(seen)
                     names = named[hash(seen)] = self._names.of(frames), self._names.whole(frames)
                 passed = max(1 + skipped, int((monotonic() - begin) / layout.TICK_SECONDS) - tick)
-                self._count(table, self._code(), names, main.state(), passed)
+                self._count(table, self._code(), names, main, passed)
                 tick += passed
                 self._until_look -= passed
                 took = (thread_time() - spent) / ALLOWED
@@ -208,20 +211,27 @@ class LineSampler:
                 self._identify(table)
                 stack.check()
 
-    def _count(self, table: LineTable, code: int, names: tuple[str, str], state: int, ticks: int) -> None:
-        text, whole = names
+    def _count(
+        self, table: LineTable, code: int, names: tuple[str, str], main: MainThread, ticks: int
+    ) -> None:
+        (text, whole), state = names, main.state()
         table.count(code, text, state, ticks, whole)
         if self._counters is None:
             return
+        before, self._waits = self._waits, main.times()[1]
         recorded = self._counters[ledger_layout.COUNTER_RECORDED]
         if recorded != self._recorded:
             self._open_step.clear()
             self._recorded = recorded
+            self._counted_waits = before
             newest = ring_place(recorded)
             since = perf_counter() - self._ring[newest + 1] - self._ring[newest + 2]
             ticks = max(0, min(ticks, int(since / layout.TICK_SECONDS)))  # the others were in steps before
         key = code, names, state
         self._open_step[key] = self._open_step.get(key, 0) + ticks
+        if code & layout.LONG:
+            table.add(layout.LONG_CORE_WAIT_SECONDS, max(0.0, self._waits - self._counted_waits))
+            self._counted_waits = self._waits
 
     def _close_step(self, table: LineTable) -> None:
         """Counts what a script did after its last step as that, not for a step that never came.
