@@ -416,6 +416,33 @@ for _ in range(60): step(usual)
     assert {line.step for line in file.counts.lines if line.phase != "train"} <= {""}
 
 
+def test_what_a_long_step_waits_for_a_core_is_counted(tmp_path: Path, ledgers: Path) -> None:
+    """Another process uses the only core in the long step; no process does in one that sleeps as long."""
+    script = """
+import os, stepscope
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+def step(work):
+    with stepscope.step("train"): work()
+def crowded():
+    pid = os.fork()
+    until(1.5, lambda: spin(1000))
+    if pid == 0: os._exit(0)
+    os.waitpid(pid, 0)
+stepscope.start()
+for _ in range(20): step(lambda: time.sleep(0.03))
+step(LAST)
+"""
+    waited = []
+    for last in ("crowded", "lambda: time.sleep(1.5)"):
+        folder = ledgers / last[:7]
+        folder.mkdir(parents=True)
+        files = sampled(tmp_path, folder, script.replace("LAST", last))
+        counts = max((file.counts for file in files), key=lambda counts: counts.long_core_wait_seconds)
+        assert counts.long_core_wait_seconds <= counts.core_wait_seconds
+        waited.append(counts.long_core_wait_seconds)
+    assert waited[0] > 0.3 + waited[1]
+
+
 AFTER_STEPS = f"""
 import stepscope
 def usual(): time.sleep(0.02)

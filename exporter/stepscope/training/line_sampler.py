@@ -168,6 +168,7 @@ class LineSampler:
         table, named, threads = self._table, dict[int, tuple[str, str]](), OtherThreads()
         begin = looked = monotonic()
         times = main.times()
+        self._waits = self._counted_waits = times[1]
         tick, jitter = 0, begin % 1.0
         owed, usual, skipped = 0.0, 0.0, 0  # CPU time in ticks of ALLOWED; how many ticks are skipped now
         stopped = False
