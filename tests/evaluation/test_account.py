@@ -239,6 +239,31 @@ def test_advice_speaks_of_the_framework_that_trains(framework: str, word: str) -
 
 
 @pytest.mark.parametrize(
+    ("library", "states", "word"),
+    [
+        ("urllib.request.urlopen", {"running": 30.0, "other": 270.0}, "a network"),
+        ("urllib.request.urlopen", {"running": 160.0, "other": 140.0}, "vectorise"),
+        ("subprocess._communicate", {"running": 10.0, "other": 290.0}, "a program"),
+        ("os.waitpid", {"child": 300.0}, "a program"),
+        ("", {"running": 10.0, "disk": 290.0}, "fsync"),
+        ("", {"lock": 300.0}, "a lock"),
+        ("torch._tensor.item", {"running": 10.0, "other": 290.0}, "vectorise"),  # it waits for a device
+        ("torch.utils.data.dataloader.__del__", {"lock": 300.0}, "iter(loader)"),
+    ],
+)
+def test_advice_on_a_line_that_waits_is_to_wait_less(
+    library: str, states: dict[str, float], word: str
+) -> None:
+    run = run_with(train__host=0.3, train__forward=0.7)
+    assert run.account is not None
+    host, forward = run.account.leaves
+    slow = LineTime("train", "host", "train.py:3", "report", library, "", "", states)
+    account = replace(run.account, leaves=(replace(host, lines=(slow,)), forward))
+    (found,) = unexplained(replace(run, account=account))
+    assert word in found.recommendation
+
+
+@pytest.mark.parametrize(
     ("evaluates", "waits", "lost"),
     [
         ([300, 0], [0, 290], 290),

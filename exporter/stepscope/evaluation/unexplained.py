@@ -45,6 +45,7 @@ USUAL = (
     *("import", "torch.nn.", "torch.optim.", "torch.autograd.", "torch._tensor.backward"),
     *("torch._compile.", "torch.distributed."),
 )
+DEVICES = ("torch.", "tensorflow.", "jax.", "keras.", "cupy.")  # libraries that wait for a device
 # In a framework's loop (`fit: module.function`, line_names.py): what the user gave it to log, save or call.
 GIVEN = re.compile("log|callback|integrat|track|save|checkpoint", re.IGNORECASE)
 KNOWN = 0.05  # of the run: with more unknown, nobody knows whether it was healthy
@@ -74,6 +75,21 @@ OF_TENSORFLOW = REMEDIES | {
     "compile": "Let shapes repeat: `drop_remainder=True`, or pad to a few sizes. Pass tensors to a "
     "`tf.function` instead of Python numbers, or give it an `input_signature`.",
 }
+# If a line mostly waits, by what the kernel showed of its thread (STATES of the samples):
+WAIT_LESS = {
+    "child": "This line waits for a program that it starts. Start it once and keep it, or ask it every N "
+    "steps: to start a program takes longer than most answers.",
+    "disk": "This line waits for a disk. Write every N steps or from a thread, without `fsync`; read ahead "
+    "of the step, and keep files open.",
+    "lock": "This line waits for a lock that another thread or process holds. Hold it for less, or hand the "
+    "work to a thread with a queue.",
+    "other": "This line waits, for a network, a timer or another process, and computes nothing. Do it in a "
+    "thread with a queue, collect several into one, or do it every N steps.",
+}
+RESTART_LESS = (
+    "The loader starts and ends its workers here. Call `iter(loader)` once per epoch, not in each step, and "
+    "keep the workers alive (persistent_workers=True)."
+)
 SET_UP_LESS = "Cache what this line computes, or load only what the first steps need."
 LOSE_LESS = "Do it less often, or in another job: the devices wait meanwhile."
 TAKE_EQUAL = (
@@ -203,7 +219,8 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
             continue
         if part == main and component in REMEDIES:
             evidence = f"{share(spent, of_main)} of the time of steps"
-            yield LargePart(leaf.key, spent, _remedies(analysis)[component], evidence)
+            remedy = (_of_wait(leaf) if component == HOST else None) or _remedies(analysis)[component]
+            yield LargePart(leaf.key, spent, remedy, evidence)
         elif part == BETWEEN:
             yield LargePart(leaf.key, leaf.share, REMEDIES[BETWEEN], "No step was running")
 
@@ -213,6 +230,20 @@ def _remedies(analysis: Analysis) -> dict[str, str]:
     name, _, _ = analysis.framework.partition(" ")
     on_torch = analysis.framework.endswith(" on torch")  # the backend of Keras
     return OF_TENSORFLOW if name in ("keras", "tensorflow") and not on_torch else REMEDIES
+
+
+def _of_wait(leaf: Leaf) -> str | None:
+    """Returns what to do about a line that mostly waits, and in no function that waits for a device."""
+    if not leaf.places or not leaf.places[0].is_known:
+        return None
+    first = leaf.places[0].line
+    if first.library.startswith("torch.utils.data.dataloader."):
+        return RESTART_LESS
+    state = max(first.seconds, key=lambda each: first.seconds[each])
+    if state != "running" and first.library.startswith("subprocess."):  # it may wait for the program's output
+        state = "child"
+    waits = first.seconds.get("running", 0.0) < first.total / 2 and not first.library.startswith(DEVICES)
+    return WAIT_LESS.get(state) if waits else None
 
 
 def _own(leaf: Leaf) -> float:

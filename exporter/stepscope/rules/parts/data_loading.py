@@ -264,8 +264,9 @@ class Loading:
                 )
             return (
                 f"{waits} the first batch of an epoch, because {has} start again at each epoch",
-                "Keep the workers alive (persistent_workers=True), or make epochs longer. What each worker "
-                "loads at its start, load before the loader forks.",
+                "Keep the workers alive (persistent_workers=True), or make epochs longer: `iter(loader)` "
+                "inside the loop begins one at each step. What each worker loads at its start, load before "
+                "the loader forks.",
             )
         if cause == "threads":
             each = round(self.worker_threads / (self.workers or 1))
