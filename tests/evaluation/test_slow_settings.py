@@ -10,11 +10,14 @@ from stepscope.evaluation.account import Account, Key, Leaf
 from stepscope.evaluation.analysis import Analysis, GpuUse, RunCores
 from stepscope.evaluation.problems import problems_of
 from stepscope.evaluation.slow_settings import slow_settings
+from stepscope.measurements.steps import StepDistribution
 from stepscope.report.verdict import verdict
-from stepscope.runs.model import ThreadTime
+from stepscope.runs.model import LineTime, ThreadTime
 
 from tests.support.analysis import nothing_found
 from tests.support.source import START
+
+GPU = GpuUse("node-a", "GPU 0", 80.0, 80.0, 90.0, 99.0, 50.0, 60.0, 70.0, 8e9, by="process")
 
 
 def run_with(gauges: dict[str, float], *, waited: float = 0.0, **shares: float) -> Analysis:
@@ -53,6 +56,36 @@ def test_many_tensors_that_are_updated_one_by_one_are_a_finding_if_the_optimizer
     assert found(run_with(slow, optimizer=0.4)) == [("Optimizer", 400.0)]
     assert found(run_with(slow, optimizer=0.19)) == []
     assert found(run_with({"optimizer_single_tensors": 99.0}, optimizer=0.4)) == []
+
+
+@pytest.mark.parametrize(
+    ("operators", "steps", "library", "busy", "titles"),
+    [
+        (5000, 5000, "", 0.0, ["Forward pass"]),
+        (1000, 20_000, "torch.functional.einsum", 0.0, ["Forward pass"]),
+        (999, 20_000, "", 0.0, []),  # few
+        (5000, 3000, "", 0.0, []),  # 53 us each: they compute
+        (5000, 5000, "torch.nn.modules.linear.forward", 0.0, []),  # a deep model of small layers
+        (5000, 5000, "", 80.0, []),  # the GPU computes
+    ],
+)
+def test_a_loop_over_many_small_operators_is_a_finding(
+    operators: float, steps: int, library: str, busy: float, titles: list[str]
+) -> None:
+    run = run_with({"graph_operators": operators, "graph_leaves": 100.0}, forward=0.3, backward=0.5)
+    assert run.account is not None
+    forward, backward = run.account.leaves
+    line = LineTime("train", "forward", "net.py:9", "forward", library, "", "", {"running": 300.0})
+    seen = replace(
+        run,
+        account=replace(run.account, leaves=(replace(forward, lines=(line,)), backward)),
+        steps=[StepDistribution(0, "train", steps, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, [], [])],
+        gpu_use=[replace(GPU, mean=busy)],
+    )
+    assert found(seen) == [(title, 800.0) for title in titles]
+    assert found(replace(seen, account=run.account)) == []  # no line was sampled
+    deep = {"graph_operators": operators, "graph_leaves": 1 + operators // 10}
+    assert found(replace(seen, gauges=deep)) == []  # each parameter has its own
 
 
 @pytest.mark.parametrize(("size", "titles"), [(0.0, ["A search for unused parameters"]), (8.0, [])])
@@ -94,5 +127,4 @@ def test_idle_cores_do_not_matter_if_a_gpu_computes() -> None:
     run = run_with({"torch_threads": 1.0}, forward=0.6)
     idle = replace(run, run_cores=[RunCores("node-a", 8.0, 1.0, 0.0)])
     assert found(idle)
-    gpu = GpuUse("node-a", "GPU 0", 80.0, 80.0, 90.0, 99.0, 50.0, 60.0, 70.0, 8e9, by="process")
-    assert not found(replace(idle, gpu_use=[gpu]))
+    assert not found(replace(idle, gpu_use=[GPU]))

@@ -9,19 +9,34 @@ from stepscope.common.words import count, duration, number, share
 from stepscope.evaluation.account import Account, Key
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.places import MAIN_THREADS
-from stepscope.evaluation.unexplained import LARGE, LargePart, finding, of_part
-from stepscope.training.layout import ANOMALY_DETECTION, TENSORS, THREADS, UNUSED_PARAMETERS
+from stepscope.evaluation.unexplained import LARGE, LargePart, finding, is_busy, of_part, own_share
+from stepscope.training.layout import (
+    ANOMALY_DETECTION,
+    LEAVES,
+    MOST_OPERATORS,
+    OPERATORS,
+    TENSORS,
+    THREADS,
+    UNUSED_PARAMETERS,
+)
 
 TOO_MANY = 2.0  # threads that compute per core: one of each worker, and as many of the training process
 IDLE = 0.4  # of the cores: with fewer, more threads cannot help
 COMPUTES = 0.5  # of the run: with less, more threads hardly help
 MANY_TENSORS = 100  # that an optimizer updates one by one
 OPTIMIZES = 0.2  # of the run: healthy steps spend less on their optimizer
-OPTIMIZER = Key("train", "optimizer")
+MANY_OPERATORS, MANY_PER_LEAF = 1000, 10  # of a step, and per parameter: deep models have 1 to 5
+SMALL = 40e-6  # seconds: twice what PyTorch takes for an operator and its gradient, whatever they compute
+LOOPED = 0.5  # of the forward pass, in lines that call no module
+OPTIMIZER, FORWARD = Key("train", "optimizer"), Key("train", "forward")
 SWITCH_OFF = "Switch it off once the error is found: it keeps a stack trace of every operation."
 FIND_NO_MORE = (
     "Remove `find_unused_parameters=True`: each step searches the whole graph, and finds none. A model whose "
     "branches change needs it."
+)
+IN_BULK = (
+    "Compute the whole batch with few operators instead of a loop (broadcasting, `torch.bmm`, `torch.vmap`), "
+    "or let `torch.compile` join them. Small operators cost their call, whatever they compute."
 )
 AT_ONCE = "Let the optimizer update all tensors at once: `fused=True`, or `foreach=True`."
 
@@ -32,6 +47,7 @@ def slow_settings(analysis: Analysis) -> Iterator[RuleResult]:
         yield from _anomaly_detection(analysis, analysis.account)
         yield from _unused_parameters(analysis)
         yield from _single_tensors(analysis, analysis.account, analysis.run_seconds)
+        yield from _small_operators(analysis, analysis.account, analysis.run_seconds)
         yield from _threads(analysis, analysis.account, analysis.run_seconds)
 
 
@@ -58,6 +74,26 @@ def _single_tensors(analysis: Analysis, account: Account, run_seconds: float) ->
     if tensors >= MANY_TENSORS and spent >= OPTIMIZES:
         evidence = f"It updates {number(tensors)} tensors one by one"
         yield of_part(LargePart(OPTIMIZER, spent, AT_ONCE, evidence), run_seconds)
+
+
+def _small_operators(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+    """Yields that a loop in the script makes forward and backward pass of very many, very small operators."""
+    operators, leaves = (int(analysis.gauges.get(name, 0)) for name in (OPERATORS, LEAVES))
+    steps = sum(one.count for one in analysis.steps if one.phase == FORWARD.part)
+    spent = account.share(*FORWARD) + account.share(FORWARD.part, "backward")
+    if operators < max(MANY_OPERATORS, MANY_PER_LEAF * leaves) or not steps or spent < LARGE:
+        return
+    if is_busy(analysis):
+        return
+    each = spent * account.seconds / (steps * operators)
+    looped = any(leaf.lines and own_share(leaf) >= LOOPED for leaf in account.leaves if leaf.key == FORWARD)
+    if each <= SMALL and looped:
+        some = "at least " if operators + leaves >= MOST_OPERATORS else ""
+        evidence = (
+            f"It and the backward pass go through {some}{number(operators)} operators per step, "
+            f"{duration(each)} each: the call of each costs more than what it computes"
+        )
+        yield of_part(LargePart(FORWARD, spent, IN_BULK, evidence), run_seconds)
 
 
 def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:

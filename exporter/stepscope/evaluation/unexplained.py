@@ -50,7 +50,7 @@ DEVICES = ("torch.", "tensorflow.", "jax.", "keras.", "cupy.")  # libraries that
 GIVEN = re.compile("log|callback|integrat|track|save|checkpoint", re.IGNORECASE)
 KNOWN = 0.05  # of the run: with more unknown, nobody knows whether it was healthy
 SEEN = 0.5  # of a part's time in samples: with less, many pauses were too short to be seen in any line
-BUSY_GPU = 70.0  # percent, on average: the host waits for it, whatever line it is in
+BUSY_GPU = 70.0  # percent, on average
 REMEDIES = {
     HOST: "Make this code cheaper, or run it less often: vectorise it, do it every N steps, or move it out "
     "of the loop. Values that stay on the device need no `.item()`, `.cpu()` or `print` in every step.",
@@ -141,10 +141,15 @@ def is_accounted(account: Account | None) -> bool:
     return account is not None and bool(account.useful_share) and account.share(UNKNOWN) < KNOWN
 
 
+def is_busy(analysis: Analysis) -> bool:
+    """Returns whether the run's GPUs are so busy that the host waits for them, whatever line it is in."""
+    return bool(analysis.gpu_use) and fmean(use.mean for use in analysis.gpu_use) >= BUSY_GPU
+
+
 def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
     """Yields the time in lines of the script before the first step, if mostly in one, or after the last."""
     for leaf in account.leaves:
-        own = leaf.share * _own(leaf) if leaf.lines else 0.0
+        own = leaf.share * own_share(leaf) if leaf.lines else 0.0
         evidence = f"That is {share(own, leaf.share)} of the time {uncapitalised(name_of(leaf.key))}"
         if leaf.key.part == AFTER and own >= LARGE_AFTER:
             yield LargePart(leaf.key, own, LOSE_LESS, evidence)
@@ -206,13 +211,13 @@ def _interpreter_lock(analysis: Analysis, run_seconds: float) -> list[LargePart]
 def _components(account: Account, analysis: Analysis, waited: float) -> Iterator[LargePart]:
     """Yields large components that no rule judges. `waited`: for the interpreter lock, in any of them."""
     judged = {each for rule in analysis.rules if rule.status.judged for each in rule.about.judges}
-    if analysis.gpu_use and fmean(use.mean for use in analysis.gpu_use) >= BUSY_GPU:
+    if is_busy(analysis):
         judged.add(HOST)
     main = account.main_phase
     of_main = sum(leaf.share for leaf in account.leaves if leaf.key.part == main)
     for leaf in account.leaves:
         part, component = leaf.key
-        spent = leaf.share * (_own(leaf) if component == HOST else 1.0)
+        spent = leaf.share * (own_share(leaf) if component == HOST else 1.0)
         if component == HOST and spent <= waited:
             continue
         if component in USEFUL or spent < LARGE or component in judged:
@@ -246,7 +251,7 @@ def _of_wait(leaf: Leaf) -> str | None:
     return WAIT_LESS.get(state) if waits else None
 
 
-def _own(leaf: Leaf) -> float:
+def own_share(leaf: Leaf) -> float:
     """Returns the share of the leaf's time in lines of the script that do not run what each training runs.
 
     A loss function that the script calls itself computes, for example. It is 1 if no line was sampled. Many

@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from stepscope.training.layout import COMPONENTS
+from stepscope.training.layout import COMPONENTS, LEAVES, OPERATORS
 
 from tests.support.pytorch import needs_torch
 from tests.support.torch_script import Rank, Trained, train
@@ -387,6 +387,21 @@ def test_all_loops_train_alike_without_hooks(hooked: Trained, tmp_path: Path) ->
 def of(trained: Trained, name: str) -> Rank:
     (rank,) = trained.of(name)
     return rank
+
+
+def test_the_operators_of_a_step_are_counted_after_the_20th(tmp_path: Path) -> None:
+    script = """
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(21):
+        out = model.inner[0](data.tensors[0][:8])
+        torch.stack([out[i] * 2 for i in range(8)]).sum().backward()
+        optimizer.step(); optimizer.zero_grad()
+    """
+    gauges = train(script, folder=tmp_path).only.totals.gauges
+    of_rows = 2 * 8 + 2  # each row is selected and doubled; all are stacked and summed
+    of_layer = 2  # a matrix is transposed and multiplied
+    assert (gauges[OPERATORS], gauges[LEAVES]) == (of_rows + of_layer, 2)
 
 
 def test_what_a_closure_does_is_not_the_optimizer_s_time(hooked: Trained) -> None:

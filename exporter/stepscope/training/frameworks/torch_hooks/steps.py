@@ -20,7 +20,7 @@ from stepscope.training.frameworks.torch_hooks.patches import (
     replace,
     switched_off,
 )
-from stepscope.training.layout import ANOMALY_DETECTION, TENSORS, THREADS, UNUSED_PARAMETERS
+from stepscope.training.layout import ANOMALY_DETECTION, OPERATORS, TENSORS, THREADS, UNUSED_PARAMETERS
 from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
 from stepscope.training.session import recorder
 
@@ -176,7 +176,9 @@ def _after(optimizer: Optimizer, *_: object) -> None:
         automatic.step_ended(place)
         if device.measures or ended % STEPS == 0:
             device.step_ended(ended)
+        automatic.unusual.discard(OPERATORS)
         if ended == STEPS or ended % SETTINGS_EVERY == 0:
+            automatic.unusual.add(OPERATORS)  # the next backward pass counts them
             with suppress(Exception):  # of classes that are not PyTorch's own: then they are not known
                 publish(_settings(optimizer))
     except Exception as error:  # noqa: BLE001 - nothing may raise into training
