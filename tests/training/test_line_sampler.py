@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import stepscope
@@ -27,11 +28,12 @@ from stepscope.exporter.ledgers.line_files import (
     read_line_file,
 )
 from stepscope.training import layout as ledger_layout
+from stepscope.training import line_identity
 from stepscope.training import line_layout as layout
 from stepscope.training.launch import Launch
 from stepscope.training.ledger_checks import LedgerError
 from stepscope.training.line_names import LineNames
-from stepscope.training.line_sampler import Turns, is_long
+from stepscope.training.line_sampler import LineSampler, Turns, is_long
 from stepscope.training.line_table import LineTable
 from stepscope.training.main_stack import Frame
 from stepscope.training.stack_tree import text_checksum
@@ -414,6 +416,22 @@ for _ in range(60): step(usual)
     compacting = [line for line in file.counts.lines if line.function == "spin"]
     assert sum(long.get(line, 0.0) for line in compacting) > sum(long.values()) / 2
     assert {line.step for line in file.counts.lines if line.phase != "train"} <= {""}
+
+
+@pytest.mark.parametrize(
+    ("role", "ticks", "leaves"),
+    [("loader worker", 5, True), ("child", 5, False), ("child", 20, True), ("training", 19, False)],
+)
+def test_only_a_loader_worker_leaves_a_file_before_20_ticks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str, ticks: int, leaves: bool
+) -> None:
+    known = SimpleNamespace(run="short", role=layout.ROLES.index(role), rank=0, directory=str(tmp_path))
+    monkeypatch.setattr(line_identity, "Identity", lambda _: known)
+    table = LineTable(8, 8)
+    LineSampler()._identify(table, ticks)
+    assert [read_line_file(path).run for path in tmp_path.iterdir()] == ["short"] * leaves
+    if table.path:
+        os.close(table._fd)
 
 
 def test_what_a_long_step_waits_for_a_core_is_counted(tmp_path: Path, ledgers: Path) -> None:

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
     from stepscope.training.main_stack import Stack
 
-FIRST_TICKS = 20  # a process that ends earlier leaves no file
+FIRST_TICKS = 20  # a process that ends earlier leaves no file,
+WORKER_FIRST_TICKS = 5  # a loader worker: it may live for a short epoch only
 LOOK_TICKS = 20  # between two looks at the run, the role and the times of the main thread
 ALLOWED = 0.0022 * layout.TICK_SECONDS  # seconds of CPU time per tick; looks and the start come on top
 MOST_SKIPPED = 10  # ticks between two samples, unless samples usually take more
@@ -46,6 +47,7 @@ MOST_OWED = 400.0  # ticks, what 100 frames of 100 threads take; what a sample t
 WEIGHT = 0.1  # of the latest sample in what one usually takes
 MOST_STACKS = 1_000  # of which the text is remembered
 OTHER_THREAD = 16 * layout.OTHER_THREAD
+WORKER = layout.ROLES.index("loader worker")
 GOLDEN = 0.6180339887498949  # its multiples are spread evenly between two whole numbers
 USUAL_OF = 32  # steps, at most, of which nine in ten take the usual time or less,
 LEAST_USUAL = 8  # and at least: before them, no step is a long one
@@ -95,12 +97,12 @@ class LineSampler:
         self._names = LineNames()
         self._open_stack = stack_of_this_thread()
         self._turns = Turns()
-        self._begin(layout.SLOTS, layout.NODES)
+        self._begin(layout.SLOTS, layout.NODES, FIRST_TICKS)
 
-    def _begin(self, slots: int, nodes: int) -> None:
+    def _begin(self, slots: int, nodes: int, first_look: int) -> None:
         self._table = LineTable(slots, nodes)
         self._began = time()
-        self._until_look = FIRST_TICKS
+        self._until_look = first_look
         self._ledger: Any = None  # of this process,
         self._counters: Any = None  # and its counters
         self._ring: Any = None  # and its latest steps
@@ -141,7 +143,7 @@ class LineSampler:
     def restart_in_child(self) -> None:
         """Starts again in a forked child, with counts of its own. Its only thread is its main thread."""
         self._open_stack = stack_of_this_thread()
-        self._begin(layout.WORKER_SLOTS, layout.WORKER_NODES)
+        self._begin(layout.WORKER_SLOTS, layout.WORKER_NODES, WORKER_FIRST_TICKS)
         self.start()
 
     # The methods below run in the thread.
@@ -209,7 +211,7 @@ class LineSampler:
                 self._close_step(table)
             if self._until_look <= 0:
                 self._until_look = LOOK_TICKS
-                self._identify(table)
+                self._identify(table, tick)
                 stack.check()
 
     def _count(
@@ -261,7 +263,7 @@ class LineSampler:
         long = layout.LONG if is_long(self._counters, self._ring, perf_counter()) else 0
         return code_of(self._counters) + long
 
-    def _identify(self, table: LineTable) -> None:
+    def _identify(self, table: LineTable, ticks: int) -> None:
         """Writes the run, rank and role, as far as they are known by now; first makes the file."""
         from stepscope.training.line_identity import Identity  # not in processes that end at once
 
@@ -269,7 +271,7 @@ class LineSampler:
         table.name_run(identity.run)
         table.set(layout.ROLE, float(identity.role))
         table.set(layout.RANK, float(identity.rank))
-        if not table.path:
+        if not table.path and (ticks >= FIRST_TICKS or identity.role == WORKER):
             table.publish(identity.directory, self._began)
 
 
