@@ -243,8 +243,8 @@ def test_advice_speaks_of_the_framework_that_trains(framework: str, word: str) -
     [
         ("urllib.request.urlopen", {"running": 30.0, "other": 270.0}, "a network"),
         ("urllib.request.urlopen", {"running": 160.0, "other": 140.0}, "vectorise"),
-        ("subprocess._communicate", {"running": 10.0, "other": 290.0}, "a program"),
-        ("os.waitpid", {"child": 300.0}, "a program"),
+        ("subprocess._communicate", {"running": 10.0, "other": 290.0}, "a process"),
+        ("os.waitpid", {"child": 300.0}, "a process"),
         ("", {"running": 10.0, "disk": 290.0}, "fsync"),
         ("", {"lock": 300.0}, "a lock"),
         ("torch._tensor.item", {"running": 10.0, "other": 290.0}, "vectorise"),  # it waits for a device

@@ -12,7 +12,7 @@ from stepscope.evaluation.problems import problems_of
 from stepscope.evaluation.slow_settings import slow_settings
 from stepscope.measurements.steps import StepDistribution
 from stepscope.report.verdict import verdict
-from stepscope.runs.model import LineTime, ThreadTime
+from stepscope.runs.model import ThreadTime
 
 from tests.support.analysis import nothing_found
 from tests.support.source import START
@@ -59,33 +59,27 @@ def test_many_tensors_that_are_updated_one_by_one_are_a_finding_if_the_optimizer
 
 
 @pytest.mark.parametrize(
-    ("operators", "steps", "library", "busy", "titles"),
+    ("operators", "leaves", "steps", "busy", "titles"),
     [
-        (5000, 5000, "", 0.0, ["Forward pass"]),
-        (1000, 20_000, "torch.functional.einsum", 0.0, ["Forward pass"]),
-        (999, 20_000, "", 0.0, []),  # few
-        (5000, 3000, "", 0.0, []),  # 53 us each: they compute
-        (5000, 5000, "torch.nn.modules.linear.forward", 0.0, []),  # a deep model of small layers
-        (5000, 5000, "", 80.0, []),  # the GPU computes
+        (5000, 100, 5000, 0.0, ["Forward pass"]),
+        (1000, 100, 20_000, 0.0, ["Forward pass"]),
+        (999, 10, 20_000, 0.0, []),  # few
+        (5000, 501, 5000, 0.0, []),  # a deep model: each parameter has its own
+        (5000, 100, 3000, 0.0, []),  # 53 us each: they compute
+        (5000, 100, 5000, 80.0, []),  # the GPU computes
     ],
 )
 def test_a_loop_over_many_small_operators_is_a_finding(
-    operators: float, steps: int, library: str, busy: float, titles: list[str]
+    operators: float, leaves: float, steps: int, busy: float, titles: list[str]
 ) -> None:
-    run = run_with({"graph_operators": operators, "graph_leaves": 100.0}, forward=0.3, backward=0.5)
-    assert run.account is not None
-    forward, backward = run.account.leaves
-    line = LineTime("train", "forward", "net.py:9", "forward", library, "", "", {"running": 300.0})
-    seen = replace(
-        run,
-        account=replace(run.account, leaves=(replace(forward, lines=(line,)), backward)),
+    gauges = {"graph_operators": operators, "graph_leaves": leaves}
+    run = replace(
+        run_with(gauges, forward=0.3, backward=0.5),
         steps=[StepDistribution(0, "train", steps, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, [], [])],
         gpu_use=[replace(GPU, mean=busy)],
     )
-    assert found(seen) == [(title, 800.0) for title in titles]
-    assert found(replace(seen, account=run.account)) == []  # no line was sampled
-    deep = {"graph_operators": operators, "graph_leaves": 1 + operators // 10}
-    assert found(replace(seen, gauges=deep)) == []  # each parameter has its own
+    assert found(run) == [(title, 800.0) for title in titles]
+    assert found(replace(run, steps=[])) == []
 
 
 @pytest.mark.parametrize(("size", "titles"), [(0.0, ["A search for unused parameters"]), (8.0, [])])

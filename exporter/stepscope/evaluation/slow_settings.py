@@ -9,7 +9,7 @@ from stepscope.common.words import count, duration, number, share
 from stepscope.evaluation.account import Account, Key
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.places import MAIN_THREADS
-from stepscope.evaluation.unexplained import LARGE, LargePart, finding, is_busy, of_part, own_share
+from stepscope.evaluation.unexplained import LARGE, LargePart, finding, is_busy, of_part
 from stepscope.training.layout import (
     ANOMALY_DETECTION,
     LEAVES,
@@ -27,7 +27,6 @@ MANY_TENSORS = 100  # that an optimizer updates one by one
 OPTIMIZES = 0.2  # of the run: healthy steps spend less on their optimizer
 MANY_OPERATORS, MANY_PER_LEAF = 1000, 10  # of a step, and per parameter: deep models have 1 to 5
 SMALL = 40e-6  # seconds: twice what PyTorch takes for an operator and its gradient, whatever they compute
-LOOPED = 0.5  # of the forward pass, in lines that call no module
 OPTIMIZER, FORWARD = Key("train", "optimizer"), Key("train", "forward")
 SWITCH_OFF = "Switch it off once the error is found: it keeps a stack trace of every operation."
 FIND_NO_MORE = (
@@ -77,7 +76,7 @@ def _single_tensors(analysis: Analysis, account: Account, run_seconds: float) ->
 
 
 def _small_operators(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
-    """Yields that a loop in the script makes forward and backward pass of very many, very small operators."""
+    """Yields that forward and backward pass loop over very many, very small operators."""
     operators, leaves = (int(analysis.gauges.get(name, 0)) for name in (OPERATORS, LEAVES))
     steps = sum(one.count for one in analysis.steps if one.phase == FORWARD.part)
     spent = account.share(*FORWARD) + account.share(FORWARD.part, "backward")
@@ -86,8 +85,7 @@ def _small_operators(analysis: Analysis, account: Account, run_seconds: float) -
     if is_busy(analysis):
         return
     each = spent * account.seconds / (steps * operators)
-    looped = any(leaf.lines and own_share(leaf) >= LOOPED for leaf in account.leaves if leaf.key == FORWARD)
-    if each <= SMALL and looped:
+    if each <= SMALL:
         some = "at least " if operators + leaves >= MOST_OPERATORS else ""
         evidence = (
             f"It and the backward pass go through {some}{number(operators)} operators per step, "

@@ -77,8 +77,8 @@ OF_TENSORFLOW = REMEDIES | {
 }
 # If a line mostly waits, by what the kernel showed of its thread (STATES of the samples):
 WAIT_LESS = {
-    "child": "This line waits for a program that it starts. Start it once and keep it, or ask it every N "
-    "steps: to start a program takes longer than most answers.",
+    "child": "This line waits for a process that it starts. Start it once and keep it, or ask it every N "
+    "steps: to start a process takes longer than most answers.",
     "disk": "This line waits for a disk. Write every N steps or from a thread, without `fsync`; read ahead "
     "of the step, and keep files open.",
     "lock": "This line waits for a lock that another thread or process holds. Hold it for less, or hand the "
@@ -149,7 +149,7 @@ def is_busy(analysis: Analysis) -> bool:
 def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
     """Yields the time in lines of the script before the first step, if mostly in one, or after the last."""
     for leaf in account.leaves:
-        own = leaf.share * own_share(leaf) if leaf.lines else 0.0
+        own = leaf.share * _own(leaf) if leaf.lines else 0.0
         evidence = f"That is {share(own, leaf.share)} of the time {uncapitalised(name_of(leaf.key))}"
         if leaf.key.part == AFTER and own >= LARGE_AFTER:
             yield LargePart(leaf.key, own, LOSE_LESS, evidence)
@@ -217,7 +217,7 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
     of_main = sum(leaf.share for leaf in account.leaves if leaf.key.part == main)
     for leaf in account.leaves:
         part, component = leaf.key
-        spent = leaf.share * (own_share(leaf) if component == HOST else 1.0)
+        spent = leaf.share * (_own(leaf) if component == HOST else 1.0)
         if component == HOST and spent <= waited:
             continue
         if component in USEFUL or spent < LARGE or component in judged:
@@ -251,7 +251,7 @@ def _of_wait(leaf: Leaf) -> str | None:
     return WAIT_LESS.get(state) if waits else None
 
 
-def own_share(leaf: Leaf) -> float:
+def _own(leaf: Leaf) -> float:
     """Returns the share of the leaf's time in lines of the script that do not run what each training runs.
 
     A loss function that the script calls itself computes, for example. It is 1 if no line was sampled. Many
