@@ -1,4 +1,4 @@
-"""Runs the benchmarks, prints a table with verdicts and can write it into docs/performance.md."""
+"""Runs the benchmarks, prints a table with verdicts and can write it into benchmarks/README.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from math import isnan, nan
 
 from benchmarks import Row
-from benchmarks.page import DOCS, markdown, write_table
+from benchmarks.page import MEASURED, markdown, write_table
 
 MODULES = (
     "step",
@@ -27,7 +27,7 @@ MODULES = (
     "traces",
     "rules_at_scale",
 )
-PAGE = DOCS / "performance.md"
+PAGE = MEASURED
 HEAD = ("what", "measured", "budget", "verdict")
 
 Verdict = tuple[str, str, str, str]  # what, measured, budget, verdict

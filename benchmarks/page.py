@@ -1,4 +1,4 @@
-"""Writes a table of measurements between the markers of a page of the documentation."""
+"""Writes a table of measurements between the markers of a page."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs"
+MEASURED = Path(__file__).parent / "README.md"
 RESULTS = Path(__file__).parents[1] / "trials" / "README.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"  # a page's second table has another name
 

@@ -37,11 +37,11 @@ from stepscope.prometheus.rules.files import EXISTING_CLUSTERS, render
 from stepscope.prometheus.rules.options import Options
 
 from benchmarks.cluster import HEALTHY, NODES_PER_RUN, RANKS, SCRAPE_SECONDS, TROUBLED
-from benchmarks.page import DOCS, markdown, write_table
+from benchmarks.page import MEASURED, markdown, write_table
 from benchmarks.rules_at_scale import cpu_seconds_of, get, say
 from tests.support.demo import Node, simulated
 
-PAGE = DOCS / "sizing.md"
+PAGE = MEASURED
 HEAD = ("", "measured", "")
 WARMING = 1080  # seconds: the rules' window of 15 minutes, and the longest interval of a group
 MEASURED = 480  # seconds: two evaluations of each group
@@ -316,7 +316,7 @@ def main() -> None:
     parser.add_argument("--profiles", nargs="+", choices=PROFILES, default=["default", "lean"])
     parser.add_argument("--warming", type=float, default=WARMING, metavar="SECONDS")
     parser.add_argument("--measured", type=float, default=MEASURED, metavar="SECONDS")
-    parser.add_argument("--markdown", action="store_true", help=f"also write the table into docs/{PAGE.name}")
+    parser.add_argument("--markdown", action="store_true", help=f"also write the table into {PAGE.name}")
     arguments = parser.parse_args()
     table: list[list[str]] = []
     for server in arguments.servers:
@@ -324,7 +324,7 @@ def main() -> None:
             table += measure(server, profile, arguments.nodes, arguments.warming, arguments.measured)
             print("\n".join("  ".join(row) for row in table[-7:]), flush=True)
     if arguments.markdown:
-        write_table(PAGE, "make bench-scale", markdown(HEAD, table))
+        write_table(PAGE, "make bench-scale", markdown(HEAD, table), name="scale")
 
 
 if __name__ == "__main__":

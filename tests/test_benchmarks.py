@@ -43,7 +43,7 @@ def test_numbers_have_three_digits_and_their_unit() -> None:
 
 
 def test_the_table_replaces_the_one_before_and_nothing_else(tmp_path: Path) -> None:
-    page = tmp_path / "performance.md"
+    page = tmp_path / "README.md"
     page.write_text(f"before\n\n{BEGIN}\nstale\n{END}\n\nafter\n")
     table = markdown(HEAD, [judge(("a | b", 1.0, "ms", "<= 2"))])
     write_table(page, "make bench", table)

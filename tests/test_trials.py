@@ -1,4 +1,4 @@
-"""The short form of every trial, and the table of docs/reliability.md."""
+"""The short form of every trial, and their table in trials/README.md."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.page import BEGIN, END, read_table
+from benchmarks.page import read_table
 from trials import Attempt, NotPossibleError, Trial, all_trials
-from trials.__main__ import PAGE, main, perform, write_page
+from trials.__main__ import NAME, PAGE, main, perform, write_page
 
 TRIALS = all_trials()
 
@@ -48,7 +48,7 @@ def test_each_trial_that_is_not_performed_here_has_a_smaller_case() -> None:
 
 
 def test_every_trial_has_its_row_in_the_page_and_no_other_has() -> None:
-    rows = read_table(PAGE)
+    rows = read_table(PAGE, NAME)
     assert [(row[1], row[0]) for row in rows] == [
         (f"`{name}`", each.promise) for name, each in TRIALS.items()
     ]
@@ -93,8 +93,8 @@ def test_the_rows_of_trials_that_were_not_performed_stay(
 ) -> None:
     monkeypatch.setattr("trials.__main__.all_trials", lambda: ["a", "b"])
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\n{END}\nafter\n")
+    page.write_text(f"before\n<!-- {NAME}: begin -->\n<!-- {NAME}: end -->\nafter\n")
     write_page(page, [("B.", "`b`", "2 kills", "1", "first")])
     write_page(page, [("A.", "`a`", "2 kills", "1", "seen"), ("C.", "`gone`", "1", "1", "never")])
     write_page(page, [("B.", "`b`", "3 kills", "1", "second")])
-    assert [row[1:5:3] for row in read_table(page)] == [["`a`", "seen"], ["`b`", "second"]]
+    assert [row[1:5:3] for row in read_table(page, NAME)] == [["`a`", "seen"], ["`b`", "second"]]

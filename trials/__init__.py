@@ -1,6 +1,6 @@
 """Tries to break what Stepscope promises, and reports what was seen: `make trials`, or `python -m trials`.
 
-A trial is a function with `@trial` in any module of this package; docs/reliability.md has one row per trial:
+A trial is a function with `@trial` in any module of this package; trials/README.md has one row per trial:
 
     @trial("A promise, as one sentence.", count=200, short=3, of="kills")
     def killed_thing(attempt: Attempt) -> str:

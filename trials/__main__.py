@@ -1,4 +1,4 @@
-"""Performs trials, prints their table, and can write it into docs/reliability.md."""
+"""Performs trials, prints their table, and can write it into trials/README.md."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from pathlib import Path
 
 from stepscope.common.errors import describe
 
-from benchmarks.page import DOCS, markdown, read_table, write_table
+from benchmarks.page import RESULTS, markdown, read_table, write_table
 from trials import Attempt, NotPossibleError, Trial, all_trials
 
-PAGE = DOCS / "reliability.md"
+PAGE = RESULTS
+NAME = "promises"  # of the table in the page
 HEAD = ("promise", "trial", "count", "seed", "seen")
 
 EXAMPLES = """\
@@ -24,7 +25,7 @@ examples:
   python -m trials --short                      every trial in its short form, which takes seconds
   python -m trials killed_trainer --count 1000  one trial, with more kills
   python -m trials killed_trainer --seed 7      the same, at other random points
-  python -m trials --markdown                   also write the table into docs/reliability.md
+  python -m trials --markdown                   also write the table into trials/README.md
 
 The exit status is 1 if a promise was broken. The trials:
 """
@@ -88,10 +89,10 @@ def perform(trial: Trial, count: int, seed: int) -> Result:
 
 def write_page(page: Path, rows: Sequence[Sequence[str]]) -> None:
     """Writes the rows into the page's table. Rows of trials that were not performed stay."""
-    known = {row[1]: row for row in [*read_table(page), *rows]}
+    known = {row[1]: row for row in [*read_table(page, NAME), *rows]}
     order = [f"`{name}`" for name in all_trials()]
     table = [known[name] for name in order if name in known]
-    write_table(page, "make trials", markdown(HEAD, table))
+    write_table(page, "make trials", markdown(HEAD, table), name=NAME)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("trials/*.md")])
+FOLDERS = (".", "docs", "trials", "benchmarks")
+PAGES = sorted(page for folder in FOLDERS for page in (ROOT / folder).glob("*.md"))
 CODE = re.compile(r"(?ms)^ *```.*?^ *```")
 
 

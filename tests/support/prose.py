@@ -27,6 +27,7 @@ CHECKED = (
     "docker-compose.yml",
     "alertmanager/*.yml",
     "alertmanager/templates/*.tmpl",
+    "benchmarks/*.md",
     "benchmarks/*.py",
     "deploy/**/*.service",
     "deploy/**/*.yaml",

@@ -1,4 +1,4 @@
-"""Simulates runs once, lets every engine decide, prints what differs, and can write docs/engines.md."""
+"""Simulates runs once, lets every engine decide, prints what differs, and can write trials/README.md."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from functools import partial
 from stepscope.demo.scenarios import all_scenarios
 from stepscope.prometheus.crosscheck.server import Series
 
-from benchmarks.page import DOCS, markdown, write_table
+from benchmarks.page import RESULTS, markdown, write_table
 from trials.engines.scenarios import SCRAPE_SECONDS, run_of, scraped, seconds_of
 from trials.engines.servers import Engine, engines_here
 from trials.shared_cluster.judge import FiringAlert, judge, needed, rule_groups
 from trials.shared_cluster.machine import play
 from trials.shared_cluster.plan import Plan, make_plan, make_short_plan
 
-PAGE = DOCS / "engines.md"
-SEEDS = (107, 108)  # those of trials/README.md
+PAGE = RESULTS
+SEEDS = (107, 108)  # those of the shared clusters
 Decided = Mapping[frozenset[tuple[str, str]], FiringAlert]  # the first of each alert, by its labels
 
 
@@ -42,7 +42,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if arguments.markdown:
         written = sys.argv[1:] if words is None else words
         flags = [flag for flag in written if flag != "--markdown"]
-        write_table(PAGE, " ".join(["python -m trials.engines", *flags]), table)
+        write_table(PAGE, " ".join(["python -m trials.engines", *flags]), table, name="engines")
     return int(any(not cell.startswith("same") for row in rows for cell in row[2:]))
 
 
