@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from math import isnan, nan
 
 from benchmarks import Row
-from benchmarks.page import MEASURED, markdown, write_table
+from benchmarks.page import BENCHMARKS, markdown, write_table
 
 MODULES = (
     "step",
@@ -27,7 +27,7 @@ MODULES = (
     "traces",
     "rules_at_scale",
 )
-PAGE = MEASURED
+PAGE = BENCHMARKS
 HEAD = ("what", "measured", "budget", "verdict")
 
 Verdict = tuple[str, str, str, str]  # what, measured, budget, verdict

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs"
-MEASURED = Path(__file__).parent / "README.md"
+BENCHMARKS = Path(__file__).parent / "README.md"
 RESULTS = Path(__file__).parents[1] / "trials" / "README.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"  # a page's second table has another name
 

@@ -37,11 +37,11 @@ from stepscope.prometheus.rules.files import EXISTING_CLUSTERS, render
 from stepscope.prometheus.rules.options import Options
 
 from benchmarks.cluster import HEALTHY, NODES_PER_RUN, RANKS, SCRAPE_SECONDS, TROUBLED
-from benchmarks.page import MEASURED, markdown, write_table
+from benchmarks.page import BENCHMARKS, markdown, write_table
 from benchmarks.rules_at_scale import cpu_seconds_of, get, say
 from tests.support.demo import Node, simulated
 
-PAGE = MEASURED
+PAGE = BENCHMARKS
 HEAD = ("", "measured", "")
 WARMING = 1080  # seconds: the rules' window of 15 minutes, and the longest interval of a group
 MEASURED = 480  # seconds: two evaluations of each group

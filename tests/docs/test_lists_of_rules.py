@@ -72,40 +72,32 @@ def commands_for_parts_and_top() -> str:
 
 
 def words_of_a_rule(name: str) -> str:
-    """Returns the picture, parameters and advice of a rule."""
-    rule = all_rules()[name]
-    rows = ["| parameter | default | meaning |", "|---|---|---|"]
-    rows += [
-        f"| `{each.name}` | {default(each)} | {each.doc} |"
-        for each in specifications(rule.parameters_type).values()
+    """Returns the picture and the parameters of a rule; its advice is in each finding and alert."""
+    parameters = [
+        described("", each)
+        for each in specifications(all_rules()[name].parameters_type).values()
         if each.name != "live_window"  # the page has a table of the windows
     ]
     picture = [f"![A run on which {name} fires](pictures/rules/{name}.svg)"] if name not in NEVER_FIRE else []
-    parts = [*picture, "\n".join(rows), wrapped(f"**Fix**: {rule.recommendation}")]
-    return "\n" + "\n\n".join(parts) + "\n"
+    return "\n" + "\n\n".join([*picture, "\n".join(parameters)]) + "\n"
 
 
 def parameters_of_silences() -> str:
-    rows = ["| parameter | default | the alert fires when |", "|---|---|---|"]
     all_rules()  # imports the files of rules on hardware, which register themselves
-    rows += [
-        f"| `{name}.{each.name}` | {default(each)} | {each.doc} |"
+    parameters = [
+        described(f"{name}.", each)
         for name, silence in sorted(SILENCES.items())
         for each in specifications(silence).values()
     ]
-    return "\n" + "\n".join(rows) + "\n"
+    return "\n" + "\n".join(parameters) + "\n"
 
 
-def default(parameter: Specification) -> str:
-    """Returns a parameter's default with its unit."""
-    if parameter.default is None:
-        return "none"
+def described(prefix: str, parameter: Specification) -> str:
+    """Returns a parameter with its default, as `--set` takes it, its unit and its meaning."""
+    default = "none" if parameter.default is None else f"{parameter.default:g}"
     unit = f" ({parameter.limits.unit})" if isinstance(parameter.limits, Bounds) else ""
-    return f"{parameter.default:g}{unit}"
-
-
-def wrapped(text: str) -> str:
-    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+    text = f"- `{prefix}{parameter.name}={default}`{unit}: {parameter.doc}"
+    return textwrap.fill(text, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 LISTS: dict[str, dict[str, Callable[[], str]]] = {

@@ -17,15 +17,17 @@ from stepscope.exporter.sampling.profiles import FULL_ONLY, LEAN
 from stepscope.exporter.sampling.sample_counters import SampleCounters
 from stepscope.web.web_metrics import WebMetrics
 
+USUAL = {"total": "counter", "info": "info"}  # the type of a metric by the end of its name
 DOCS = Path(__file__).parents[2] / "docs"
 HEADING = """\
 # Which metrics does the exporter have?
 
 All names begin with `stepscope_`, except those of `process_*`. Sizes are in bytes, times in seconds, shares
-are 0 to 1. Labels are in braces. The type is followed by the smallest profile that has the metric, if it is
-not the default ([`--metrics.profile`](exporter.md#how-many-series-has-a-node-and-how-do-i-get-fewer)).
-[gpu.md](gpu.md) has the source of each GPU metric, and [exporter.md](exporter.md#which-metrics-are-there)
-says more about some.
+are 0 to 1. Labels are in braces. Names that end in `_total` are counters, in `_info` infos, and all others
+gauges, unless another type is given. *lean* and *full* are the smallest
+[profile](exporter.md#how-many-series-has-a-node-and-how-do-i-get-fewer) that has the metric, if it is not the
+default. [gpu.md](gpu.md) has the source of each GPU metric, and
+[exporter.md](exporter.md#which-metrics-are-there) says more about some.
 
 `make golden` renders this page from the code.
 """
@@ -61,13 +63,15 @@ def of_server() -> Iterable[Family]:
 
 
 def section(title: str, families: Iterable[Family]) -> Iterator[str]:
-    yield f"\n## {title}\n\n| metric | type | meaning |\n|---|---|---|\n"
+    yield f"\n## {title}\n\n"
     for family in families:
         name = family.name.removeprefix("stepscope_")
         if family.labels:
             name += f"{{{','.join(family.labels)}}}"
-        profile = ", full" if family.name in FULL_ONLY else ", lean" if family.name in LEAN else ""
-        yield f"| `{name}` | {family.kind}{profile} | {family.help} |\n"
+        usual = USUAL.get(family.name.rpartition("_")[2], "gauge")
+        profile = "full" if family.name in FULL_ONLY else "lean" if family.name in LEAN else ""
+        notes = ", ".join(filter(None, [family.kind if family.kind != usual else "", profile]))
+        yield f"- `{name}`{f' ({notes})' if notes else ''}: {family.help}\n"
 
 
 def test_the_golden_page_of_metrics(tmp_path: Path, golden: Callable[[Path, str], None]) -> None:
