@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -89,11 +90,8 @@ def test_data_starved_tells_the_causes_apart(scenarios: WrittenScenarios) -> Non
 
 def test_a_scenario_of_each_kind_is_there_and_the_page_on_them_shows_it() -> None:
     page = (Path(__file__).parents[2] / "docs" / "demo.md").read_text(encoding="utf-8")
-    for name, scenario in all_scenarios().items():
-        assert summary(scenario)
-        (row,) = (line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
-        named = {rule for rule in KNOWN | scenario.fires if f"`{rule}`" in row}
-        assert named == scenario.fires
+    assert re.findall(r"(?m)^\| `([\w-]+)` \|", page) == list(all_scenarios())
+    assert all(summary(scenario) for scenario in all_scenarios().values())
     assert len(NAMES) == 14
 
 

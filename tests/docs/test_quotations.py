@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 from stepscope.commands.cli import main
-from stepscope.demo.scenarios import all_scenarios, summary
 
 TESTS = Path(__file__).parents[1]
 DOCS = TESTS.parent / "docs"
@@ -66,9 +65,3 @@ def test_the_readme_quotes_the_words_of_the_rule() -> None:
     words = re.split(r"[\d.]+", re.sub(r"\(.+? s\)", "0", finding))
     assert re.search(".+?".join(map(re.escape, words)), golden)
     assert advice in golden
-
-
-@pytest.mark.parametrize("name", all_scenarios())
-def test_each_scenario_of_the_demo_is_described_as_the_demo_lists_it(name: str) -> None:
-    rows = (DOCS / "demo.md").read_text().splitlines()
-    assert [row for row in rows if row.startswith(f"| `{name}` | {summary(all_scenarios()[name])} |")]
