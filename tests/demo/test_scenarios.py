@@ -90,7 +90,7 @@ def test_data_starved_tells_the_causes_apart(scenarios: WrittenScenarios) -> Non
 
 def test_a_scenario_of_each_kind_is_there_and_the_page_on_them_shows_it() -> None:
     page = (Path(__file__).parents[2] / "docs" / "demo.md").read_text(encoding="utf-8")
-    assert re.findall(r"(?m)^\| `([\w-]+)` \|", page) == list(all_scenarios())
+    assert re.findall(r"(?m)^- `([\w-]+)`: ", page) == list(all_scenarios())
     assert all(summary(scenario) for scenario in all_scenarios().values())
     assert len(NAMES) == 14
 

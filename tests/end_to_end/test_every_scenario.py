@@ -17,7 +17,6 @@ from tests.support.told import read_expected, slack_lines, slack_title
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(2 * SECONDS)]
 
 EXPECTED = read_expected(Path(__file__).with_name("told.yml"))
-PAGE = Path(__file__).parents[2] / "docs" / "notifications.md"
 
 
 def test_a_scenario_is_told_with_exactly_these_alerts_in_these_words(shown: Film) -> None:
@@ -95,10 +94,3 @@ def test_the_crosscheck_finds_no_disagreement(shown: Film) -> None:
 def test_every_rule_that_a_scenario_names_is_told_or_silenced(scenario: str) -> None:
     its = EXPECTED[scenario]
     assert {each.rule for each in its.told} | its.silenced.keys() == all_scenarios()[scenario].alerts()
-
-
-@pytest.mark.parametrize("scenario", all_scenarios())
-def test_the_page_on_notifications_says_the_same(scenario: str) -> None:
-    told = ", ".join(map(str, EXPECTED[scenario].told)) or "nothing"
-    silenced = ", ".join(f"`{rule}`" for rule in EXPECTED[scenario].silenced) or "–"
-    assert f"| `{scenario}` | {told} | {silenced} |" in PAGE.read_text(encoding="utf-8").splitlines()
