@@ -78,7 +78,7 @@ def words_of_a_rule(name: str) -> str:
         for each in specifications(all_rules()[name].parameters_type).values()
         if each.name != "live_window"  # the page has a table of the windows
     ]
-    picture = [f"![A run on which {name} fires](pictures/rules/{name}.svg)"] if name not in NEVER_FIRE else []
+    picture = [f"![{name} fires](pictures/rules/{name}.svg)"] if name not in NEVER_FIRE else []
     return "\n" + "\n\n".join([*picture, "\n".join(parameters)]) + "\n"
 
 
@@ -96,7 +96,9 @@ def described(prefix: str, parameter: Specification) -> str:
     """Returns a parameter with its default, as `--set` takes it, its unit and its meaning."""
     default = "none" if parameter.default is None else f"{parameter.default:g}"
     unit = f" ({parameter.limits.unit})" if isinstance(parameter.limits, Bounds) else ""
-    text = f"- `{prefix}{parameter.name}={default}`{unit}: {parameter.doc}"
+    explained = parameter.name == "patience"  # at the top of heuristics.md
+    meaning = "" if explained else f": {parameter.doc}"
+    text = f"- `{prefix}{parameter.name}={default}`{unit}{meaning}"
     return textwrap.fill(text, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 

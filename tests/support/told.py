@@ -34,12 +34,6 @@ class Told:
     labels: Mapping[str, str] = field(default_factory=dict)
     brief: bool = False  # it may be over before Alertmanager notifies the next time: then nobody is told
 
-    def __str__(self) -> str:
-        """As the page on notifications says it."""
-        kind = [self.labels[name] for name in ("trouble", "stage") if name in self.labels]
-        where = [_counted(name, of) for name, of in (("GPU", self.gpus), ("rank", self.ranks)) if of]
-        return f"`{self.rule}` ({', '.join([self.severity, *kind, *where])})"
-
     def alerts(self, scenario: str) -> list[dict[str, str]]:
         """The labels that each alert must have; {next} stands for the number after the GPU's or rank's."""
         label, values = ("gpu", self.gpus) if self.gpus else ("rank", self.ranks)
@@ -87,10 +81,6 @@ def read_expected(file: Path) -> dict[str, Expected]:
         scenario: Expected([Told(**each) for each in its["told"]], its.get("silenced", {}))
         for scenario, its in content.items()
     }
-
-
-def _counted(name: str, numbers: Sequence[int]) -> str:
-    return f"{len(numbers)} {name}s" if len(numbers) > 1 else f"{name} {numbers[0]}"
 
 
 def assert_says(text: str, pattern: str) -> None:
