@@ -27,18 +27,18 @@ COMMAND = "stepscope rules render --out rules --only"
 
 
 def needs() -> dict[str, str]:
-    """Returns what each rule needs, by the table of docs/heuristics.md, in its order."""
+    """Returns what each rule needs, by the list of docs/heuristics.md, in its order."""
     page = (ROOT / "docs" / "heuristics.md").read_text(encoding="utf-8")
-    return dict(re.findall(r"(?m)^\| \[(\w+)\]\(#\w+\) \| .+? \| (.+) \|$", page))
+    items = re.findall(r"(?m)^- \[(\w+)\]\(#\w+\): ((?:.+\n)(?:  .+\n)*)", page)
+    return {name: re.sub(r"\s+", " ", text).rpartition("? Needs ")[2].strip() for name, text in items}
 
 
 def what_rules_find() -> str:
-    rows = ["| rule | asks | needs |", "|---|---|---|"]
-    rows += [
-        f"| [{name}](#{name.lower()}) | {all_rules()[name].question} | {what} |"
+    rules = [
+        wrapped(f"- [{name}](#{name.lower()}): {all_rules()[name].question} Needs {what}")
         for name, what in needs().items()
     ]
-    return "\n" + "\n".join(rows) + "\n"
+    return "\n" + "\n".join(rules) + "\n"
 
 
 def with_the_lean_profile() -> str:
@@ -98,7 +98,11 @@ def described(prefix: str, parameter: Specification) -> str:
     unit = f" ({parameter.limits.unit})" if isinstance(parameter.limits, Bounds) else ""
     explained = parameter.name == "patience"  # at the top of heuristics.md
     meaning = "" if explained else f": {parameter.doc}"
-    text = f"- `{prefix}{parameter.name}={default}`{unit}{meaning}"
+    return wrapped(f"- `{prefix}{parameter.name}={default}`{unit}{meaning}")
+
+
+def wrapped(text: str) -> str:
+    """Returns an item of a list in lines of 120 characters."""
     return textwrap.fill(text, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
@@ -128,5 +132,5 @@ def test_the_golden_lists_of_a_page_say_what_the_rules_say(
     golden(path, text)
 
 
-def test_every_rule_that_can_fire_is_in_the_table() -> None:
+def test_every_rule_that_can_fire_is_in_the_list() -> None:
     assert set(needs()) == {name for name in all_rules() if not name.startswith("Overall")}
