@@ -28,8 +28,6 @@ gauges, unless another type is given. *lean* and *full* are the smallest
 [profile](exporter.md#how-many-series-has-a-node-and-how-do-i-get-fewer) that has the metric, if it is not the
 default. [gpu.md](gpu.md) has the source of each GPU metric, and
 [exporter.md](exporter.md#which-metrics-are-there) says more about some.
-
-`make golden` renders this page from the code.
 """
 
 
