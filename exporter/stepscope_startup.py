@@ -246,12 +246,12 @@ def _begin(trains: bool = True) -> None:
 
 
 def _keep_exception() -> None:
-    """Keeps the exception that ends the script, and leaves what is printed of it as it is."""
+    """Keeps the exception that ends the script, and lets Python print it as without hooks."""
     before = sys.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         try:  # noqa: SIM105 - contextlib takes long to import
-            _Call("stepscope.training.last_exception:note")(error)
+            _Call("stepscope.training.last_exception:note_printed")(error)
         except Exception:  # noqa: BLE001 - nothing may raise into the script
             pass
         before(kind, error, trace)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 import weakref
@@ -59,6 +60,16 @@ def case(tmp_path: Path) -> Case:
     return Case(tmp_path)
 
 
+NO_MARKS = """from contextlib import nullcontext
+
+class stepscope:
+    step = staticmethod(lambda phase: lambda function: function)
+    component = staticmethod(lambda name: Both())
+
+class Both(nullcontext):
+    def __call__(self, function):
+        return function
+"""
 CRASH = "def look(labels):\n    return labels['dog']\n\nlook({})\n"
 KEPT = {"type": "KeyError", "message": "'dog'", "place": "crash.py:2", "rank": ""}
 HOOK = "import sys\nsys.excepthook = lambda kind, error, trace: print('mine:', repr(error))\n"
@@ -69,6 +80,40 @@ def hook(*words):
     print('mine')
 sys.excepthook = hook
 """
+
+
+MARKED = """import stepscope
+
+@stepscope.step("train")
+def train():
+    with stepscope.component("forward"):
+        forward()
+
+@stepscope.component("backward")
+def forward():
+    raise KeyError("dog")
+
+try:
+    train()
+except KeyError as error:
+    raise RuntimeError("no epoch") from error
+"""
+
+
+def test_python_prints_no_frame_of_ours_that_only_calls_on(case: Case) -> None:
+    case.run(MARKED)
+    of_ours = case.ended.stderr
+    case.run(MARKED.replace("import stepscope", NO_MARKS))
+    assert re.sub(r"line \d+", "line", of_ours) == re.sub(r"line \d+", "line", case.ended.stderr)
+    assert of_ours.count("  File ") == 4
+    case.run(MARKED, hooks=False)  # which shows what would be printed
+    assert case.ended.stderr.count("  File ") == 6
+
+
+def test_the_frame_in_which_a_call_of_ours_was_refused_is_printed(case: Case) -> None:
+    case.run("import stepscope\nstepscope.gauge('n' * 100, 1.0)\n")
+    assert "ValueError" in case.ended.stderr
+    assert str(Path(last_exception.__file__).parent) in case.ended.stderr.splitlines()[-3]
 
 
 @pytest.mark.parametrize("before", ["", HOOK, CHAINED], ids=["no hook", "a hook of its own", "a chain"])

@@ -3,7 +3,8 @@
 Python gives it to `sys.excepthook`, and leaves it in `sys.last_value` if a script has replaced our hook.
 A child of multiprocessing prints it and exits, so there it is read while the child ends. Only text is kept:
 no traceback lives longer. Type and place go into the ledger, which other users can read. The message goes
-only into the private folder of `stepscope run`.
+only into the private folder of `stepscope run`. Before Python prints the traceback, frames of ours that only
+call on are removed. No function can hide its own frame, so tracebacks that a script itself prints have them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 TYPE, MESSAGE = 60, 200  # characters at most
 FRAMES = 200  # of the innermost ones
 _NESTED = "Traceback (most recent call last)"  # of a worker, in the message of its parent
+_OUR_FOLDER = os.path.dirname(__file__) + os.sep
 
 
 _kept = 0  # the identity of the exception that was kept last
@@ -40,6 +42,40 @@ def note(error: BaseException | None) -> None:
             _keep(*described(error))
         except Exception:  # noqa: BLE001 - the script's own exception must be printed
             pass
+
+
+def note_printed(error: BaseException) -> None:
+    """Keeps what ends this process, and takes our frames out of what Python prints of it. Never raises."""
+    note(error)
+    try:  # noqa: SIM105 - as above
+        leave_out_our_frames(error)
+    except Exception:  # noqa: BLE001 - as above
+        pass
+
+
+def leave_out_our_frames(error: BaseException) -> None:
+    """Removes the frames of this package that only call on, also from what caused the exception.
+
+    A frame of ours in which the exception was raised stays: a call with impossible values ends there.
+    """
+    seen: set[int] = set()
+    chain = [error]
+    while chain:
+        each = chain.pop()
+        seen.add(id(each))
+        trace = each.__traceback__
+        while trace is not None:
+            after = trace.tb_next
+            if after is not None and after.tb_next is not None and _is_ours(after):
+                trace.tb_next = after.tb_next
+            else:
+                trace = after
+        causes = (each.__cause__, each.__context__)
+        chain += [cause for cause in causes if cause is not None and id(cause) not in seen]
+
+
+def _is_ours(trace: TracebackType) -> bool:
+    return trace.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER)
 
 
 def note_last() -> None:
