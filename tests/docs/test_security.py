@@ -1,4 +1,4 @@
-"""docs/security.md: every row of its threat model names tests that exist."""
+"""docs/security.md: every attempt of its threat model names tests that exist."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs" / "security.md"
 
-ROWS = re.findall(r"(?m)^\| (?!attempt )(.+?) \| .+? \| (.+?) \|$", PAGE.read_text())
+# A section of attempts has an item for each: "- **ATTEMPT**: what stops it. [`test_...`](FILE), ..."
+SECTIONS = PAGE.read_text().split("\n## ")
+ITEM = re.compile(r"(?ms)^- \*\*(.+?)\*\*:? (.+?)(?=^- |^$|\Z)")
+ATTEMPTS = [item for section in SECTIONS if "](../tests/" in section for item in ITEM.findall(section)]
 
 
-@pytest.mark.parametrize(("attempt", "tests"), ROWS, ids=[row[0] for row in ROWS])
+@pytest.mark.parametrize(("attempt", "tests"), ATTEMPTS, ids=[attempt for attempt, _ in ATTEMPTS])
 def test_each_attempt_names_the_tests_that_show_its_defence(attempt: str, tests: str) -> None:
     links = re.findall(r"\[`(test_\w+)`\]\(\.\./(tests/\S+?\.py)\)", tests)
     assert links, attempt
@@ -21,7 +24,7 @@ def test_each_attempt_names_the_tests_that_show_its_defence(attempt: str, tests:
         assert re.search(rf"(?m)^ *(async )?def {test}\(", (REPOSITORY / file).read_text()), (test, file)
 
 
-def test_each_table_row_is_one_that_is_checked() -> None:
-    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
-    tables = len(re.findall(r"(?m)^\| attempt \| what stops it \| test \|$", PAGE.read_text()))
-    assert len(lines) == len(ROWS) + tables
+def test_each_item_is_one_that_is_checked() -> None:
+    sections = [section for section in SECTIONS if "](../tests/" in section]
+    assert len(sections) == 6
+    assert sum(section.count("\n- ") for section in sections) == len(ATTEMPTS)
