@@ -25,6 +25,7 @@ SHARED_FILES = "stepscope/common/shared_files.py"
 
 # Modules, or packages that end in "/", whose files no other user of the machine can plant, and why.
 OTHER_FILES = {
+    "stepscope/analysis/starting.py": "a new file in a folder that it has just made",
     "stepscope/commands/alertmanager.py": "files of this package",
     "stepscope/commands/actions.py": "the file of the token, which the user names",
     "stepscope/alertmanager/actions/processes.py": "procfs",

@@ -11,6 +11,8 @@ has a worked example.
 from __future__ import annotations
 
 import math
+import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -24,12 +26,14 @@ from stepscope.analysis import moments, samples, tables
 from stepscope.analysis.moments import Stretch
 from stepscope.analysis.plots import Plots
 from stepscope.analysis.samples import Device
+from stepscope.analysis.shown import show_tables_in_notebooks
+from stepscope.analysis.starting import start_run
 from stepscope.common.errors import UserError
 from stepscope.compare.compared_run import ComparedRun, read_run
 from stepscope.compare.comparison import compare
 from stepscope.evaluation.engine import SCAN_INTERVAL
 from stepscope.evaluation.settings import Settings
-from stepscope.report.run_list import source_of
+from stepscope.report.run_list import PAGE, is_recording, source_of
 from stepscope.report.verdict import verdict
 from stepscope.rules.parts.parameters import Value
 from stepscope.runs.model import NodeSamples, Source, Steps
@@ -37,10 +41,11 @@ from stepscope.runs.open import open_source
 from stepscope.runs.prometheus.address import without_secrets
 from stepscope.runs.recording.files import RUNS
 
-__all__ = ["Run", "Stretch", "UserError", "open"]
+__all__ = ["Run", "Stretch", "UserError", "open", "start"]
 
 LOOK_AGAIN = 1.0  # seconds until a run that has no data yet is read again
 KINDS = {"samples": NodeSamples, "steps": Steps}
+show_tables_in_notebooks()
 
 
 def open(  # noqa: A001  # read as stepscope.analysis.open
@@ -57,14 +62,37 @@ def open(  # noqa: A001  # read as stepscope.analysis.open
     node in dollars per hour; figures of cost need it. `scan_interval` is in seconds of the run's time.
     Raises UserError for a source that cannot be read, a parameter that does not exist, or a bad price.
     """
-    if price is not None and not 0 <= price < math.inf:
-        raise UserError(f"price={price:g}: is not a price; give the dollars per hour of a node, as in 14.688")
+    _check_price(price)
     if not scan_interval > 0:
         raise UserError(f"scan_interval={scan_interval:g}: is not a duration; give seconds above 0")
     if isinstance(source, str):
         source = source_of(source, RUNS)
     name = without_secrets(source) if isinstance(source, str) else str(source)
     return Run(name, partial(open_source, source), _settings(parameters or {}), price, scan_interval)
+
+
+def start(
+    command: Sequence[str],
+    *,
+    name: str,
+    flags: Sequence[str] = (),
+    parameters: Mapping[str, Value] | None = None,
+    price: float | None = None,
+) -> Run:
+    """Starts `stepscope run --name NAME FLAGS -- COMMAND`, and returns its run at once.
+
+    What it prints is in `output.log` of its folder, `run.source`. It continues if the notebook is
+    interrupted or ends: `run.process.terminate()` stops it. `parameters` and `price` are those of `open`.
+    Raises UserError if it does not start.
+    """
+    _check_price(price)
+    settings = _settings(parameters or {})
+    told = [f"--set={word}" for word in _words(parameters or {})]
+    told += [f"--price={price}"] if price is not None else []
+    folder, process = start_run(command, name, [*told, *flags])
+    run = Run(str(folder), partial(open_source, folder), settings, price)
+    run.process = process
+    return run
 
 
 class Run:
@@ -84,17 +112,20 @@ class Run:
         self._price = price
         self._scan_interval = scan_interval
         self._facts = reopen().facts
+        self.process: subprocess.Popen[bytes] | None = None  # that `start` has started
 
     def __repr__(self) -> str:
         return f"<stepscope.analysis.Run {self.name} from {self.source}>"
 
     def _repr_html_(self) -> str:
-        """Returns the verdict of the report, as a notebook shows it."""
+        """Returns the verdict of the report, as a notebook shows it, with a link to the report."""
         said = verdict(self._evaluated.analysis, self._price)
         title = f"<b>{escape(said.status.icon)} {escape(self.name)}: {escape(said.sentence)}</b>"
         more = "".join(f"<p>{escape(sentence)}</p>" for sentence in said.sentences[1:])
         evidence = "".join(f"<li>{escape(line)}</li>" for line in said.evidence)
-        return f"{title}{more}<ul>{evidence}</ul>"
+        page = Path(self.source) / PAGE
+        link = f'<a href="{escape(os.path.relpath(page))}">The report</a>' if page.is_file() else ""
+        return f"{title}{more}<ul>{evidence}</ul>{link}"
 
     @cached_property
     def plot(self) -> Plots:
@@ -120,13 +151,33 @@ class Run:
             source = self._reopen()
             if any(isinstance(chunk, KINDS[kind]) and len(chunk) for chunk in source.read()):
                 return self.refresh()
-            if source.facts.end is not None:
+            if source.facts.end is not None or (self.process and not self._goes_on):
                 raise UserError(f"{self.source}: has ended without {kind}; {' '.join(self.unknowns)}".strip())
             if time.monotonic() >= until:
                 raise UserError(
                     f"{self.source}: has no {kind} after {timeout:g} s; wait longer with timeout="
                 )
             time.sleep(LOOK_AGAIN)
+
+    def wait_for_end(self, timeout: float = math.inf) -> Run:
+        """Waits until nothing is recorded any more and the report is written. Returns the run, refreshed.
+
+        Raises UserError after `timeout` seconds.
+        """
+        until = time.monotonic() + timeout
+        while self._goes_on:
+            if time.monotonic() >= until:
+                raise UserError(f"{self.source}: goes on after {timeout:g} s; wait longer with timeout=")
+            time.sleep(LOOK_AGAIN)
+        return self.refresh()
+
+    @property
+    def _goes_on(self) -> bool:
+        """Returns whether something records the run. The end of a killed one is never known."""
+        if self.process is not None:
+            return self.process.poll() is None
+        folder = Path(self.source)
+        return is_recording(folder) if folder.is_dir() else self._reopen().facts.end is None
 
     @property
     def name(self) -> str:
@@ -531,9 +582,18 @@ class Run:
                     yield part.select(schema.names)
 
 
+def _check_price(price: float | None) -> None:
+    if price is not None and not 0 <= price < math.inf:
+        raise UserError(f"price={price:g}: is not a price; give the dollars per hour of a node, as in 14.688")
+
+
+def _words(parameters: Mapping[str, Value]) -> list[str]:
+    """Returns parameters as --set has them."""
+    return [f"{name}={'none' if value is None else value}" for name, value in parameters.items()]
+
+
 def _settings(parameters: Mapping[str, Value]) -> Settings:
-    words = [f"{name}={'none' if value is None else value}" for name, value in parameters.items()]
     try:
-        return Settings.parse(words)
+        return Settings.parse(_words(parameters))
     except UserError as error:
         raise UserError(str(error).removeprefix("--set ")) from None
