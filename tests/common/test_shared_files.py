@@ -57,6 +57,7 @@ OTHER_FILES = {
     "stepscope/runs/horovod.py": "the timeline that the user names",
     "stepscope/runs/open.py": "the directory that the user names",
     "stepscope/runs/prometheus/address.py": "the file of the password, which the user names",
+    "stepscope/runs/remote.py": "a temporary directory of its own",
     "stepscope/runs/traces/": "the traces that the user names",
     "stepscope/training/launch.py": "procfs",
     "stepscope/training/main_stack.py": "the number of a descriptor of its own",

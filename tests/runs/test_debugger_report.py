@@ -125,7 +125,7 @@ def test_a_directory_that_is_none_gives_one_clear_line_and_no_report(
     [
         ("nowhere", "does not exist"),
         ("words.txt", "is a file"),
-        ("s3://bucket/job", "cannot be read from there"),
+        ("ftp://bucket/job", "cannot be read from there"),
     ],
 )
 def test_a_source_that_is_none_is_said(

@@ -57,6 +57,8 @@ def open(  # noqa: A001  # read as stepscope.analysis.open
 ) -> Run:
     """Opens a run: a recording, Debugger's `profiler-output/`, traces, or `prometheus+http://...?run=NAME`.
 
+    With the extra `remote`, these may be at s3://, gs:// or http(s)://: they are copied, nothing is written.
+
     The name of a run in `stepscope-runs/` means its newest one, as in `stepscope report`.
     `parameters` sets parameters of rules: `{"CPUBottleneck.cpu_threshold": 80}`. `price` is the price of one
     node in dollars per hour; figures of cost need it. `scan_interval` is in seconds of the run's time.
@@ -68,7 +70,8 @@ def open(  # noqa: A001  # read as stepscope.analysis.open
     if isinstance(source, str):
         source = source_of(source, RUNS)
     name = without_secrets(source) if isinstance(source, str) else str(source)
-    return Run(name, partial(open_source, source), _settings(parameters or {}), price, scan_interval)
+    reopen, renew = partial(open_source, source), partial(open_source, source, anew=True)
+    return Run(name, reopen, _settings(parameters or {}), price, scan_interval, renew)
 
 
 def start(
@@ -105,9 +108,11 @@ class Run:
         settings: Settings | None = None,
         price: float | None = None,
         scan_interval: float = SCAN_INTERVAL,
+        renew: Callable[[], Source] | None = None,
     ) -> None:
         self.source = source  # as given, without a password
         self._reopen = reopen
+        self._renew = renew or reopen  # copies from another machine what has changed
         self._settings = settings
         self._price = price
         self._scan_interval = scan_interval
@@ -136,7 +141,7 @@ class Run:
         """Reads the run again: later results include what was recorded meanwhile. Returns the run."""
         for name in ("_evaluated", "_start"):
             self.__dict__.pop(name, None)
-        self._facts = self._reopen().facts
+        self._facts = self._renew().facts
         return self
 
     def wait_for_data(self, kind: str = "samples", timeout: float = 600.0) -> Run:
@@ -148,7 +153,7 @@ class Run:
             raise UserError(f"wait_for_data({kind!r}): choose one of {', '.join(KINDS)}")
         until = time.monotonic() + timeout
         while True:
-            source = self._reopen()
+            source = self._renew()
             if any(isinstance(chunk, KINDS[kind]) and len(chunk) for chunk in source.read()):
                 return self.refresh()
             if source.facts.end is not None or (self.process and not self._goes_on):
@@ -177,7 +182,7 @@ class Run:
         if self.process is not None:
             return self.process.poll() is None
         folder = Path(self.source)
-        return is_recording(folder) if folder.is_dir() else self._reopen().facts.end is None
+        return is_recording(folder) if folder.is_dir() else self._renew().facts.end is None
 
     @property
     def name(self) -> str:

@@ -30,7 +30,7 @@ from stepscope.runs.recording.files import RUNS, new_directory
 EXAMPLES = """\
 examples:
   stepscope report resnet            the newest run of this name in stepscope-runs/
-  stepscope report s3-copy/my-job/profiler-output --out reports/my-job
+  stepscope report s3://my-bucket/my-job/profiler-output --out reports/my-job
   stepscope report runs/7 --out /tmp/stricter --set CPUBottleneck.cpu_threshold=80 --set StepOutlier.stddev=2
   stepscope report runs/7 --format markdown --price 32.77 | gh pr comment --body-file -
   stepscope report runs/7 --format json | jq .verdict
@@ -50,7 +50,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="a directory: a recording of `stepscope run` (or a name in stepscope-runs/: its newest run), "
         "SageMaker Debugger's profiler-output/, traces of the PyTorch profiler, JAX or TensorFlow (*.json, "
         "*.json.gz) or Nsight Systems (*.sqlite), a timeline of Horovod (*.json), or dumps of PyTorch's "
-        "flight recorder (nccl_trace_rank_*); or prometheus+http://HOST:9090?run=NAME",
+        "flight recorder (nccl_trace_rank_*); one of these at s3://, gs:// or http(s)://, which is copied "
+        "(`stepscope[remote]`); or prometheus+http://HOST:9090?run=NAME",
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where to write the report (default: see below)"

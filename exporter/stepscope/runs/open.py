@@ -16,6 +16,7 @@ from stepscope.runs.model import Source
 from stepscope.runs.prometheus.address import EXAMPLE, PREFIX, without_secrets
 from stepscope.runs.recording.directory import RecordingDirectory
 from stepscope.runs.recording.files import holds_recording
+from stepscope.runs.remote import SCHEMES, is_remote, local_copy
 from stepscope.runs.traces.nsight import is_export
 from stepscope.runs.traces.source import KinetoTraces, trace_files
 
@@ -31,9 +32,12 @@ BINARIES = {
 }
 
 
-def open_source(place: Path | str, progress: Callable[[int, int], None] | None = None) -> Source:
+def open_source(
+    place: Path | str, progress: Callable[[int, int], None] | None = None, anew: bool = False
+) -> Source:
     """Opens the run at `place`: a path, whose files show its kind, or `prometheus+http://...?run=NAME`.
 
+    What is at s3://, gs:// or http(s):// is copied once; with `anew`, what has changed is copied again.
     If several launches have that name, takes the newest and lists the others on stderr.
     Slow sources call `progress` with the bytes read so far and the bytes to read. Raises UserError if there
     is nothing to read.
@@ -46,8 +50,13 @@ def open_source(place: Path | str, progress: Callable[[int, int], None] | None =
             if run.earlier:
                 print(f"stepscope: {run.earlier}", file=sys.stderr)
             return run
-        shown = without_secrets(place)
-        raise UserError(f"{shown}: cannot be read from there; give a directory on this machine, or {EXAMPLE}")
+        if not is_remote(place):
+            schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+            raise UserError(
+                f"{without_secrets(place)}: cannot be read from there; give a directory on this machine, "
+                f"an address with {schemes}, or {EXAMPLE}"
+            )
+        place = local_copy(place, progress, anew)
     place = Path(place)
     if not place.exists():
         raise UserError(f"{place} does not exist: give the directory of {KINDS}")
