@@ -51,6 +51,7 @@ OTHER_FILES = {
     "stepscope/commands/run/ended.py": "procfs",
     "stepscope/commands/run/hooks.py": "procfs",
     "stepscope/commands/run/plan.py": "the directories of PATH",
+    "stepscope/commands/run/profiler_config.py": "the file that the user names",
     "stepscope/commands/run/source_lines.py": "the working directory, and scripts that the user names",
     "stepscope/runs/debugger/": "the directory that the user names",
     "stepscope/runs/flight_recorder/": "the directory that the user names",

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from stepscope.commands.run.plan import Plan
     from stepscope.runs.recording.files import RunFile
 
+INTERVAL = "500ms"
 EXAMPLES = """\
 examples:
   stepscope run -- python train.py
@@ -79,9 +80,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--interval",
         type=positive_duration,
-        default="500ms",
         metavar="DURATION",
-        help="time between two samples of the machine (default: %(default)s)",
+        help=f"time between two samples of the machine (default: {INTERVAL})",
     )
     parser.add_argument(
         "--listen",
@@ -109,6 +109,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="record the operators of these training steps with PyTorch's profiler: 20:27, at=60s,for=5s or "
         "every=1000,steps=3, each also with ranks=0,7, or with python for Python functions instead; may be "
         "repeated (default: STEPSCOPE_PROFILE)",
+    )
+    parser.add_argument(
+        "--profiler-config",
+        type=Path,
+        metavar="FILE",
+        help="follow SageMaker's ProfilerConfig in this file of JSON: its interval, and its windows of "
+        "operators and Python functions, and say what cannot be followed; --interval wins, --profile adds",
     )
     parser.add_argument(
         "--profile-findings",
@@ -177,6 +184,7 @@ def run(arguments: Namespace) -> int:
 
         settings = Settings.parse(arguments.set, arguments.parameters)
         _check_variable()
+        _follow_profiler_config(arguments)
         end_if_asked()
         with planned(arguments) as plan, ledger_directory() as ledgers:
             if arguments.out is None:
@@ -188,6 +196,19 @@ def run(arguments: Namespace) -> int:
             windows = FindingWindows(ledgers) if plan.profile_findings else None
             live = LiveView(plan.directory, settings, *seconds, plan.price, stacks, windows, plan.steps)
             return _observe(plan, ledgers, live, mask)
+
+
+def _follow_profiler_config(arguments: Namespace) -> None:
+    """Completes --interval and --profile from --profiler-config. Raises UserError."""
+    if arguments.profiler_config is not None:
+        from stepscope.commands.run.profiler_config import read_profiler_config
+
+        config = read_profiler_config(arguments.profiler_config, time.time())
+        for note in config.notes:
+            say(f"{arguments.profiler_config}: {note}", "warning")
+        arguments.interval = arguments.interval or config.interval
+        arguments.profile = [*config.windows, *arguments.profile]
+    arguments.interval = arguments.interval or positive_duration(INTERVAL)
 
 
 def _check_variable() -> None:
