@@ -60,7 +60,7 @@ def test_each_cell_of_a_notebook_runs(
 
 def test_a_notebook_is_of_format_4_5_and_has_no_cell_for_what_was_not_recorded() -> None:
     analysis = replace(nothing_found(), name="a*b", heatmaps=[], steps=[], threads=[])
-    text = render_notebook(analysis, "prometheus+http://me:secret@host:9090?run=a", Path(), Settings())
+    text = render_notebook(analysis, ["prometheus+http://me:secret@host:9090?run=a"], Path(), Settings())
     notebook = json.loads(text)
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
     for cell in notebook["cells"]:

@@ -90,6 +90,6 @@ def test_an_error_of_the_system_that_nobody_expected_is_one_line(
     def no_descriptor(*_: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/data/run.json")
 
-    monkeypatch.setattr("stepscope.commands.report.open_source", no_descriptor)
+    monkeypatch.setattr("stepscope.commands.report.open_sources", no_descriptor)
     assert main(["report", str(tmp_path)]) == 2
     assert capsys.readouterr().err == "stepscope: /data/run.json: Too many open files\n"

@@ -130,7 +130,7 @@ def test_without_out_each_report_of_a_file_goes_to_a_new_directory(
 def test_without_out_the_report_of_a_url_goes_to_a_new_directory_and_its_password_nowhere(
     recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("stepscope.commands.report.open_source", lambda *_: RecordingDirectory(recording))
+    monkeypatch.setattr("stepscope.commands.report.open_sources", lambda *_: RecordingDirectory(recording))
     monkeypatch.chdir(tmp_path)
     assert main(["report", "prometheus+http://reader:secret@prometheus:9090?run=resnet"]) == 0
     printed = capsys.readouterr()

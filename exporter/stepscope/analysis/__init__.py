@@ -37,7 +37,7 @@ from stepscope.report.run_list import PAGE, is_recording, source_of
 from stepscope.report.verdict import verdict
 from stepscope.rules.parts.parameters import Value
 from stepscope.runs.model import NodeSamples, Source, Steps
-from stepscope.runs.open import open_source
+from stepscope.runs.open import open_source, open_sources
 from stepscope.runs.prometheus.address import without_secrets
 from stepscope.runs.recording.files import RUNS
 
@@ -49,7 +49,7 @@ show_tables_in_notebooks()
 
 
 def open(  # noqa: A001  # read as stepscope.analysis.open
-    source: str | Path,
+    source: str | Path | Sequence[str | Path],
     *,
     parameters: Mapping[str, Value] | None = None,
     price: float | None = None,
@@ -59,7 +59,8 @@ def open(  # noqa: A001  # read as stepscope.analysis.open
 
     With the extra `remote`, these may be at s3://, gs:// or http(s)://: they are copied, nothing is written.
 
-    The name of a run in `stepscope-runs/` means its newest one, as in `stepscope report`.
+    The name of a run in `stepscope-runs/` means its newest one, as in `stepscope report`. Several sources are
+    the recordings of the nodes of one run.
     `parameters` sets parameters of rules: `{"CPUBottleneck.cpu_threshold": 80}`. `price` is the price of one
     node in dollars per hour; figures of cost need it. `scan_interval` is in seconds of the run's time.
     Raises UserError for a source that cannot be read, a parameter that does not exist, or a bad price.
@@ -67,10 +68,10 @@ def open(  # noqa: A001  # read as stepscope.analysis.open
     _check_price(price)
     if not scan_interval > 0:
         raise UserError(f"scan_interval={scan_interval:g}: is not a duration; give seconds above 0")
-    if isinstance(source, str):
-        source = source_of(source, RUNS)
-    name = without_secrets(source) if isinstance(source, str) else str(source)
-    reopen, renew = partial(open_source, source), partial(open_source, source, anew=True)
+    given = [source] if isinstance(source, str | Path) else source
+    places = [source_of(place, RUNS) if isinstance(place, str) else place for place in given]
+    name = " ".join(without_secrets(str(place)) for place in places)
+    reopen, renew = partial(open_sources, places), partial(open_sources, places, anew=True)
     return Run(name, reopen, _settings(parameters or {}), price, scan_interval, renew)
 
 

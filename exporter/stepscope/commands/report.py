@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 from stepscope.common.console import Console
@@ -23,7 +24,7 @@ from stepscope.report.terminal import Progress, add_price
 from stepscope.report.track_record import record_of
 from stepscope.report.write import FORMS, write_report
 from stepscope.runs.debugger.reports import DebuggerReports
-from stepscope.runs.open import open_source
+from stepscope.runs.open import open_sources
 from stepscope.runs.prometheus.address import without_secrets
 from stepscope.runs.recording.files import RUNS, new_directory
 
@@ -31,6 +32,7 @@ EXAMPLES = """\
 examples:
   stepscope report resnet            the newest run of this name in stepscope-runs/
   stepscope report s3://my-bucket/my-job/profiler-output --out reports/my-job
+  stepscope report runs/1234-*       the nodes of one run, each with its own `stepscope run --out`
   stepscope report runs/7 --out /tmp/stricter --set CPUBottleneck.cpu_threshold=80 --set StepOutlier.stddev=2
   stepscope report runs/7 --format markdown --price 32.77 | gh pr comment --body-file -
   stepscope report runs/7 --format json | jq .verdict
@@ -46,12 +48,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument(
         "source",
+        nargs="+",
         metavar="SOURCE",
         help="a directory: a recording of `stepscope run` (or a name in stepscope-runs/: its newest run), "
         "SageMaker Debugger's profiler-output/, traces of the PyTorch profiler, JAX or TensorFlow (*.json, "
         "*.json.gz) or Nsight Systems (*.sqlite), a timeline of Horovod (*.json), or dumps of PyTorch's "
         "flight recorder (nccl_trace_rank_*); one of these at s3://, gs:// or http(s)://, which is copied "
-        "(`stepscope[remote]`); or prometheus+http://HOST:9090?run=NAME",
+        "(`stepscope[remote]`); or prometheus+http://HOST:9090?run=NAME; several are the "
+        "nodes of one run, each recorded by its own `stepscope run`",
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where to write the report (default: see below)"
@@ -79,11 +83,11 @@ def run(arguments: Namespace) -> int:
     settings = Settings.parse(arguments.set, arguments.parameters)
     printed = arguments.out is None and arguments.format != "html" and not arguments.notebook
     progress = Progress()
-    arguments.source = source_of(arguments.source, RUNS)
-    source = open_source(arguments.source, progress.update_bytes)
+    places = [source_of(place, RUNS) for place in arguments.source]
+    source = open_sources(places, progress.update_bytes)
     # Debugger's own reports have the names of ours.
     keeps = isinstance(source, DebuggerReports)
-    out = arguments.out or (None if keeps else _writable_directory(arguments.source))
+    out = arguments.out or (None if keeps else _writable_directory(places))
     if not printed:
         _check_writable(out or RUNS)
     try:
@@ -92,26 +96,26 @@ def run(arguments: Namespace) -> int:
         progress.end()
     for line in gaps(analysis.gaps):
         print(f"stepscope: {line}", file=sys.stderr)
-    record = record_of(Path(arguments.source), analysis.date)
+    record = record_of(Path(places[0]), analysis.date)
     if printed:
         render = render_json if arguments.format == "json" else render_markdown
         sys.stdout.write(render(analysis, arguments.price, record))
         return 0
     if out is None:
         out = new_directory(source.facts.label)
-        place = without_secrets(arguments.source)
-        reason = (
-            f"the reports in {place} stay as they are"
-            if keeps
-            else f"{place} is not a directory that can be written to"
-        )
+        place = without_secrets(places[0])
+        reason = f"{place} is not a directory that can be written to"
+        if keeps:
+            reason = f"the reports in {place} stay as they are"
+        elif len(places) > 1:
+            reason = "the run has several directories"
         print(f"stepscope: {reason}, so the report goes to {out}", file=sys.stderr)
     try:
         typed, docs_url = arguments.typed, arguments.docs_url
         page = write_report(analysis, out, arguments.price, arguments.format, typed, docs_url, record)
         if arguments.notebook:
             page = out / NOTEBOOK
-            write_whole(page, render_notebook(analysis, arguments.source, out, settings, arguments.price))
+            write_whole(page, render_notebook(analysis, places, out, settings, arguments.price))
     except OSError as error:
         raise UserError(
             f"cannot write to {out}: {error.strerror}; choose another directory with --out"
@@ -121,9 +125,11 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _writable_directory(source: str) -> Path | None:
-    """Returns SOURCE if it is a directory that can be written, for a report without --out."""
-    directory = Path(source)
+def _writable_directory(places: Sequence[str]) -> Path | None:
+    """Returns SOURCE if it is one directory that can be written, for a report without --out."""
+    if len(places) > 1:
+        return None
+    directory = Path(places[0])
     return directory if directory.is_dir() and os.access(directory, os.W_OK | os.X_OK) else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,16 @@ show(run.utilization_by_phase(), "node", "phase", "cpu_utilization_ratio", "gpu_
 
 
 def render_notebook(
-    analysis: Analysis, source: str, directory: Path, settings: Settings, price: float | None = None
+    analysis: Analysis,
+    sources: Sequence[str],
+    directory: Path,
+    settings: Settings,
+    price: float | None = None,
 ) -> str:
-    """Returns the notebook, whose place is in `directory`: a local `source` is opened relative to it."""
+    """Returns the notebook, whose place is in `directory`: local `sources` are opened relative to it."""
     cells = [
         _cell(number, *cell)
-        for number, cell in enumerate(_cells(analysis, source, directory, settings, price))
+        for number, cell in enumerate(_cells(analysis, sources, directory, settings, price))
     ]
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
@@ -51,13 +55,13 @@ def render_notebook(
 
 
 def _cells(
-    analysis: Analysis, source: str, directory: Path, settings: Settings, price: float | None
+    analysis: Analysis, sources: Sequence[str], directory: Path, settings: Settings, price: float | None
 ) -> Iterator[tuple[str, str]]:
     said = verdict(analysis, price)
     evidence = [f"- {sentence(line)}" for line in said.evidence]
     sentences = [sentence(line) for line in said.sentences]
     yield "markdown", "\n\n".join([f"# {plain(analysis.name)}", *sentences, "\n".join(evidence)]).rstrip()
-    yield "code", f"import stepscope.analysis\n\nrun = {_opened(source, directory, settings, price)}\nrun"
+    yield "code", f"import stepscope.analysis\n\nrun = {_opened(sources, directory, settings, price)}\nrun"
     yield "markdown", "## What did the rules find, and where did the time go?"
     yield "code", f'{PRINT_ROWS}\n\nshow(run.findings(), "rule", "status", "finding")'
     yield "code", 'show(run.account(), "part", "component", "seconds", "run_ratio", rows=50)'
@@ -84,15 +88,18 @@ def _cells(
     yield "markdown", "## Did a change help?\n\nOpen the run after it, then: `run.compare(after)`."
 
 
-def _opened(source: str, directory: Path, settings: Settings, price: float | None) -> str:
+def _opened(sources: Sequence[str], directory: Path, settings: Settings, price: float | None) -> str:
     """Returns the call that opens the run with the same parameters; the address is without its password."""
-    place = without_secrets(source)
-    if Path(source).exists():
-        place = os.path.join(".", os.path.relpath(source, directory))
+    places = [
+        os.path.join(".", os.path.relpath(source, directory))
+        if Path(source).exists()
+        else without_secrets(source)
+        for source in sources
+    ]
     given: Mapping[str, Any] = {
         f"{rule}.{name}": value for rule, values in settings.values.items() for name, value in values.items()
     }
-    words = [json.dumps(place, ensure_ascii=False)]
+    words = [json.dumps(places if len(places) > 1 else places[0], ensure_ascii=False)]
     words += [f"parameters={given!r}"] if given else []
     words += [f"price={price!r}"] if price is not None else []
     return f"stepscope.analysis.open({', '.join(words)})"

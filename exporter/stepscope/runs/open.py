@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stepscope.common.errors import UserError
@@ -12,6 +12,7 @@ from stepscope.runs.debugger.reports import DebuggerReports, report_files
 from stepscope.runs.debugger.source import DebuggerOutput
 from stepscope.runs.flight_recorder.source import FlightRecorderDumps, dump_files
 from stepscope.runs.horovod import HorovodTimeline, is_timeline
+from stepscope.runs.merged import merged
 from stepscope.runs.model import Source
 from stepscope.runs.prometheus.address import EXAMPLE, PREFIX, without_secrets
 from stepscope.runs.recording.directory import RecordingDirectory
@@ -83,6 +84,18 @@ def open_source(
         _refuse_binary(path)
     what = "is empty" if not any(place.iterdir()) else f"is not {KINDS}"
     raise UserError(f"{place} {what}: give the directory that `stepscope run` or a training job wrote")
+
+
+def open_sources(
+    places: Sequence[Path | str], progress: Callable[[int, int], None] | None = None, anew: bool = False
+) -> Source:
+    """Opens the recordings of the nodes of one run as one; a single place as `open_source` does.
+
+    Raises UserError also if they are not of one run.
+    """
+    if len(places) == 1:
+        return open_source(places[0], progress, anew)
+    return merged({str(place): open_source(place, progress, anew) for place in places})
 
 
 def _refuse_binary(path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stepscope.commands.cli import main
 from stepscope.runs.recording.directory import RecordingDirectory
 
 from tests.support.observing import PATIENCE, RUN
@@ -99,4 +100,10 @@ def test_both_nodes_of_a_launch_record_one_run_and_the_next_launch_is_another(tm
             ]
             assert facts.label == runs[0]
             assert document(recording)["run"]["run"] == runs[0]
+        places = [str(recording) for recording in recordings]
+        assert main(["report", *places, "--out", str(tmp_path / f"all-{number}")]) == 0
+        together = document(tmp_path / f"all-{number}")
+        assert together["run"]["run"] == runs[0]
+        assert [(row["rank"], row["count"]) for row in together["steps"]] == [(0, 40), (1, 40)]
+        assert {row["node"] for row in together["usage"]} >= {"node-0", "node-1"}
     assert labels[0] != labels[1]

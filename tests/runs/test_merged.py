@@ -1,0 +1,99 @@
+"""The nodes of one run, each recorded apart, are one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import stepscope.analysis
+from stepscope.commands.cli import main
+from stepscope.common.errors import UserError
+from stepscope.runs.merged import merged
+from stepscope.runs.model import Gap, NodeFacts, NodeSamples, RankStack, Source, Steps
+
+from tests.support.scenarios import WrittenScenarios
+from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
+
+
+def node(name: str, rank: int, **facts: Any) -> MemorySource:
+    known = {
+        "run": "train-1",
+        "nodes": (NodeFacts(name, ("0",), ()),),
+        "ranks": (rank_facts(rank, node=name),),
+    }
+    return MemorySource(
+        node_samples(np.full((20, 1), 0.5), node=name, start=START + rank),
+        node_steps([0.5] * 10, node=name, rank=rank, start=START + rank),
+        facts=run_facts(**{**known, **facts}),
+        chunk_rows=4,
+    )
+
+
+def both(**of_second: Any) -> Source:
+    return merged(
+        {"a": node("node-a", 0, start=START + 5, end=START + 60), "b": node("node-b", 1, **of_second)}
+    )
+
+
+def test_nodes_have_all_samples_steps_and_ranks_in_the_order_of_time() -> None:
+    source = both(
+        start=START, end=START + 90, gaps=(Gap("run", "x"),), stacks=(RankStack("node-b", 1, 2.0, ""),)
+    )
+    chunks = list(source.read())
+    firsts = [float(each.times[0]) for each in chunks if isinstance(each, NodeSamples)]
+    assert firsts == sorted(firsts)
+    assert sum(len(each) for each in chunks if isinstance(each, NodeSamples)) == 2 * 20
+    assert sum(len(each) for each in chunks if isinstance(each, Steps)) == 2 * 10
+    facts = source.facts
+    assert [each.node for each in facts.nodes] == ["node-a", "node-b"]
+    assert [each.rank for each in facts.ranks] == [0, 1]
+    assert (facts.start, facts.end) == (START, START + 90)
+    assert (len(facts.gaps), len(facts.stacks)) == (1, 1)
+
+
+def test_the_run_ended_as_the_node_did_that_failed_first_and_not_before_all_have() -> None:
+    failed = both(end=START + 50, exit_status=1, ended="exit status 1", exception={"type": "OSError"}).facts
+    assert (failed.exit_status, failed.ended, failed.exception) == (1, "exit status 1", {"type": "OSError"})
+    assert failed.end == START + 60
+    assert both(end=None).facts.end is None
+
+
+def test_a_node_without_steps_is_unknown_and_a_run_without_says_why() -> None:
+    one = both(no_steps="No hooks.").facts
+    assert (one.no_steps, one.unknowns) == ("", ("No hooks.",))
+    none = merged({name: node(name, 0, no_steps="No hooks.") for name in ("node-a", "node-b")}).facts
+    assert (none.no_steps, none.unknowns) == ("No hooks.", ())
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"run": "train-2"}, "^b: is of run train-2, and a of train-1; give the nodes of one run"),
+        ({"interval": 0.1}, "^b: has a sample every 0.1 s, and a every 0.5 s"),
+        (
+            {"nodes": (NodeFacts("node-a", ("0",), ()),)},
+            "^b: is of node node-a, as a is; give each node once",
+        ),
+    ],
+)
+def test_what_is_no_other_node_of_the_run_is_refused(other: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        both(**other)
+
+
+def test_a_single_source_is_read_as_it_is() -> None:
+    source = node("node-a", 0)
+    assert merged({"a": source}) is source
+
+
+def test_report_and_open_say_what_does_not_belong_together(
+    scenarios: WrittenScenarios, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = (str(scenarios.written(name).recording_directory) for name in ("few-dataloaders", "healthy"))
+    assert main(["report", a, b, "--out", str(tmp_path / "out")]) == 2
+    assert "give the nodes of one run" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(UserError, match="give the nodes of one run"):
+        stepscope.analysis.open([a, b])
