@@ -200,6 +200,12 @@ def test_without_the_extra_the_message_says_how_to_get_it(monkeypatch: pytest.Mo
         stepscope.analysis.open("s3://bucket/run")
 
 
+def test_what_is_no_run_is_said_with_its_address(memory: Any) -> None:
+    memory.pipe("/bucket/run/model.pt", b"1")
+    with pytest.raises(UserError, match=r"^memory://bucket/run is not a recording"):
+        stepscope.analysis.open("memory://bucket/run")
+
+
 @pytest.mark.usefixtures("memory")
 def test_no_password_or_signature_is_shown(served: Any, tmp_path: Path) -> None:
     address = served(tmp_path).replace("127.0.0.1", "me:hunter2@127.0.0.1")

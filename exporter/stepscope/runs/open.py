@@ -57,7 +57,11 @@ def open_source(
                 f"{without_secrets(place)}: cannot be read from there; give a directory on this machine, "
                 f"an address with {schemes}, or {EXAMPLE}"
             )
-        place = local_copy(place, progress, anew)
+        copy = local_copy(place, progress, anew)
+        try:
+            return open_source(copy, progress)
+        except UserError as error:
+            raise UserError(str(error).replace(str(copy), without_secrets(place))) from error
     place = Path(place)
     if not place.exists():
         raise UserError(f"{place} does not exist: give the directory of {KINDS}")
