@@ -58,6 +58,16 @@ def served() -> Iterator[Any]:
         server.server_close()
 
 
+def trace(steps: int) -> str:
+    """Returns a trace of PyTorch's profiler with so many steps."""
+    events = [
+        {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "pid": 100, "tid": 1}
+        | {"ts": number * 1e6, "dur": 5e5}
+        for number in range(steps)
+    ]
+    return json.dumps({"traceEvents": events})
+
+
 def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -80,12 +90,7 @@ def test_report_and_compare_read_a_trace_on_a_web_server(
     served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    steps = [
-        {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "pid": 100, "tid": 1}
-        | {"ts": number * 1e6, "dur": 5e5}
-        for number in range(3)
-    ]
-    (tmp_path / "rank0.pt.trace.json").write_text(json.dumps({"traceEvents": steps}))
+    (tmp_path / "rank0.pt.trace.json").write_text(trace(3))
     address = f"{served(tmp_path)}/rank0.pt.trace.json?signature=1"
     assert local_copy(address).name == "rank0.pt.trace.json"
     assert main(["report", address, "--out", "out"]) == 0
@@ -118,6 +123,14 @@ def test_a_folder_is_copied_with_its_folders_and_again_only_what_changed(
     assert files(copy) == {"run.json": b"now", "node/steps-2": b"4"}
     assert local_copy("memory://bucket/run", anew=True) == copy
     assert sorted(opened) == ["/bucket/run/node/steps-2", "/bucket/run/run.json"]
+
+
+def test_refresh_copies_a_run_again(memory: Any) -> None:
+    memory.pipe("/bucket/rank0.pt.trace.json", trace(3).encode())
+    run = stepscope.analysis.open("memory://bucket/rank0.pt.trace.json")
+    memory.pipe("/bucket/rank0.pt.trace.json", trace(4).encode())
+    assert len(run.steps()) == 3
+    assert len(run.refresh().steps()) == 4
 
 
 @pytest.mark.parametrize("name", ["../../escaped", "a/../../escaped", "a//b", "./a", "a\0b", "a" * 256])

@@ -28,15 +28,8 @@ DEEPEST = 8  # folders in folders; Debugger's output has 4
 LONGEST_NAME = 255  # bytes, of Linux's file systems
 AT_ONCE = 8  # files
 CHUNK = 1 << 20
-CHANGES = (
-    "size",
-    "ETag",
-    "etag",
-    "LastModified",
-    "updated",
-    "mtime",
-    "Last-Modified",
-)  # each service has its own
+# What changes with a file's content: each service has its own names.
+CHANGES = ("size", "ETag", "etag", "LastModified", "updated", "mtime", "Last-Modified")
 
 Progress = Callable[[int, int], None]
 _Version = tuple[str, ...]
