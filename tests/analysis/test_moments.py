@@ -132,6 +132,27 @@ def test_the_phases_in_which_a_gpu_was_low_are_those_of_its_low_samples() -> Non
     assert len(trained_and_evaluated().phases_while_gpu_low(below=0.05)) == 0  # strictly below
 
 
+def test_ranges_count_the_samples_of_each_device_and_all_of_them() -> None:
+    run = of(
+        node_samples(np.full((6, 1), 0.5), gpu=np.array([[0.0, 0.1, 0.5, 0.9, 1.0, np.nan], [0.95] * 6]).T)
+    )
+    keys = ("device", "from_ratio", "to_ratio", "samples", "samples_ratio")
+    assert [tuple(row[key] for key in keys) for row in run.utilization_ranges().to_pylist()] == [
+        ("0", 0.0, 0.1, 1, 0.2),
+        ("0", 0.1, 0.9, 2, 0.4),
+        ("0", 0.9, 1.0, 2, 0.4),
+        ("1", 0.0, 0.1, 0, 0.0),
+        ("1", 0.1, 0.9, 0, 0.0),
+        ("1", 0.9, 1.0, 6, 1.0),
+    ]
+    assert [row["samples"] for row in run.utilization_ranges("cpu", [0.5]).to_pylist()] == [0, 6]
+    assert len(of(node_steps([1.0])).utilization_ranges()) == 0
+    with pytest.raises(UserError, match="must rise, and be between 0 and 1"):
+        run.utilization_ranges(edges=(0.9, 0.1))
+    with pytest.raises(UserError, match="choose gpu or cpu"):
+        run.utilization_ranges("node")
+
+
 def test_intervals_are_stretches_of_one_phase() -> None:
     run = trained_and_evaluated()
     rows = [row for row in run.intervals().to_pylist() if row["rank"] == 0]
@@ -182,6 +203,7 @@ def test_lines_operators_and_collectives_are_tables_with_most_time_first() -> No
         (moments.STATISTICS, Run.step_statistics),
         (moments.BY_PHASE, Run.utilization_by_phase),
         (moments.WHILE_LOW, Run.phases_while_gpu_low),
+        (moments.RANGES, Run.utilization_ranges),
         (tables.LINES, Run.lines),
         (tables.OPERATORS, Run.operators),
         (tables.COLLECTIVES, Run.collectives),

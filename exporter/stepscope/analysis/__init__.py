@@ -428,6 +428,19 @@ class Run:
         names = ["time", "node", "gpu", "utilization_ratio"]
         return moments.while_low(self.samples("gpu", columns=names), ranks, self.interval, below)
 
+    def utilization_ranges(self, device: Device = "gpu", edges: Sequence[float] = (0.1, 0.9)) -> pa.Table:
+        """Returns one row per "gpu" or "cpu" and range of utilisation: by default idle, between, and busy.
+
+        node, device
+        from_ratio     utilisation, included
+        to_ratio       excluded; 1 is included
+        samples        in which the utilisation was in the range
+        samples_ratio  share of the samples in which it was read"""
+        if device not in ("gpu", "cpu"):
+            raise UserError(f"utilization_ranges({device!r}): choose gpu or cpu")
+        found = self.samples(device, columns=["node", device, "utilization_ratio"])
+        return moments.ranges(found, device, edges)
+
     def lines(self) -> pa.Table:
         """Returns one row per sampled line of Python and where it was called, the most time first.
 

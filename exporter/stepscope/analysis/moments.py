@@ -54,6 +54,15 @@ WHILE_LOW = pa.schema(
     ]
 )
 
+RANGES = pa.schema(
+    [
+        *columns(pa.string(), "", "node", "device"),
+        *columns(pa.float64(), "ratio", "from_ratio", "to_ratio"),
+        column("samples", pa.int64(), "samples"),
+        column("samples_ratio", pa.float64(), "ratio"),
+    ]
+)
+
 
 @dataclass(frozen=True)
 class RankSteps:
@@ -169,6 +178,27 @@ def while_low(samples: pa.Table, ranks: Sequence[RankSteps], interval: float, be
         if row["low_sum"]
     ]
     return pa.Table.from_pylist(rows, WHILE_LOW)
+
+
+def ranges(samples: pa.Table, device: str, edges: Sequence[float]) -> pa.Table:
+    """Returns how many samples of each device had a utilisation in each range between the edges.
+
+    A range includes its lower edge; the last one also includes 1. Samples without a reading do not count.
+    """
+    bounds = np.array([0.0, *edges, 1.0])
+    if np.any(np.diff(bounds) <= 0):
+        raise UserError(f"edges={tuple(edges)!r}: must rise, and be between 0 and 1, as in (0.1, 0.9)")
+    read = samples.filter(pc.field("utilization_ratio").is_valid())
+    names = [read[name].cast(pa.string()).to_numpy(zero_copy_only=False) for name in ("node", device)]
+    # 0.9 is stored a little below 0.9, and readings are percents.
+    used = read["utilization_ratio"].cast(pa.float64()).to_numpy().round(3)
+    rows = []
+    for node, number in sorted(set(zip(*names, strict=True)), key=lambda key: (key[0], len(key[1]), key[1])):
+        counts = np.histogram(used[(names[0] == node) & (names[1] == number)], bounds)[0]
+        for begin, end, count in zip(bounds, bounds[1:], counts.tolist(), strict=False):
+            row = {"node": node, "device": number, "from_ratio": begin, "to_ratio": end}
+            rows.append({**row, "samples": count, "samples_ratio": count / int(counts.sum())})
+    return pa.Table.from_pylist(rows, RANGES)
 
 
 def _grouped(table: pa.Table, keys: list[str], sums: list[tuple[str, str]]) -> pa.Table:
