@@ -74,7 +74,7 @@ def check(notebook: dict[str, Any]) -> None:
     assert 'report.html">The report</a>' in said["before"]
     assert ">DataStarved</td>" in next(words for code, words in said.items() if "found.select" in code)
     assert "%" in next(words for code, words in said.items() if code.startswith("cost")).split("after")[1]
-    assert "DataStarved went away" in next(words for code, words in said.items() if "compare imdb" in code)
+    assert "times as fast per step" in next(words for code, words in said.items() if "compare imdb" in code)
     charts = [words for code, words in said.items() if ".plot." in code]
     assert len(charts) == 5
     assert all("vega" in words for words in charts)
