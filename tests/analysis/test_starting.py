@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import stepscope.analysis
-from stepscope.analysis import UserError
+from stepscope.analysis import Run, UserError
 from stepscope.analysis.starting import OUTPUT
 from stepscope.runs.recording.files import RUNS
 
@@ -20,6 +21,19 @@ for _ in range(30):
 while "--forever" in sys.argv:
     time.sleep(1)
 """
+
+
+def kill(run: Run) -> None:
+    """Ends `stepscope run` and all that it has started, without a chance to say so."""
+    assert run.process is not None
+    try:
+        family = psutil.Process(run.process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        family = []
+    run.process.kill()
+    for process in family:
+        process.kill()
+    run.process.wait()
 
 
 @pytest.fixture
@@ -42,8 +56,7 @@ def test_a_started_run_is_open_while_it_goes_on_and_whole_at_its_end(script: str
         run.process.terminate()
         assert run.wait_for_end().finished
     finally:
-        run.process.kill()
-        run.process.wait()
+        kill(run)
     assert len(run.steps()) == 30
     folder = Path(run.source)
     assert folder.parent == RUNS.absolute()
@@ -64,8 +77,6 @@ def test_what_does_not_start_is_said_and_leaves_nothing() -> None:
 @pytest.mark.usefixtures("script")
 def test_waiting_for_data_of_a_run_that_was_killed_ends() -> None:
     run = stepscope.analysis.start([sys.executable, "-c", "import time; time.sleep(600)"], name="killed")
-    assert run.process is not None
-    run.process.kill()
-    run.process.wait()
+    kill(run)
     with pytest.raises(UserError, match="has ended without steps"):
         run.wait_for_data("steps")
