@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import socket
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -123,6 +123,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--exit-with-parent", action="store_true", help="exit when the process that started the exporter ends"
     )
+    # The pid of that process, which may be gone before the exporter looks.
+    parser.add_argument("--parent", type=int, help=SUPPRESS)
     parser.set_defaults(collectors=collectors)
 
 
@@ -132,7 +134,7 @@ def run(arguments: Namespace) -> int:
     Raises UserError before anything is started.
     """
     log_to_stderr(arguments.log_level)
-    parent = os.getppid() if arguments.exit_with_parent else None
+    parent = (arguments.parent or os.getppid()) if arguments.exit_with_parent else None
     serving = Serving.of(arguments, DEFAULT_ADDRESS)
     with ExitStack() as stack:
         # The ports come first: if one is taken, nothing has been written yet.

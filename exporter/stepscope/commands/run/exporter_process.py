@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import re
 import subprocess
 import sys
@@ -34,7 +35,8 @@ class ExporterProcess:
         stepscope = (sys.executable, "-m", "stepscope")
         self._socket = listener.socket.fileno()
         inherited = f"--web.listen-fd={self._socket}"
-        self._command = [*stepscope, "exporter", "--exit-with-parent", inherited, *flags]
+        parent = ("--exit-with-parent", f"--parent={os.getpid()}")
+        self._command = [*stepscope, "exporter", *parent, inherited, *flags]
         self._address = listener.reachable
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
