@@ -31,10 +31,11 @@ def test_what_changed_per_step_is_in_every_form(
 ) -> None:
     said = compared(*both, capsys)
     sentence = (
-        "aten::index_put_: +125 ms per step of self time in profile windows, 175 ms in A and 300 ms in B."
+        "aten::index_put_, called from train.py:9: +125 ms per step of self time in profile windows, "
+        "175 ms in A and 300 ms in B."
     )
     assert sentence in said
-    assert "aten::index_put_ CPU 175 ms 300 ms +125 ms" in said
+    assert "aten::index_put_ CPU train.py:9 175 ms 300 ms +125 ms" in said
     assert main(["compare", *map(str, both), "--out", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text()
     assert "+125 ms" in page
@@ -44,6 +45,7 @@ def test_what_changed_per_step_is_in_every_form(
     assert found == {
         "device": "cpu",
         "operator": "aten::index_put_",
+        "place": "train.py:9",
         "a": pytest.approx(0.175),
         "b": pytest.approx(0.3),
         "difference": pytest.approx(0.125),

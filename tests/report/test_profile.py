@@ -39,6 +39,7 @@ def test_every_form_of_the_report_has_the_operators_of_each_rank(
     assert {rank: each.operator for rank, each in largest.items()} == {0: "aten::addmm", 1: "aten::addmm"}
     (ours,) = [each for each in analysis.profile.devices[1].operators if each.operator == "aten::index_put_"]
     assert ours.calls == 2
+    assert ours.place == "train.py:9"
     assert ours.self_seconds == pytest.approx(0.6, rel=1e-3)
     (outer,) = [each for each in analysis.profile.devices[1].operators if each.operator == "aten::linear"]
     assert outer.seconds == pytest.approx(1.0, rel=1e-3)
@@ -49,11 +50,16 @@ def test_every_form_of_the_report_has_the_operators_of_each_rank(
     page = render_html(analysis)
     assert 'href="profiles/rank-1.steps-2-3.100-0.pt.trace.json.gz"' in page
     assert "skipped: another window was open" in page
+    assert "<td>train.py:9</td>" in page
+    assert "| `aten::index_put_` | `train.py:9` |" in " ".join(markdown.split())
     known = document(analysis)["operators"]["devices"]
     assert [(each["rank"], each["steps"]) for each in known] == [(0, 2), (1, 2)]
     assert main(["report", str(recording)]) == 0
     said = " ".join(capsys.readouterr().err.split())
-    assert "Rank 1 on CPU, of 2 profiled steps: 30 % in aten::addmm, 30 % in aten::index_put_" in said
+    assert (
+        "Rank 1 on CPU, of 2 profiled steps: 30 % in aten::addmm, 30 % in aten::index_put_ (train.py:9)"
+        in said
+    )
 
 
 @pytest.mark.parametrize("damage", ["cut short", "no JSON", "gone", "list"])
@@ -164,7 +170,10 @@ def test_an_accused_rank_is_compared_with_its_peers_in_windows(recording: Path, 
     assert result is not None
     found = replace(result, status=Status.FOUND, finding="It is slow.", details={"rank": accused})
     (said,) = with_evidence([found], analysis.profile)
-    evidence = " In profile windows, it spends 300 ms per step in aten::index_put_, its peers 50.0 ms."
+    evidence = (
+        " In profile windows, it spends 300 ms per step in aten::index_put_, called from train.py:9; its "
+        "peers 50.0 ms."
+    )
     assert said.finding == f"It is slow.{evidence if accused else ''}"
     healthy = replace(found, status=Status.HEALTHY)
     assert with_evidence([healthy], analysis.profile) == [healthy]

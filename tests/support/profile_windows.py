@@ -9,6 +9,7 @@ from typing import Any
 
 from stepscope.runs.recording.files import RunFile
 from stepscope.runs.recording.writer import RecordingWriter
+from stepscope.training.window_files import LINE
 
 from tests.support.recording import START, header, step, totals
 
@@ -27,6 +28,12 @@ def event(name: str, begin: float, seconds: float, category: str = "cpu_op") -> 
     }
 
 
+def moment(place: str, at: float) -> dict[str, Any]:
+    """Returns a sample of the main thread's line."""
+    about = {"ph": "i", "cat": LINE, "s": "t", "pid": 100, "tid": 100}
+    return {**about, "name": place, "ts": (START + at) * US}
+
+
 def trace(rank: int, slow: float) -> bytes:
     events = []
     for number in (2, 3):
@@ -36,6 +43,7 @@ def trace(rank: int, slow: float) -> bytes:
             event("aten::linear", begin + 0.1, 0.5),
             event("aten::addmm", begin + 0.2, 0.3),
             event("aten::index_put_", begin + 0.65, slow),
+            *(moment("train.py:9", begin + 0.65 + slow * part) for part in (0.1, 0.5, 0.9)),
         ]
     values = {"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}
     return gzip.compress(json.dumps(values).encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.analysis import Analysis, Profile
 
 SHOWN = 10
 LEAST = 0.01  # of all self time on the device, in the run that has more
@@ -18,6 +18,7 @@ class ComparedOperator:
     operator: str
     a: float
     b: float
+    place: str  # file:line of the user's code that calls it most, in B if it is known there; "": not known
 
     @property
     def difference(self) -> float:
@@ -33,7 +34,15 @@ def compared_operators(a: Analysis, b: Analysis) -> list[ComparedOperator]:
         before, after = both[0][device], both[1][device]
         least = LEAST * max(sum(before.values()), sum(after.values()))
         for operator in sorted({*before, *after}):
-            each = ComparedOperator(device, operator, before.get(operator, 0.0), after.get(operator, 0.0))
+            seconds = before.get(operator, 0.0), after.get(operator, 0.0)
+            each = ComparedOperator(device, operator, *seconds, _place(operator, b.profile, a.profile))
             if abs(each.difference) >= least > 0:
                 found.append(each)
     return sorted(found, key=lambda each: -abs(each.difference))[:SHOWN]
+
+
+def _place(operator: str, *profiles: Profile) -> str:
+    """Returns the first place of an operator that is known."""
+    devices = (device for profile in profiles for device in profile.devices)
+    known = (each.place for device in devices for each in device.operators if each.operator == operator)
+    return next(filter(None, known), "")

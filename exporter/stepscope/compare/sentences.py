@@ -315,4 +315,5 @@ def operators(comparison: Comparison) -> str:
     each = comparison.operators[0]
     change = f"{'+' if each.difference > 0 else ''}{duration(each.difference)} per step"
     both = f"{duration(each.a)} in A and {duration(each.b)} in B"
-    return f"{each.operator}: {change} of self time in profile windows, {both}."
+    place = f", called from {each.place}" if each.place else ""
+    return f"{each.operator}{place}: {change} of self time in profile windows, {both}."

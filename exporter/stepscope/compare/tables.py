@@ -146,13 +146,15 @@ def operators(comparison: Comparison) -> Table:
         (
             each.operator,
             device_name(each.device),
+            each.place,
             duration(each.a),
             duration(each.b),
             signed_duration(each.difference),
         )
         for each in comparison.operators
     ]
-    return Table(("Operator or function", "Device", "A", "B", "Difference"), rows, words=2)
+    head = "Operator or function", "Device", "Called from", "A", "B", "Difference"
+    return Table(head, rows, words=3)
 
 
 def gate(comparison: Comparison) -> Section:

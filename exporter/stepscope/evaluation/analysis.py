@@ -178,6 +178,7 @@ class OperatorExcess:
     seconds: float
     others: float  # the median of the other ranks
     step_seconds: float  # of the rank, in its windows
+    place: str  # file:line of the user's code that calls it most on this rank; "": not known
 
 
 @dataclass(frozen=True)

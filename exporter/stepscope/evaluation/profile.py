@@ -48,9 +48,10 @@ def _with_evidence(result: RuleResult, excess: OperatorExcess | None) -> RuleRes
     accuses = result.status is Status.FOUND and result.rule == Straggler.__name__
     if not accuses or excess is None or not _matters(excess):
         return result
+    place = f", called from {excess.place}" if excess.place else ""
     said = (
-        f"In profile windows, it spends {duration(excess.seconds)} per step in {excess.operator}, its peers "
-        f"{duration(excess.others)}."
+        f"In profile windows, it spends {duration(excess.seconds)} per step in {excess.operator}{place}; its "
+        f"peers {duration(excess.others)}."
     )
     return replace(result, finding=f"{result.finding} {said}")
 
@@ -63,6 +64,7 @@ def _excess(facts: RunFacts) -> Iterator[OperatorExcess]:
     """Yields the largest excess of each rank over the median of the others, per step."""
     steps = {each.rank: each.steps["train"] for each in facts.ranks if each.steps["train"]}
     sums: dict[str, dict[int, float]] = {}
+    places = {(each.rank, each.operator): each.place for each in facts.operators if each.place}
     for each in facts.operators:
         if each.rank in steps:
             of_ranks = sums.setdefault(each.operator, dict.fromkeys(steps, 0.0))
@@ -77,6 +79,7 @@ def _excess(facts: RunFacts) -> Iterator[OperatorExcess]:
                 seconds=of_ranks[rank.rank],
                 others=median(value for other, value in of_ranks.items() if other != rank.rank),
                 step_seconds=rank.phase_seconds["train"] / steps[rank.rank],
+                place=places.get((rank.rank, operator), ""),
             )
             for operator, of_ranks in sums.items()
             if rank.rank in steps

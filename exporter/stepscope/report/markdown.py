@@ -167,9 +167,12 @@ def _operators(analysis: Analysis) -> Iterator[str]:
 
 
 def _of_device(device: DeviceProfile) -> str:
-    rows = [(code(row.name), row.own, row.total, str(row.calls), row.share) for row in profile.rows(device)]
-    header = (plain(profile.title(device)), "self time", "total", "calls", "of the steps")
-    return table(header, rows, right=(1, 2, 3, 4))
+    rows = [
+        (code(row.name), code(row.place) if row.place else "", row.own, row.total, str(row.calls), row.share)
+        for row in profile.rows(device)
+    ]
+    header = (plain(profile.title(device)), "called from", "self time", "total", "calls", "of the steps")
+    return table(header, rows, right=(2, 3, 4, 5))
 
 
 def _usage(analysis: Analysis) -> str:

@@ -210,6 +210,7 @@ class OperatorTime:
     calls: int
     seconds: float  # including the operators that it called
     self_seconds: float | None = None  # excluding them; None: not known
+    place: str = ""  # file:line of the user's code that calls it most; "": not known
 
 
 PYTHON = "python"  # the device of an OperatorTime that is a Python function

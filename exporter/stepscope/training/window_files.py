@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 DIRECTORY, FOLDER, IN_RECORDING = "STEPSCOPE_PROFILE_DIR", "stepscope-profiles", "profiles"
 TRACE, PYTHON = ".pt.trace.json.gz", ".python.json.gz"
 ENDINGS = (TRACE, PYTHON)
+LINE = "python_line"  # the category of a moment in a trace: its name is the main thread's file:line
 LIST = ".windows.json"
 MOST_TRACES, MOST_BYTES = 20, 512 << 20  # of a rank: the oldest go first
 MOST_LISTED = 200  # windows of a process
@@ -128,7 +129,10 @@ def _with_marks(head: bytes, marks: Sequence[dict[str, Any]], world: tuple[int, 
         return head
     base = _BASE.search(head, 0, begin.start())
     origin = int(base[1]) if base else 0
-    events = [{**mark, "ts": (mark["ts"] - origin) / 1000, "dur": mark["dur"] / 1000} for mark in marks]
+    events = [{**mark, "ts": (mark["ts"] - origin) / 1000} for mark in marks]
+    for event in events:
+        if "dur" in event:
+            event["dur"] /= 1000
     rank = b""
     if world is not None:
         rank = b'"distributedInfo": {"rank": %d, "world_size": %d}, ' % world

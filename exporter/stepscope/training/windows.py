@@ -16,7 +16,7 @@ from socket import gethostname
 from threading import get_native_id
 
 from stepscope.training import layout, window_request
-from stepscope.training.window_files import MOST_BYTES, MOST_LISTED, MOST_TRACES, WindowFolder
+from stepscope.training.window_files import LINE, MOST_BYTES, MOST_LISTED, MOST_TRACES, WindowFolder
 from stepscope.training.window_plans import VARIABLE, Plan, parse_plans
 from stepscope.training.window_request import Answer, Request
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     from stepscope.training.ledger import Ledger
+    from stepscope.training.window_lines import WindowLines
 
     class Session(Protocol):
         """The state of this process's run."""
@@ -68,13 +69,14 @@ OLDEST = f"its trace was removed: a rank keeps at most {LIMIT}, and the oldest g
 class _Open:
     """The window that is being recorded."""
 
-    __slots__ = ("began", "last", "listed", "marks", "plan", "profiler")
+    __slots__ = ("began", "last", "lines", "listed", "marks", "plan", "profiler")
 
     def __init__(self, plan: Plan, profiler: Profiler, last: float, listed: dict[str, Any]) -> None:
         self.plan, self.profiler = plan, profiler
         self.last = last  # step; inf: it ends after some time
         self.listed = listed
         self.began = time.perf_counter()
+        self.lines = None if plan.python else _lines()
         self.marks = [time.time_ns()]  # the begin, and the end of each step
 
 
@@ -115,7 +117,7 @@ class Windows:
         except Exception as error:  # noqa: BLE001 - nothing may raise into training
             if self._open is not None:
                 with suppress(Exception):
-                    _stop(self._open.profiler)
+                    _stop(self._open)
             self._forget()
             self._complain("windows", f"profile windows are off: {type(error).__name__}: {error}")
             return NEVER
@@ -194,7 +196,7 @@ class Windows:
         """Drops a window into which an evaluation fell before its first step: it begins after that."""
         self._open = None
         try:
-            _stop(window.profiler)
+            _stop(window)
         except ValueError as error:
             self._fail(window.plan, window.listed, str(error))
             return
@@ -271,7 +273,7 @@ class Windows:
         listed |= {"last": first + steps - 1, "end": time.time(), "reason": reason}
         listed["step_seconds"] = (marks[-1] - marks[0]) / 1e9
         try:
-            _stop(window.profiler, writes=steps > 0)
+            _stop(window, writes=steps > 0)
             if not steps:
                 raise ValueError(f"{reason or 'it ended'} before one of its steps did")
             listed["trace"], listed["bytes"] = self._write_trace(window)
@@ -293,18 +295,15 @@ class Windows:
         assert folder is not None
         steps = f"steps-{listed['first']}-{listed['last']}"
         name = f"rank-{self._session.ranks[0]}.{steps}.{os.getpid()}-{self._listed.index(listed)}"
+        thread = {"pid": os.getpid(), "tid": get_native_id()}
+        step = {"ph": "X", "cat": "user_annotation", **thread}
+        line = {"ph": "i", "cat": LINE, "s": "t", **thread}
         events = [
-            {
-                "ph": "X",
-                "cat": "user_annotation",
-                "name": f"ProfilerStep#{listed['first'] + number}",
-                "pid": os.getpid(),
-                "tid": get_native_id(),
-                "ts": begin,
-                "dur": end - begin,
-            }
+            {**step, "name": f"ProfilerStep#{listed['first'] + number}", "ts": begin, "dur": end - begin}
             for number, (begin, end) in enumerate(pairwise(window.marks))
         ]
+        if window.lines is not None:
+            events += [{**line, "name": place, "ts": at} for at, place in window.lines.samples]
         try:
             profiler.write(folder.unfinished(name))
             world = None if profiler.knows_rank() else self._session.ranks
@@ -349,10 +348,21 @@ class Windows:
         self._folder.write_list(f"rank-{rank}.{os.getpid()}", {**identity, "windows": self._listed})
 
 
-def _stop(profiler: Profiler, writes: bool = False) -> None:
-    profiler.stop()
+def _lines() -> WindowLines | None:
+    try:
+        from stepscope.training.window_lines import sample_lines  # few processes have windows
+
+        return sample_lines()
+    except Exception:  # noqa: BLE001 - a window does without lines
+        return None
+
+
+def _stop(window: _Open, writes: bool = False) -> None:
+    if window.lines is not None:
+        window.lines.stop()
+    window.profiler.stop()
     if not writes:
-        profiler.forget()
+        window.profiler.forget()
 
 
 def _why_early(window: _Open) -> str:

@@ -176,4 +176,6 @@ def test_a_slow_operator_of_one_rank_is_named_without_help(tmp_path: Path) -> No
     assert len({steps for _, steps in traces}) == 1
     rules = json.loads((recording / "report.json").read_text())["rules"]
     (finding,) = [each["finding"] for each in rules if each["rule"] == "Straggler"]
-    assert re.search(r"In profile windows, it spends \S+ ms per step in planted::look_up, its peers", finding)
+    line = script.read_text().splitlines().index("    time.sleep(0.05)") + 1
+    place = rf"called from \S*train\.py:{line}; its peers"
+    assert re.search(rf"In profile windows, it spends \S+ ms per step in planted::look_up, {place}", finding)

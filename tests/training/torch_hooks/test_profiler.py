@@ -130,6 +130,29 @@ def test_a_window_has_the_operators_of_its_steps_and_changes_no_parameter(tmp_pa
         assert read[name][1] == pytest.approx(own[name][1], rel=0.05, abs=1.0)
 
 
+LINES = """
+def slow(x):
+    for _ in range(20): x = x @ x / 256
+    return x
+large = torch.ones(256, 256)
+for x, y in loader:
+    step(x, y)
+    slow(large)
+"""
+
+
+def test_the_line_that_calls_an_operator_is_known_without_with_stack(tmp_path: Path) -> None:
+    trained = profiled(tmp_path, "2:11", LINES)
+    assert [each[:3] for each in summary(tmp_path)] == [(2, 11, "written")]
+    (trace,) = tmp_path.glob("profiles/*.gz")
+    source = KinetoTraces(trace)
+    assert list(source.read())
+    (place,) = [each.place for each in source.facts.operators if each.operator == "aten::mm"]
+    script = (tmp_path / "train.py").read_text().splitlines()
+    line = next(number for number, text in enumerate(script, 1) if "x @ x" in text)
+    assert place.endswith(f"train.py:{line}"), trained.errors
+
+
 EVALUATION = """
 for epoch in range(2):
     for number, (x, y) in enumerate(loader):

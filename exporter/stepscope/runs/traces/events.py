@@ -38,6 +38,7 @@ from stepscope.runs.traces.json_stream import JsonTrace
 from stepscope.runs.traces.nsight import REMEDY, is_export, processes
 from stepscope.runs.traces.pairs import Pairs
 from stepscope.runs.traces.xla import AsPyTorch, host_of
+from stepscope.training.window_files import LINE
 
 OPERATOR, ANNOTATION, RUNTIME, KERNEL, COPY, PYTHON, OVERHEAD, WAIT, UNKNOWN = range(9)
 KINDS = {
@@ -72,6 +73,7 @@ REPEATED_ENDING = "_user_annotation"  # of a device: gpu_user_annotation
 ON_DEVICE = (KERNEL, COPY)
 NONE = -1  # no correlation
 MICRO = 1e-6
+MOST_LINES = 20_000  # moments of a trace
 Numbers = NDArray[np.float64]
 
 
@@ -81,6 +83,15 @@ class Thread(NamedTuple):
     process: Any
     thread: Any  # or the stream
     device: str  # "cpu", "gpu0"
+
+
+class Line(NamedTuple):
+    """The line of the user's code in which a thread of the host was at a moment."""
+
+    process: Any
+    thread: Any
+    time: float  # microseconds since the trace's origin
+    place: str  # file:line
 
 
 @dataclass(frozen=True)
@@ -108,6 +119,7 @@ class Trace:
     correlations: NDArray[np.int64]
     collectives: list[Collective]
     is_collective: NDArray[np.bool_]  # rows of `collectives`
+    lines: list[Line]  # in the order of the file
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -166,10 +178,13 @@ class _Columns:
     unknown: dict[str, int] = field(default_factory=dict)
     collective: list[_Call] = field(default_factory=list)
     described: dict[Any, tuple[Described, int | None]] = field(default_factory=dict)  # by External id
+    lines: list[Line] = field(default_factory=list)  # times as in the file
 
     def add(self, row: Any) -> None:
         """Adds a complete event; leaves out all others, and what repeats them."""
         category = row.get("cat")
+        if category == LINE and len(self.lines) < MOST_LINES:
+            self.lines.append(Line(row.get("pid"), row.get("tid"), finite(row["ts"]), str(row["name"])))
         if row.get("ph") != "X" or category in REPEATED:
             return
         category = WITHOUT if category is None else str(category).lower()
@@ -304,6 +319,7 @@ def _trace(
         correlations=_reordered(columns.correlations, order),
         collectives=[],
         is_collective=np.zeros(len(order), bool),
+        lines=[line._replace(time=line.time - zero) for line in columns.lines],
     )
     _add_collectives(trace, columns, place)
     return trace

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -37,6 +38,7 @@ from stepscope.runs.model import (
 from stepscope.runs.traces.arrivals import joined
 from stepscope.runs.traces.capture import Capture
 from stepscope.runs.traces.intervals import Intervals
+from stepscope.runs.traces.lines import place_of
 from stepscope.runs.traces.nsight import is_export
 from stepscope.runs.traces.reading import Progress, read_files
 from stepscope.runs.traces.trace import NamedTime, StepTime, TraceSummary, total_of
@@ -227,7 +229,9 @@ class _Rank:
     def operators(self) -> Iterator[OperatorTime]:
         """Yields operators on the CPU and kernels on the GPUs."""
         for found in self._summed(lambda summary: (*summary.operators, *summary.kernels)):
-            yield OperatorTime(self.node, self.rank, *found)
+            of_host = self.summaries if found.device == "cpu" else ()
+            place = place_of(summary.places.get(found.name, Counter()) for summary in of_host)
+            yield OperatorTime(self.node, self.rank, *found, place=place)
 
     def collectives(self) -> Iterator[CollectiveTime]:
         for _, name, calls, seconds, exposed in self._summed(lambda summary: summary.collectives):

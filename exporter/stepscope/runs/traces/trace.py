@@ -39,6 +39,7 @@ from stepscope.runs.traces.events import (
 )
 from stepscope.runs.traces.host import callers, host_times, summed_host, synchronising
 from stepscope.runs.traces.intervals import Intervals, Numbers
+from stepscope.runs.traces.lines import Places, places_of
 from stepscope.runs.traces.repetition import repetition
 from stepscope.runs.traces.transfers import transfers
 
@@ -83,6 +84,7 @@ class TraceSummary:
     collectives: tuple[NamedTime, ...]
     transfers: tuple[TransferTime, ...]
     loading: tuple[NamedTime, ...]
+    places: Places  # of the operators on the CPU
 
     @property
     def marked(self) -> bool:
@@ -105,6 +107,7 @@ def summarise(trace: Trace) -> TraceSummary:
         collectives=tuple(_collectives(trace)),
         transfers=transfers(trace.collectives),
         loading=tuple(_named(trace, loads)),
+        places=places_of(trace, operators),
     )
 
 
