@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -10,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stepscope.alertmanager.actions.audit import Audit
+from stepscope.alertmanager.actions.notification import read_notification
+from stepscope.alertmanager.actions.owners import Owners
+from stepscope.alertmanager.actions.policy import Policy
+from stepscope.alertmanager.actions.profiling import Profiling
 from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
+from stepscope.training import layout
 from stepscope.training.window_request import REFUSED, Answer, read_answer
 
 from tests.support.actions_process import a_notification, acting, actions, an_alert_of_it, audit
@@ -56,10 +63,20 @@ def answers(folder: Path) -> dict[int, Answer]:
     return found
 
 
+def requests(folder: Path) -> set[int]:
+    """Returns the ranks that are asked, or were."""
+    found = set()
+    for path in open_ledgers(folder / "ledgers"):
+        with LedgerReader(path) as reader:
+            if any(path.read_bytes()[layout.WINDOW_AT :][: layout.WINDOW_REQUEST.size]):
+                found.add(reader.header.rank)
+    return found
+
+
 def test_an_alert_has_the_accused_rank_and_a_median_peer_record_a_window(tmp_path: Path) -> None:
     with acting(tmp_path, "--profile-on=Straggler") as node, four_ranks(tmp_path) as ranks:
         (decision,) = node.decisions(a_notification(straggler(3)))
-        assert (decision["decision"], decision["ranks"]) == ("profile", {"3": "", "1": ""})
+        assert (decision["decision"], decision["ranks"]) == ("profile", [3, 1])
         wait_until(lambda: set(answers(tmp_path)) == {3, 1})
         assert {answer.state for answer in answers(tmp_path).values()} == {REFUSED}  # no operators here
         assert node.decisions(a_notification(straggler(3))) == []  # the same alert
@@ -70,17 +87,63 @@ def test_an_alert_has_the_accused_rank_and_a_median_peer_record_a_window(tmp_pat
         )
         assert {answer.number for answer in answers(tmp_path).values()} == {1}
         assert all(process.poll() is None for process in ranks)
-    assert [line["decision"] for line in audit(tmp_path)] == ["profile", "refused"]
+    lines = [(line["event"], line.get("decision"), line.get("rank")) for line in audit(tmp_path)]
+    requests = [("request", None, 3), ("request", None, 1)]
+    assert lines == [("decision", "profile", None), *requests, ("decision", "refused", None)]
+    assert {line["result"] for line in audit(tmp_path) if line["event"] == "request"} == {"sent"}
+
+
+def test_nobody_is_asked_while_the_audit_cannot_be_written(tmp_path: Path) -> None:
+    with acting(tmp_path, "--profile-on=Straggler") as node, four_ranks(tmp_path):
+        (tmp_path / "audit").unlink()
+        (tmp_path / "audit").mkdir()
+        assert node.post(a_notification(straggler(3))).status_code == 503
+        assert requests(tmp_path) == set()
+        (tmp_path / "audit").rmdir()
+        (decision,) = node.decisions(a_notification(straggler(3)))  # Alertmanager tries again
+        assert decision["decision"] == "profile"
+        wait_until(lambda: set(answers(tmp_path)) == {3, 1})
+
+
+def test_on_a_full_disk_nobody_is_asked_before_the_decision_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line of the decision finds no place, or those of the requests find none."""
+    policy = Policy("gpu-node-1", (), True, tmp_path / "ledgers", ("Straggler",))
+    alerts = read_notification(json.dumps(a_notification(straggler(3))).encode()).alerts
+    with four_ranks(tmp_path):
+        audited = Audit(tmp_path / "audit")
+        profiling = Profiling(policy, audited, Owners(policy.ledger_directory))
+        monkeypatch.setattr(Profiling, "_wake", lambda _: None)  # it needs a loop
+        written = Audit.write
+
+        def full(event: str) -> None:
+            def write(self: Audit, of: str, entry: Any) -> None:
+                if of == event:
+                    raise OSError(28, "No space left on device")
+                written(self, of, entry)
+
+            monkeypatch.setattr(Audit, "write", write)
+
+        full("decision")
+        with pytest.raises(OSError, match="No space"):
+            profiling.answer(alerts)
+        assert requests(tmp_path) == set()
+        full("request")
+        (decision,) = profiling.answer(alerts)
+        assert decision["decision"] == "profile"
+        assert requests(tmp_path) == {3, 1}
+    assert [(line["event"], line["ranks"]) for line in audit(tmp_path)] == [("decision", [3, 1])]
 
 
 def test_without_an_accused_rank_the_slowest_is_asked_and_none_that_is_elsewhere(tmp_path: Path) -> None:
     flags = "--profile-on=LowGPUUtilization", "--profile-on=Straggler"
     with acting(tmp_path, *flags) as node, four_ranks(tmp_path):
         (elsewhere,) = node.decisions(a_notification(straggler(9)))
-        assert (elsewhere["decision"], elsewhere["ranks"]) == ("nothing to profile", {})
+        assert (elsewhere["decision"], elsewhere["ranks"]) == ("nothing to profile", [])
         idle = an_alert_of_it(labels={"rule": "LowGPUUtilization", "gpu": "0"}, fingerprint="2")
         (decision,) = node.decisions(a_notification(idle))
-        assert (decision["decision"], set(decision["ranks"])) == ("profile", {"3", "1"})
+        assert (decision["decision"], decision["ranks"]) == ("profile", [3, 1])
 
 
 def test_a_dry_run_asks_nobody(tmp_path: Path) -> None:

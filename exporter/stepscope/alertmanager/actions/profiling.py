@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Collection, Sequence
 from time import monotonic
 from typing import Any
 
@@ -11,8 +12,11 @@ from stepscope.alertmanager.actions.audit import Audit
 from stepscope.alertmanager.actions.notification import Alert
 from stepscope.alertmanager.actions.owners import Owners
 from stepscope.alertmanager.actions.policy import Policy, run_of
-from stepscope.exporter.ledgers.asked_windows import DISTANCE, AskedWindows, with_a_peer
+from stepscope.exporter.ledgers.asked_windows import DISTANCE, AskedWindows, TrainingRank, with_a_peer
 
+logger = logging.getLogger(__name__)
+
+PROFILE = "profile"  # the decision to ask ranks
 WAKE_SECONDS = 0.25  # between two calls of ranks that have not answered
 
 
@@ -33,7 +37,8 @@ class Profiling:
     def answer(self, alerts: Sequence[Alert]) -> list[dict[str, Any]]:
         """Acts on new alerts that fire on this node. Returns the decisions.
 
-        Raises OSError if the ledgers cannot be read, and asks nobody then, or if the audit cannot be written.
+        Each decision is in the audit before any rank is asked. Raises OSError, and asks nobody, if the audit
+        cannot be written or the ledgers cannot be read.
         """
         return [
             self._decide(alert)
@@ -42,32 +47,40 @@ class Profiling:
         ]
 
     def _decide(self, alert: Alert) -> dict[str, Any]:
-        decision, reason, ranks = self._decision(alert)
+        decision, reason, chosen = self._decision(alert)
         about = self._policy.about(alert)
+        ranks = [each.rank for each in chosen]
         entry = {"decision": decision, "reason": reason, **about, "ranks": ranks}
         self._audit.write("decision", entry)
         self._answered.add(alert.key)
+        if decision == PROFILE:
+            self._last[alert.labels["run"]] = monotonic()
+            self._ask(chosen, about)
         return entry
 
-    def _decision(self, alert: Alert) -> tuple[str, str, dict[int, str]]:
+    def _decision(self, alert: Alert) -> tuple[str, str, list[TrainingRank]]:
         runs, reason = run_of(alert, self._owners)
         if reason:
-            return "refused", reason, {}
+            return "refused", reason, []
         run, rank = alert.labels["run"], alert.labels.get("rank", "")
         accused = int(rank) if rank.isdecimal() else None
         chosen = with_a_peer(self._windows.ranks(runs), accused)
         if not chosen:
-            return "nothing to profile", "no accused rank of the run trains on this node", {}
+            return "nothing to profile", "no accused rank of the run trains on this node", []
         if monotonic() - self._last.get(run, -DISTANCE) < DISTANCE:
-            return "refused", f"the run had a request less than {DISTANCE:g} s ago", {}
+            return "refused", f"the run had a request less than {DISTANCE:g} s ago", []
         if not self._policy.act:
-            return "would profile", "dry run: --act is not given", {each.rank: "" for each in chosen}
-        self._last[run] = monotonic()
-        asked = self._windows.ask(chosen)
+            return "would profile", "dry run: --act is not given", chosen
+        return PROFILE, "the rule is one of --profile-on", chosen
+
+    def _ask(self, ranks: Collection[TrainingRank], about: dict[str, Any]) -> None:
+        for rank, reason in self._windows.ask(ranks).items():
+            result = reason or "sent"
+            try:
+                self._audit.write("request", {"rank": rank, "result": result, **about})
+            except OSError as error:  # the decision is in the audit, with this rank
+                logger.error("not in the audit: a window of rank %d: %s (%s)", rank, result, error)
         self._wake()
-        if all(asked.values()):
-            return "refused", "no rank could be asked", asked
-        return "profile", "the rule is one of --profile-on", asked
 
     def _wake(self, again: bool = False) -> None:
         """Wakes the ranks until they have answered."""
