@@ -17,15 +17,14 @@ import psutil
 PATIENCE = 300.0  # seconds for what must happen sooner or later on a loaded machine
 
 RUN = [sys.executable, "-m", "stepscope", "run"]
+TWO_RANKS = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
 def two_ranks(script: Path, recording: Path, *flags: str) -> str:
     """Runs a script of PyTorch as two ranks under `stepscope run`, and returns what was written on stderr."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
     ended = subprocess.run(
-        [*RUN, "--listen", "127.0.0.1:0", "--out", str(recording), *flags, "--", *torchrun, str(script)],
-        env={**clean, "OMP_NUM_THREADS": "1"},
+        [*RUN, "--listen", "127.0.0.1:0", "--out", str(recording), *flags, "--", *TWO_RANKS, str(script)],
+        env=environment_of_ranks(),
         capture_output=True,
         text=True,
         timeout=PATIENCE,
@@ -33,6 +32,12 @@ def two_ranks(script: Path, recording: Path, *flags: str) -> str:
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stderr
+
+
+def environment_of_ranks() -> dict[str, str]:
+    """Returns this environment without what is set for Stepscope, for ranks with one thread each."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
+    return {**clean, "OMP_NUM_THREADS": "1"}
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:

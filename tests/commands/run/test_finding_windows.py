@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +22,7 @@ from stepscope.training.window_plans import USUAL_STEPS
 from tests.support.analysis import nothing_found, rule
 from tests.support.observing import two_ranks
 from tests.support.pytorch import needs_torch
-from tests.support.torch_script import DISTRIBUTED, LEAVE, PREAMBLE
+from tests.support.slow_operator import assert_it_is_named_with_its_line, write_script
 
 
 @pytest.fixture
@@ -141,41 +139,9 @@ def test_a_rank_on_another_node_is_named(
     assert "rank 9 is on another node" in capsys.readouterr().err
 
 
-TRAINING = """
-import glob
-model = DDP(Net())
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-done, end = torch.zeros(1), time.monotonic() + 200
-library = torch.library.Library("planted", "DEF")
-library.define("look_up(Tensor batch) -> Tensor")
-def look_up(batch):  # without a core: on a crowded machine, waiting for one would explain a slow rank
-    time.sleep(0.05)
-    return batch.clone()
-library.impl("look_up", look_up, "CPU")
-while not done.item():
-    optimizer.zero_grad()
-    batch = torch.randn(8, 16)
-    if rank == 1:
-        batch = torch.ops.planted.look_up(batch)
-    model(batch).sum().backward()
-    optimizer.step()
-    traces = glob.glob(os.environ["STEPSCOPE_PROFILE_DIR"] + "/*.gz")
-    done.fill_(float(len(traces) == 2 or time.monotonic() > end))
-    dist.all_reduce(done)
-"""
-
-
 @needs_torch
-def test_a_slow_operator_of_one_rank_is_named_without_help(tmp_path: Path) -> None:
-    script, recording = tmp_path / "train.py", tmp_path / "recording"
-    script.write_text(PREAMBLE + DISTRIBUTED + TRAINING + LEAVE)
+def test_a_slow_operator_of_one_rank_is_named_with_its_line_without_help(tmp_path: Path) -> None:
+    recording = tmp_path / "recording"
     flags = "--interval", "200ms", "--scan-interval", "2s", "--live-interval", "2s"
-    said = two_ranks(script, recording, "--profile-findings", *flags)
-    traces = sorted(path.name.split(".")[:2] for path in recording.glob("profiles/*.gz"))
-    assert [rank for rank, _ in traces] == ["rank-0", "rank-1"], said
-    assert len({steps for _, steps in traces}) == 1
-    rules = json.loads((recording / "report.json").read_text())["rules"]
-    (finding,) = [each["finding"] for each in rules if each["rule"] == "Straggler"]
-    line = script.read_text().splitlines().index("    time.sleep(0.05)") + 1
-    place = rf"called from \S*train\.py:{line}; its peers"
-    assert re.search(rf"In profile windows, it spends \S+ ms per step in planted::look_up, {place}", finding)
+    two_ranks(write_script(tmp_path), recording, "--profile-findings", *flags)
+    assert_it_is_named_with_its_line(recording)
