@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from stepscope.commands.dashboards import dashboards
+from stepscope.common import PUBLIC_DOCS
 from stepscope.grafana.findings import ALL_RULES
 from stepscope.grafana.page import panel_id
 
@@ -52,3 +54,11 @@ def test_rules_without_a_runbook_are_explained_by_the_panel_of_all_rules() -> No
     (table,) = (panel for panel in panels(run) if panel["title"] == "What is wrong")
     place = f'"runbook", "/d/stepscope-run?viewPanel={ALL_RULES}&var-run=$run", "runbook", ""'
     assert any(place in target["expr"] for target in table["targets"])
+
+
+def test_a_finding_has_the_command_that_shows_its_operators_and_leads_to_its_page() -> None:
+    (table,) = (panel for panel in panels(DASHBOARDS["stepscope-run"]) if panel["title"] == "What is wrong")
+    assert "stepscope profile ${run}" in str(table["fieldConfig"]["overrides"])
+    base, _, page = link("stepscope-run", "What is wrong", "Rule", 2).rpartition("/")
+    assert base == PUBLIC_DOCS
+    assert (Path(__file__).parents[2] / "docs" / page).is_file()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stepscope.common import PUBLIC_DOCS
 from stepscope.common.status import Status
 from stepscope.grafana.looks import SEVERITY, VERMILION, by_name, hidden_column, words
 from stepscope.grafana.page import Dashboard, panel_id
@@ -42,6 +43,7 @@ NO_ADVICE = (
     '"recommendation", "the verdict says whether the run is healthy", "", "")'
 )
 ALL_RULES = 61  # the panel of Run overview that explains each rule
+PROFILE = "See inside its steps: stepscope profile ${run}"
 BEFORE = 10 * 60 * 1000  # milliseconds; the link to a panel shows so much before a problem began
 NOW_AND_BEFORE = words(
     {
@@ -206,4 +208,5 @@ def _links() -> list[dict[str, Any]]:
     return [
         {"title": "Show it", "url": f"{place}{chosen}{worst}{since}", "targetBlank": False},
         {"title": "What the rule means", "url": "${__data.fields.Runbook}", "targetBlank": True},
+        {"title": PROFILE, "url": f"{PUBLIC_DOCS}/profile.md", "targetBlank": True},
     ]

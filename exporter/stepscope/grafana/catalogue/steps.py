@@ -321,7 +321,8 @@ def _ranks() -> list[Panel]:
             "Own time of each rank",
             """Training steps without communication, in which fast ranks wait for slow ones; mean of the
             last 5 minutes. The steps of all ranks end together, so only this shows which rank is slow. If
-            one line is above the others, they wait for that rank (Straggler).""",
+            one line is above the others, they wait for that rank (Straggler). `stepscope profile $run` on
+            its node shows its operators.""",
             lines(OWN_TIME, RANK),
             unit="s",
             many=True,
