@@ -21,7 +21,12 @@ from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import PHASES, ProfileWindow, RankFacts
 from stepscope.runs.recording.directory import RecordingDirectory
 
-from tests.support.profile_windows import recording_with_windows, with_python_window
+from tests.support.profile_windows import (
+    allocation,
+    recording_with_windows,
+    with_allocations,
+    with_python_window,
+)
 from tests.support.schemas import validator_of
 
 
@@ -178,3 +183,55 @@ def test_an_accused_rank_is_compared_with_its_peers_in_windows(recording: Path, 
     healthy = replace(found, status=Status.HEALTHY)
     assert with_evidence([healthy], analysis.profile) == [healthy]
     assert with_evidence([found], None) == [found]
+
+
+MB = 1_000_000
+
+
+def test_the_memory_that_operators_allocate_is_in_every_form_of_the_report(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """aten::linear, which calls aten::addmm, allocates 6 MB and frees 2 MB of them; aten::index_put_ 1 MB."""
+    in_addmm, in_linear, in_index_put, between = 2.25, 2.55, 2.7, 2.99
+    of_cpu = [
+        allocation(in_addmm, 4 * MB, 4 * MB),
+        allocation(in_linear, 2 * MB, 6 * MB),
+        allocation(in_linear + 0.01, -2 * MB, 4 * MB),
+        allocation(in_index_put, MB, 5 * MB),
+        allocation(between, -4 * MB, MB),
+    ]
+    with_allocations(recording, 1, [*of_cpu, allocation(in_addmm, 8 * MB, 30 * MB, gpu=3)])
+    analysis = evaluate(RecordingDirectory(recording))
+    assert analysis.profile is not None
+    cpu, gpu = analysis.profile.memory
+    assert (cpu.rank, cpu.device, cpu.steps, cpu.most) == (1, "cpu", 2, 6 * MB)
+    assert [(each.operator, each.allocations, each.allocated, each.freed) for each in cpu.operators] == [
+        ("aten::linear", 2, 6 * MB, 2 * MB),
+        ("aten::index_put_", 1, MB, 0),
+        ("outside operators", 0, 0, 4 * MB),
+    ]
+    assert cpu.operators[1].place == "train.py:9"
+    assert (gpu.device, gpu.most, gpu.operators[0].operator) == ("gpu3", 30 * MB, "aten::linear")
+    known = document(analysis)
+    schema = Path(__file__).parents[2] / "docs" / "report.schema.json"
+    assert list(validator_of(json.loads(schema.read_text())).iter_errors(known)) == []
+    assert [each["most"] for each in known["operators"]["memory"]] == [6 * MB, 30 * MB]
+    title = "Memory of rank 1, CPU: 2 steps, at most 6.00 MB at once"
+    markdown = " ".join(render_markdown(analysis).split())
+    assert f"| {title} | called from |" in markdown
+    assert "| `aten::linear` | | 3.00 MB | 2.00 MB | 1 | 86 % |" in markdown
+    page = render_html(analysis)
+    assert f"<h3>{title}</h3>" in page
+    assert main(["report", str(recording)]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    found = "3.00 MB in aten::linear and 500 kB in aten::index_put_ (train.py:9)"
+    assert f"Rank 1 allocates on CPU per step: {found}." in said
+
+
+def test_an_allocation_that_cannot_be_costs_its_trace_only(recording: Path) -> None:
+    with_allocations(recording, 1, [allocation(2.25, MB, MB) | {"args": {"Bytes": "many"}}])
+    analysis = evaluate(RecordingDirectory(recording))
+    assert analysis.profile is not None
+    assert {each.rank for each in analysis.profile.devices} == {0}
+    (unread,) = analysis.profile.unread
+    assert "rank-1.steps-2-3" in unread

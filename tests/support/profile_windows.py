@@ -49,6 +49,21 @@ def trace(rank: int, slow: float) -> bytes:
     return gzip.compress(json.dumps(values).encode())
 
 
+def allocation(at: float, size: int, total: int, gpu: int | None = None) -> dict[str, Any]:
+    """Returns an allocation of `size` bytes; below 0, they are freed."""
+    device = {"Device Type": 0, "Device Id": -1} if gpu is None else {"Device Type": 1, "Device Id": gpu}
+    about = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 100, "tid": 100}
+    return {**about, "ts": (START + at) * US, "args": {"Bytes": size, "Total Allocated": total, **device}}
+
+
+def with_allocations(recording: Path, rank: int, allocations: list[dict[str, Any]]) -> None:
+    """Adds allocations to the trace of steps 2 and 3."""
+    (path,) = (recording / "profiles").glob(f"rank-{rank}.steps-2-3.*.gz")
+    values = json.loads(gzip.decompress(path.read_bytes()))
+    values["traceEvents"] += allocations
+    path.write_bytes(gzip.compress(json.dumps(values).encode()))
+
+
 def recording_with_windows(tmp_path: Path, slow_seconds: tuple[float, float] = (0.05, 0.3)) -> Path:
     """Writes a recording of 2 ranks with a window of steps 2 and 3 each, and one that was skipped.
 

@@ -153,7 +153,7 @@ def test_a_request_says_that_it_means_python(tmp_path: Path, monkeypatch: pytest
     monkeypatch.delenv("STEPSCOPE_PROFILE", raising=False)
     training = Training(tmp_path)
     training.step(2)
-    window_request.write_request(training.fd, 3, 2, python=True)
+    window_request.write_request(training.fd, 3, 2, "python")
     window_request.wake(training.fd)
     training.step(8)
     assert training.answer.state == window_request.WRITTEN
@@ -165,5 +165,5 @@ def test_a_request_says_that_it_means_python(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize("text", ["2:4,python", "python,2:4", "2:4,ranks=0,7,python"])
 def test_python_is_a_word_anywhere_in_a_window(text: str) -> None:
     (plan,) = parse_plans(text)
-    assert (plan.python, plan.first, plan.last) == (True, 2, 4)
+    assert (plan.kind, plan.first, plan.last) == ("python", 2, 4)
     assert plan.ranks == (frozenset({0, 7}) if "ranks" in text else frozenset())

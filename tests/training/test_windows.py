@@ -38,8 +38,8 @@ class Profiler:
     def why_not(self) -> str:
         return self.reason
 
-    def start(self) -> None:
-        self._call("start")
+    def start(self, memory: bool = False) -> None:
+        self._call("memory" if memory else "start")
 
     def stop(self) -> None:
         self._call("stop")
@@ -228,6 +228,8 @@ def test_a_plan_that_cannot_be_is_reported_once_and_training_continues(plan: Any
         ("2:9,steps=4", "says twice how long"),
         ("ranks=a,2:3", "use numbers, as in ranks=0,7"),
         ("when=3", "'when' is no setting"),
+        ("2:4,memory=1", "memory=1: use memory without a value"),
+        ("2:4,python,memory", "has python and memory: use two windows"),
         ("", "no window given"),
     ],
 )
@@ -382,3 +384,13 @@ def test_whatever_a_request_says_training_continues_and_only_a_possible_one_is_b
     training.ask(0, 2)
     training.step(5)
     assert training.answer.state == window_request.WRITTEN
+
+
+def test_a_plan_or_a_request_says_that_it_means_memory(plan: Any) -> None:
+    training = plan("memory,1:2")
+    training.step(4)
+    window_request.write_request(training.fd, 6, 2, "memory")
+    window_request.wake(training.fd)
+    training.step(8)
+    assert training.stand_in.calls == 2 * "mem sto wri "
+    assert [each[2] for each in training.steps()] == ["written", "written"]

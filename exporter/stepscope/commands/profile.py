@@ -15,7 +15,7 @@ from stepscope.common.words import count, listing
 from stepscope.exporter.ledgers.asked_windows import step_ahead
 from stepscope.exporter.ledgers.run_totals import Ledger
 from stepscope.exporter.processes.stacks import printable
-from stepscope.training.window_plans import LONGEST, MOST_STEPS, USUAL_STEPS
+from stepscope.training.window_plans import LONGEST, MEMORY, MOST_STEPS, OPERATORS, PYTHON, USUAL_STEPS
 from stepscope.training.window_request import (
     RECORDS,
     REFUSED,
@@ -37,6 +37,7 @@ examples:
   stepscope profile resnet-fb6cce4c --steps 10   10 steps of this launch
   stepscope profile resnet --ranks 0,3           ranks 0 and 3 only
   stepscope profile resnet --python              Python functions instead of operators
+  stepscope profile resnet --memory              operators, and the memory that they allocate
 
 Operators need the hooks for PyTorch (`stepscope run`, or STEPSCOPE_INSTRUMENT=1). Run this on their node,
 as their user or as root. `stepscope report` of the recording shows the operators; ui.perfetto.dev opens the
@@ -61,10 +62,21 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--ranks", type=_ranks, default=(), metavar="N,N", help="ranks to record (default: all on this node)"
     )
-    parser.add_argument(
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument(
         "--python",
-        action="store_true",
+        dest="kind",
+        action="store_const",
+        const=PYTHON,
+        default=OPERATORS,
         help="record Python functions instead of operators; it needs no framework",
+    )
+    kind.add_argument(
+        "--memory",
+        dest="kind",
+        action="store_const",
+        const=MEMORY,
+        help="also record the memory that operators allocate",
     )
     add_ledger_dir(parser)
 
@@ -84,7 +96,7 @@ def run(arguments: Namespace) -> int:
         first = max(map(_begin, wanted))
         try:
             for each in asked:
-                each.ask(first, arguments.steps, arguments.python)
+                each.ask(first, arguments.steps, arguments.kind)
             while [each for each in asked if each.look()]:
                 time.sleep(EVERY)
         except KeyboardInterrupt:
@@ -121,8 +133,8 @@ class _Asked:
                 f"{self._name} trains with an older Stepscope: upgrade it in the training environment"
             )
 
-    def ask(self, first: int, steps: int, python: bool) -> None:
-        self._number = write_request(self._fd, first, steps, python)
+    def ask(self, first: int, steps: int, kind: str) -> None:
+        self._number = write_request(self._fd, first, steps, kind)
         print(f"{self._name}: {count(steps, 'step')} requested, from step {first} on", flush=True)
 
     def withdraw(self) -> None:

@@ -20,7 +20,7 @@ from stepscope.rules import all_rules
 from stepscope.rules.parts.base import Rule, RuleClass, Verdict
 from stepscope.rules.parts.topics import About
 from stepscope.runs.malformed import is_date
-from stepscope.runs.model import DeviceTime, Gap, OperatorTime, ProfileWindow, ThreadTime
+from stepscope.runs.model import DeviceMemory, DeviceTime, Gap, OperatorTime, ProfileWindow, ThreadTime
 
 
 @dataclass(frozen=True)
@@ -189,6 +189,7 @@ class Profile:
     findings: tuple[tuple[str, str, str], ...]  # title, sentence and advice, as of any trace
     unread: tuple[str, ...]  # why traces could not be read
     excess: tuple[OperatorExcess, ...] = ()  # of each rank, if several have traces
+    memory: tuple[DeviceMemory, ...] = ()  # by rank, of each the operators that allocated most
     # Self seconds per step by device ("cpu", "gpu", "python") and operator, the mean of the ranks.
     per_step: dict[str, dict[str, float]] = field(default_factory=dict)
 

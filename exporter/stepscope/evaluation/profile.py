@@ -35,7 +35,8 @@ def profile_of(analysis: Analysis, facts: RunFacts) -> Profile:
     unread = tuple(gap.reason for gap in facts.gaps)
     steps = {each.rank: each.steps["train"] for each in facts.ranks if each.steps["train"]}
     per_step = _per_step(facts.operators, steps)
-    return Profile(tuple(_devices(facts)), findings, unread, tuple(_excess(facts)), per_step)
+    memory = tuple(replace(each, operators=each.operators[:OPERATORS]) for each in facts.memory)
+    return Profile(tuple(_devices(facts)), findings, unread, tuple(_excess(facts)), memory, per_step)
 
 
 def with_evidence(results: Sequence[RuleResult], profile: Profile | None) -> list[RuleResult]:

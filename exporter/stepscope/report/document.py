@@ -237,6 +237,7 @@ def _operators(analysis: Analysis) -> dict[str, Any] | None:
     ]
     return {
         "devices": [asdict(device) for device in profile.devices],
+        "memory": [asdict(device) for device in profile.memory],
         "findings": findings,
         "unread": list(profile.unread),
     }

@@ -26,6 +26,7 @@ from stepscope.report.right_sizing import Prediction, predicted_figure, predicti
 from stepscope.report.summary import at_a_glance
 from stepscope.report.track_record import NO_RECORD, TrackRecord
 from stepscope.report.verdict import verdict
+from stepscope.runs.model import DeviceMemory
 
 FINDINGS = 3  # shown in full
 USAGE_ROWS = 14  # two nodes; the JSON has all
@@ -81,6 +82,7 @@ def _blocks(analysis: Analysis, price: float | None, record: TrackRecord) -> Ite
         yield "\n".join(f"- {sentence(words)}" for words in _operators(analysis))
         if analysis.profile is not None:
             yield from (_of_device(device) for device in analysis.profile.devices[: profile.DEVICES])
+            yield from map(_memory, profile.memory(analysis)[: profile.DEVICES])
     if analysis.usage:
         yield "### System usage"
         yield _usage(analysis)
@@ -172,6 +174,15 @@ def _of_device(device: DeviceProfile) -> str:
         for row in profile.rows(device)
     ]
     header = (plain(profile.title(device)), "called from", "self time", "total", "calls", "of the steps")
+    return table(header, rows, right=(2, 3, 4, 5))
+
+
+def _memory(device: DeviceMemory) -> str:
+    rows = [
+        (code(row.name), code(row.place) if row.place else "", row.allocated, row.kept, row.calls, row.share)
+        for row in profile.memory_rows(device)
+    ]
+    header = (plain(profile.memory_title(device)), "called from", "per step", "kept", "allocations", "share")
     return table(header, rows, right=(2, 3, 4, 5))
 
 

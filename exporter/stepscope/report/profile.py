@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from stepscope.common.words import capitalised, count, duration, listing, share
+from stepscope.common.words import capitalised, count, duration, listing, share, size
 from stepscope.evaluation.analysis import Analysis, DeviceProfile
 from stepscope.evaluation.profile import own
 from stepscope.report.sentences import device_name
-from stepscope.runs.model import PYTHON, ProfileWindow
+from stepscope.runs.model import PYTHON, DeviceMemory, ProfileWindow
 
 OPERATORS, TOP = 10, 3  # rows per device, and operators in a sentence
 DEVICES = 4  # in short forms of the report; the page and the JSON have all
@@ -45,9 +45,58 @@ def rows(device: DeviceProfile) -> list[Row]:
     ]
 
 
-def has_places(device: DeviceProfile) -> bool:
+def has_places(device: DeviceProfile | DeviceMemory) -> bool:
     """Returns whether the line that calls one of its operators is known."""
-    return any(row.place for row in rows(device))
+    return any(each.place for each in device.operators[:OPERATORS])
+
+
+class MemoryRow(NamedTuple):
+    """One operator, per step of the windows."""
+
+    name: str
+    place: str
+    allocated: str
+    kept: str  # of it, beyond the operator's end
+    calls: str  # allocations
+    share: str  # of what all operators allocated
+    part: float  # 0..1
+
+
+def memory_rows(device: DeviceMemory) -> list[MemoryRow]:
+    """Returns the operators that allocated most."""
+    steps, total = device.steps or 1, sum(each.allocated for each in device.operators)
+    return [
+        MemoryRow(
+            each.operator,
+            each.place,
+            size(each.allocated / steps),
+            size(max(0, each.allocated - each.freed) / steps),
+            f"{each.allocations / steps:.3g}",
+            share(each.allocated, total),
+            each.allocated / total,
+        )
+        for each in device.operators[:OPERATORS]
+        if each.allocated
+    ]
+
+
+def memory_title(device: DeviceMemory) -> str:
+    """Returns "Memory of rank 0, CPU: 8 steps, at most 12.3 MB at once"."""
+    of = f"{count(device.steps, 'step')}, " if device.steps else ""
+    return (
+        f"Memory of rank {device.rank}, {device_name(device.device)}: {of}at most {size(device.most)} at once"
+    )
+
+
+def memory_sentence(device: DeviceMemory) -> str:
+    """Returns "rank 0 allocates on CPU per step: 12.3 MB in aten::linear (train.py:9) and ..."."""
+    top = memory_rows(device)[:TOP]
+    found = listing([f"{row.allocated} in {_called(row)}" for row in top])
+    return f"rank {device.rank} allocates on {device_name(device.device)} per step: {found}"
+
+
+def _called(row: Row | MemoryRow) -> str:
+    return f"{row.name} ({row.place})" if row.place else row.name
 
 
 def title(device: DeviceProfile) -> str:
@@ -59,7 +108,7 @@ def title(device: DeviceProfile) -> str:
 def sentence(device: DeviceProfile) -> str:
     """Returns "rank 0 on CPU, of 8 profiled steps: 31 % in aten::addmm (train.py:9) and ..."."""
     top = [row for row in rows(device) if row.part][:TOP]
-    found = listing([f"{row.share} in {row.name}" + (f" ({row.place})" if row.place else "") for row in top])
+    found = listing([f"{row.share} in {_called(row)}" for row in top])
     of = count(device.steps, "profiled step")
     place = "in" if device.device == PYTHON else "on"
     return f"rank {device.rank} {place} {device_name(device.device)}, of {of}: {found}"
@@ -69,6 +118,7 @@ def sentences(analysis: Analysis) -> list[str]:
     """Returns a sentence for each of the first devices, and how many more there are."""
     devices = [device for device in _devices(analysis) if device.steps and device.operators]
     said = [f"{capitalised(sentence(device))}." for device in devices[:DEVICES]]
+    said += [f"{capitalised(memory_sentence(each))}." for each in memory(analysis)[:DEVICES]]
     more = len(devices) - DEVICES
     return [*said, f"The report has {count(more, 'more device')}."] if more > 0 else said
 
@@ -99,6 +149,12 @@ def steps(window: ProfileWindow) -> str:
     """Returns "2 to 9"."""
     known = window.last is not None and window.last >= window.first
     return f"{window.first} to {window.last}" if known else f"from {window.first}"
+
+
+def memory(analysis: Analysis) -> list[DeviceMemory]:
+    """Returns the devices on which a window recorded allocations."""
+    known = analysis.profile.memory if analysis.profile is not None else ()
+    return [device for device in known if memory_rows(device)]
 
 
 def _devices(analysis: Analysis) -> Iterator[DeviceProfile]:

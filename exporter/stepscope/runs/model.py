@@ -213,6 +213,29 @@ class OperatorTime:
     place: str = ""  # file:line of the user's code that calls it most; "": not known
 
 
+@dataclass(frozen=True)
+class OperatorMemory:
+    """Bytes that all calls of one operator allocated on one device."""
+
+    operator: str
+    allocations: int
+    allocated: int
+    freed: int  # while it ran
+    place: str = ""  # as of OperatorTime
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Memory that the operators of one rank allocated on one device, in windows that recorded it."""
+
+    device: str  # as of OperatorTime
+    most: int  # bytes that were allocated at once; on the CPU, of those since the window began
+    operators: tuple[OperatorMemory, ...]
+    steps: int  # of these windows
+    node: str = ""
+    rank: int = 0
+
+
 PYTHON = "python"  # the device of an OperatorTime that is a Python function
 
 
@@ -530,6 +553,7 @@ class RunFacts:
     unobserved_seconds: float = 0.0  # between captures of traces: no part of the run's duration
     transfers: tuple[TransferTime, ...] = ()  # by node and rank, if a trace has them
     devices: tuple[DeviceTime, ...] = ()  # by node, rank and device, if a trace has them
+    memory: tuple[DeviceMemory, ...] = ()  # by node, rank and device, if a trace has it
     unrecognised: int = 0  # events of a trace of categories that nobody here knows
     no_steps: str = ""  # sentences: why no steps were seen, and the fix; "": some were, or it is not known
     dumps: tuple[RankDump, ...] = ()  # of the flight recorder, by rank

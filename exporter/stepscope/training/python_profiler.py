@@ -56,7 +56,7 @@ class PythonProfiler:
         taken = monitoring is not None and monitoring.get_tool(monitoring.PROFILER_ID) is not None
         return ANOTHER if taken or sys.getprofile() is not None else ""
 
-    def start(self) -> None:
+    def start(self, memory: bool = False) -> None:
         if not self._watches_forks:
             self._watches_forks = True
             os.register_at_fork(after_in_child=self._forked)

@@ -4,8 +4,8 @@
     at=60s,for=5s        5 seconds, from the end of the first step that ends 60 s after the first one began
     every=1000,steps=3   3 steps after every 1000 steps
 
-`ranks=0,7` in any of them limits it to these ranks, and `python` records Python functions instead of
-operators. Several are separated by `;` or spaces.
+`ranks=0,7` in any of them limits it to these ranks. `python` records Python functions instead of operators,
+and `memory` what operators allocate, too. Several are separated by `;` or spaces.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VARIABLE = "STEPSCOPE_PROFILE"
+OPERATORS, PYTHON, MEMORY = KINDS = "", "python", "memory"  # what a window records
 FORMS = "2:9, at=60s,for=5s or every=1000,steps=3"
 USUAL_STEPS, MOST_STEPS = 5, 1000  # of a window
 LONGEST = 60.0  # seconds of a window: traces grow by megabytes per second
@@ -30,7 +31,7 @@ GLANCE = 16  # steps, after which to look again whether a window begins at this 
 class Plan:
     """Windows to come. `first`: the number of steps at which the next one begins; inf: there is none."""
 
-    __slots__ = ("at", "every", "first", "last", "python", "ranks", "request", "seconds", "steps", "text")
+    __slots__ = ("at", "every", "first", "kind", "last", "ranks", "request", "seconds", "steps", "text")
 
     def __init__(
         self, text: str = "", first: float = inf, steps: int | None = None, request: int = 0
@@ -42,7 +43,7 @@ class Plan:
         self.at = inf  # seconds after the begin of the first step
         self.seconds = LONGEST
         self.ranks: frozenset[int] = frozenset()  # empty: all
-        self.python = False  # records Python functions instead of operators
+        self.kind = OPERATORS  # of KINDS
         self.request = request  # the number of the request that asks for it; 0: none does
 
     def wait(self, done: int, seconds: float) -> float:
@@ -77,7 +78,7 @@ def _parse(text: str) -> Plan:
             _SETTINGS[name](plan, value)
         else:
             raise ValueError(
-                f"{text!r}: {name!r} is no setting of a window; use {FORMS}, ranks=0,7 and python"
+                f"{text!r}: {name!r} is no setting of a window; use {FORMS}, ranks=0,7, python and memory"
             )
     if begins != 1:
         raise ValueError(f"{text!r} says {'twice' if begins else 'not'} when the window begins: use {FORMS}")
@@ -95,7 +96,7 @@ def _settings(text: str) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for part in text.split(","):
         name, equals, value = part.partition("=")
-        if part == "python":
+        if part in (PYTHON, MEMORY):
             found.append((name, ""))
         elif not equals and found and found[-1][0] == "ranks":
             found[-1] = "ranks", f"{found[-1][1]},{name}"
@@ -158,10 +159,15 @@ def _ranks(plan: Plan, value: str) -> None:
     plan.ranks = frozenset(map(int, value.split(",")))
 
 
-def _python(plan: Plan, value: str) -> None:
-    if value:
-        raise ValueError(f"python={value}: use python without a value")
-    plan.python = True
+def _kind(name: str) -> Callable[[Plan, str], None]:
+    def setting(plan: Plan, value: str) -> None:
+        if value:
+            raise ValueError(f"{name}={value}: use {name} without a value")
+        if plan.kind not in (OPERATORS, name):
+            raise ValueError(f"{plan.text!r} has {PYTHON} and {MEMORY}: use two windows")
+        plan.kind = name
+
+    return setting
 
 
 _SETTINGS: dict[str, Callable[[Plan, str], None]] = {
@@ -171,5 +177,6 @@ _SETTINGS: dict[str, Callable[[Plan, str], None]] = {
     "every": _every,
     "steps": _steps,
     "ranks": _ranks,
-    "python": _python,
+    PYTHON: _kind(PYTHON),
+    MEMORY: _kind(MEMORY),
 }

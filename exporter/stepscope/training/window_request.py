@@ -10,7 +10,7 @@ import os
 from math import inf
 
 from stepscope.training import layout
-from stepscope.training.window_plans import MOST_STEPS
+from stepscope.training.window_plans import KINDS, MOST_STEPS, OPERATORS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ NONE, WAITS, RECORDS, WRITTEN, REFUSED = range(5)
 class Request:
     """A window of `steps` steps that begins at the step with the number `first`."""
 
-    __slots__ = ("first", "number", "python", "steps")
+    __slots__ = ("first", "kind", "number", "steps")
 
-    def __init__(self, number: int, first: int, steps: int, python: bool) -> None:
+    def __init__(self, number: int, first: int, steps: int, kind: str) -> None:
         self.number = number  # from 1; unlike that of the request before
         self.first = first
         self.steps = steps
-        self.python = python  # Python functions instead of operators
+        self.kind = kind  # of window_plans.KINDS
 
 
 class Answer:
@@ -50,13 +50,13 @@ class Answer:
 
 def read_request(memory: mmap.mmap) -> Request | None:
     """Returns the request; None if there is none. Raises ValueError for one that cannot be."""
-    number, first, steps, python = layout.WINDOW_REQUEST.unpack_from(memory, layout.WINDOW_AT)
+    number, first, steps, kind = layout.WINDOW_REQUEST.unpack_from(memory, layout.WINDOW_AT)
     if number == 0:
         return None
     known = 1 <= number <= layout.MOST and 0 <= first <= layout.MOST and 1 <= steps <= MOST_STEPS
-    if not known or python not in (0, 1):
+    if not known or kind not in range(len(KINDS)):
         raise ValueError(f"a request {number:g} for {steps:g} steps from {first:g} on")  # also NaN
-    return Request(int(number), int(first), int(steps), bool(python))
+    return Request(int(number), int(first), int(steps), KINDS[int(kind)])
 
 
 def drop_request(memory: mmap.mmap) -> None:
@@ -80,7 +80,7 @@ def can_be_asked(fd: int) -> bool:
     return len(raw) == layout.WINDOW_OFFSET.size and layout.WINDOW_OFFSET.unpack(raw)[0] == layout.WINDOW_AT
 
 
-def write_request(fd: int, first: int, steps: int, python: bool = False) -> int:
+def write_request(fd: int, first: int, steps: int, kind: str = OPERATORS) -> int:
     """Asks for a window. Returns the number of the request. Raises OSError."""
     raw = os.pread(fd, layout.WINDOW_REQUEST.size + layout.WINDOW_ANSWER.size, layout.WINDOW_AT)
     asked, answered = (
@@ -89,7 +89,7 @@ def write_request(fd: int, first: int, steps: int, python: bool = False) -> int:
     )
     known = [number for number in (asked, answered) if 0 <= number < layout.MOST]  # nor is NaN
     number = int(max(known, default=0)) + 1
-    os.pwrite(fd, layout.WINDOW_REQUEST.pack(number, first, steps, python), layout.WINDOW_AT)
+    os.pwrite(fd, layout.WINDOW_REQUEST.pack(number, first, steps, KINDS.index(kind)), layout.WINDOW_AT)
     return number
 
 

@@ -17,7 +17,7 @@ from threading import get_native_id
 
 from stepscope.training import layout, window_request
 from stepscope.training.window_files import LINE, MOST_BYTES, MOST_LISTED, MOST_TRACES, WindowFolder
-from stepscope.training.window_plans import VARIABLE, Plan, parse_plans
+from stepscope.training.window_plans import MEMORY, PYTHON, VARIABLE, Plan, parse_plans
 from stepscope.training.window_request import Answer, Request
 
 TYPE_CHECKING = False
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
         def why_not(self) -> str:
             """Returns why it cannot be used now; "" if it can."""
 
-        def start(self) -> None: ...
+        def start(self, memory: bool = False) -> None:
+            """Begins to record; `memory`: also what operators allocate."""
 
         def stop(self) -> None: ...
 
@@ -76,7 +77,7 @@ class _Open:
         self.last = last  # step; inf: it ends after some time
         self.listed = listed
         self.began = time.perf_counter()
-        self.lines = None if plan.python else _lines()
+        self.lines = None if plan.kind == PYTHON else _lines()
         self.marks = [time.time_ns()]  # the begin, and the end of each step
 
 
@@ -173,7 +174,7 @@ class Windows:
         return NO_HOOKS if profiler is None else profiler.why_not()
 
     def _profiler(self, plan: Plan) -> Profiler | None:
-        if not plan.python:
+        if plan.kind != PYTHON:
             return self._session.profiler
         from stepscope.training.python_profiler import python_profiler  # few windows need it
 
@@ -234,7 +235,7 @@ class Windows:
         self._plans = [plan for plan in self._plans if not plan.request]
         first = max(request.first, done)
         plan = Plan("", first, request.steps, request.number)
-        plan.python = request.python
+        plan.kind = request.kind
         if reason := self._why_not(plan):
             self._answer(request.number, window_request.REFUSED, text=reason)
             return
@@ -255,7 +256,7 @@ class Windows:
             self._list(listed)
             profiler = self._profiler(plan)
             assert profiler is not None
-            profiler.start()
+            profiler.start(memory=plan.kind == MEMORY)
         except Exception as error:  # noqa: BLE001 - as in look()
             self._fail(plan, listed, f"{type(error).__name__}: {error}")
             return

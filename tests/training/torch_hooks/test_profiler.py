@@ -153,6 +153,29 @@ def test_the_line_that_calls_an_operator_is_known_without_with_stack(tmp_path: P
     assert place.endswith(f"train.py:{line}"), trained.errors
 
 
+MEMORY = """
+def train():
+    for x, y in loader:
+        large = torch.zeros(1 << 20)  # 4 MiB
+        step(x, y)
+"""
+
+
+def test_a_window_of_memory_has_what_operators_allocate_and_changes_no_parameter(tmp_path: Path) -> None:
+    script = f"{MEMORY}{BY_HAND}"
+    without = profiled(tmp_path / "plain", "", script)
+    trained = profiled(tmp_path / "windows", "3:5,memory 7:8", script)
+    assert trained.output == without.output
+    assert [each[:3] for each in summary(tmp_path / "windows")] == [(3, 5, "written"), (7, 8, "written")]
+    source = KinetoTraces(tmp_path / "windows" / "profiles")
+    assert len(list(source.read())) == 1
+    (memory,) = source.facts.memory
+    assert (memory.device, memory.steps) == ("cpu", 3)  # those of the second window are not of it
+    largest = memory.operators[0]
+    assert (largest.operator, largest.allocations, largest.allocated) == ("aten::zeros", 3, 3 << 22)
+    assert 1 << 22 <= memory.most < 3 << 22  # each one is freed when the next is there, at the latest
+
+
 EVALUATION = """
 for epoch in range(2):
     for number, (x, y) in enumerate(loader):

@@ -107,8 +107,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=[],
         metavar="WINDOW",
         help="record the operators of these training steps with PyTorch's profiler: 20:27, at=60s,for=5s or "
-        "every=1000,steps=3, each also with ranks=0,7, or with python for Python functions instead; may be "
-        "repeated (default: STEPSCOPE_PROFILE)",
+        "every=1000,steps=3, each also with ranks=0,7, with python for Python functions instead, or with "
+        "memory; may be repeated (default: STEPSCOPE_PROFILE)",
     )
     parser.add_argument(
         "--profiler-config",

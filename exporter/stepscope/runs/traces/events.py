@@ -73,7 +73,8 @@ REPEATED_ENDING = "_user_annotation"  # of a device: gpu_user_annotation
 ON_DEVICE = (KERNEL, COPY)
 NONE = -1  # no correlation
 MICRO = 1e-6
-MOST_LINES = 20_000  # moments of a trace
+MOST_LINES, MOST_ALLOCATIONS = 20_000, 500_000  # of a trace, the first ones
+MEMORY = "[memory]"  # the name of an allocation
 Numbers = NDArray[np.float64]
 
 
@@ -92,6 +93,17 @@ class Line(NamedTuple):
     thread: Any
     time: float  # microseconds since the trace's origin
     place: str  # file:line
+
+
+class Allocations(NamedTuple):
+    """The allocations, and what was freed, in columns of one length."""
+
+    threads: NDArray[np.int32]  # as in Trace.thread_ids
+    times: Numbers  # microseconds since the trace's origin
+    devices: NDArray[np.int32]  # place in `names`
+    sizes: NDArray[np.int64]  # bytes; below 0: freed
+    totals: NDArray[np.int64]  # bytes that are allocated on the device
+    names: list[str]  # of devices
 
 
 @dataclass(frozen=True)
@@ -120,6 +132,7 @@ class Trace:
     collectives: list[Collective]
     is_collective: NDArray[np.bool_]  # rows of `collectives`
     lines: list[Line]  # in the order of the file
+    allocations: Allocations
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -179,12 +192,16 @@ class _Columns:
     collective: list[_Call] = field(default_factory=list)
     described: dict[Any, tuple[Described, int | None]] = field(default_factory=dict)  # by External id
     lines: list[Line] = field(default_factory=list)  # times as in the file
+    allocations: list[tuple[int, float, int, int, int]] = field(default_factory=list)
+    devices: dict[str, int] = field(default_factory=dict)  # of allocations
 
     def add(self, row: Any) -> None:
         """Adds a complete event; leaves out all others, and what repeats them."""
         category = row.get("cat")
         if category == LINE and len(self.lines) < MOST_LINES:
             self.lines.append(Line(row.get("pid"), row.get("tid"), finite(row["ts"]), str(row["name"])))
+        if row["name"] == MEMORY and len(self.allocations) < MOST_ALLOCATIONS:
+            self._add_allocation(row)
         if row.get("ph") != "X" or category in REPEATED:
             return
         category = WITHOUT if category is None else str(category).lower()
@@ -223,6 +240,14 @@ class _Columns:
         self.starts.append(float(row["ts"]))
         self.durations.append(float(row.get("dur") or 0))
         self.correlations.append(int(correlation))
+
+    def _add_allocation(self, row: Any) -> None:
+        about = row["args"]
+        thread = self.thread_ids.setdefault((row.get("pid"), row.get("tid"), "cpu"), len(self.thread_ids))
+        name = f"gpu{int(about['Device Id'])}" if about["Device Type"] else "cpu"
+        device = self.devices.setdefault(name, len(self.devices))
+        numbers = int(about["Bytes"]), int(about["Total Allocated"])
+        self.allocations.append((thread, finite(row["ts"]), device, *numbers))
 
 
 def traces_of(path: Path, progress: Callable[[int], None] | None = None) -> Iterator[Trace]:
@@ -320,9 +345,23 @@ def _trace(
         collectives=[],
         is_collective=np.zeros(len(order), bool),
         lines=[line._replace(time=line.time - zero) for line in columns.lines],
+        allocations=_allocations(columns, zero),
     )
     _add_collectives(trace, columns, place)
     return trace
+
+
+def _allocations(columns: _Columns, zero: float) -> Allocations:
+    rows = columns.allocations
+    threads, times, devices, sizes, totals = zip(*rows, strict=True) if rows else [()] * 5
+    return Allocations(
+        np.array(threads, np.int32),
+        np.array(times, float) - zero,
+        np.array(devices, np.int32),
+        np.array(sizes, np.int64),
+        np.array(totals, np.int64),
+        list(columns.devices),
+    )
 
 
 def _origin(seconds: float) -> float:

@@ -20,6 +20,7 @@ from stepscope.runs.model import (
     PHASES,
     ActivityTime,
     CollectiveTime,
+    DeviceMemory,
     DeviceTime,
     Gap,
     GpuFacts,
@@ -38,7 +39,7 @@ from stepscope.runs.model import (
 from stepscope.runs.traces.arrivals import joined
 from stepscope.runs.traces.capture import Capture
 from stepscope.runs.traces.intervals import Intervals
-from stepscope.runs.traces.lines import place_of
+from stepscope.runs.traces.moments import place_of, total_memory
 from stepscope.runs.traces.nsight import is_export
 from stepscope.runs.traces.reading import Progress, read_files
 from stepscope.runs.traces.trace import NamedTime, StepTime, TraceSummary, total_of
@@ -124,6 +125,7 @@ class KinetoTraces(Source):
             traces=tuple(joined(rank.traces) for rank in ranks if rank.traces),
             unobserved_seconds=_between(span for rank in ranks for span in rank.captures),
             devices=tuple(item for rank in ranks for item in rank.device_times()),
+            memory=tuple(item for rank in ranks for item in rank.memory()),
             unrecognised=sum(rank.unrecognised for rank in ranks),
             unknowns=(
                 "A trace contains only its own steps: no sample of the host or the GPUs was taken.",
@@ -252,6 +254,15 @@ class _Rank:
         for _, found in sorted(captures.items()):
             steps = sum(known) if len(known) == len(self.summaries) else None
             yield replace(total_of(found), node=self.node, rank=self.rank, steps=steps)
+
+    def memory(self) -> Iterator[DeviceMemory]:
+        """Yields what operators allocated on each device."""
+        captures: dict[str, list[DeviceMemory]] = {}
+        for device in (device for summary in self.summaries for device in summary.memory):
+            captures.setdefault(device.device, []).append(device)
+        for _, found in sorted(captures.items()):
+            total = total_memory(found, [summary.places for summary in self.summaries])
+            yield replace(total, node=self.node, rank=self.rank)
 
     def activities(self) -> Iterator[ActivityTime]:
         """Yields data loading."""

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.runs.model import IDLE_REASONS, DeviceTime, TransferTime
+from stepscope.runs.model import IDLE_REASONS, DeviceMemory, DeviceTime, TransferTime
 from stepscope.runs.traces.asynchronous import is_of_host, with_their_work
 from stepscope.runs.traces.collectives import Collective
 from stepscope.runs.traces.events import (
@@ -39,7 +39,7 @@ from stepscope.runs.traces.events import (
 )
 from stepscope.runs.traces.host import callers, host_times, summed_host, synchronising
 from stepscope.runs.traces.intervals import Intervals, Numbers
-from stepscope.runs.traces.lines import Places, places_of
+from stepscope.runs.traces.moments import Places, memory_of, places_of
 from stepscope.runs.traces.repetition import repetition
 from stepscope.runs.traces.transfers import transfers
 
@@ -85,6 +85,7 @@ class TraceSummary:
     transfers: tuple[TransferTime, ...]
     loading: tuple[NamedTime, ...]
     places: Places  # of the operators on the CPU
+    memory: tuple[DeviceMemory, ...]
 
     @property
     def marked(self) -> bool:
@@ -108,6 +109,7 @@ def summarise(trace: Trace) -> TraceSummary:
         transfers=transfers(trace.collectives),
         loading=tuple(_named(trace, loads)),
         places=places_of(trace, operators),
+        memory=memory_of(trace, operators, len(marks.numbers) if steps_from else 0),
     )
 
 

@@ -80,13 +80,13 @@ class TorchProfiler:
             return "the script's own profiler is active"
         return ""
 
-    def start(self) -> None:
+    def start(self, memory: bool = False) -> None:
         self.is_ours = True
         try:
             if not self._used:
                 self._used = True
                 _let_forked_processes_end()
-            profile = torch.profiler.profile()
+            profile = torch.profiler.profile(profile_memory=memory)
             profile.start()
             self._profile = profile
         finally:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.runs.traces.events import OPERATOR, load
-from stepscope.runs.traces.lines import JUST_ENDED, place_of, places_of
+from stepscope.runs.traces.moments import JUST_ENDED, place_of, places_of
 from stepscope.training.window_files import LINE
 
 OUTER, INNER, END = 0.0, 1000.0, 5000.0
@@ -29,9 +29,9 @@ def places(tmp_path: Path, samples: list[tuple[float, str]], thread: int = 1) ->
     return {name: dict(found) for name, found in places_of(trace, trace.of(OPERATOR)).items()}
 
 
-def test_a_sample_is_of_the_innermost_operator_that_runs(tmp_path: Path) -> None:
+def test_a_sample_is_of_all_operators_that_run(tmp_path: Path) -> None:
     assert places(tmp_path, [(500.0, "a.py:1"), (1500.0, "a.py:2"), (3000.0, "a.py:3")]) == {
-        "aten::linear": {"a.py:1": 1, "a.py:3": 1},
+        "aten::linear": {"a.py:1": 1, "a.py:2": 1, "a.py:3": 1},
         "aten::addmm": {"a.py:2": 1},
     }
 

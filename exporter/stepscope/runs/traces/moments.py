@@ -1,0 +1,121 @@
+"""Finds the operators that were running at moments: for samples of lines, and for allocations of memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.runs.model import DeviceMemory, OperatorMemory
+from stepscope.runs.traces.events import NONE, Trace
+from stepscope.runs.traces.host import callers
+from stepscope.runs.traces.intervals import Numbers
+
+# Microseconds after an operator in which a sample still is of it: an operator gives up the interpreter lock,
+# which wakes the thread that samples, and after a short operator its thread waits for that lock.
+JUST_ENDED = 100.0
+LEAST_SAMPLES, LEAST_SHARE = 3, 0.5  # of an operator's samples: otherwise its line is not known
+BACKWARD = "autograd::engine::evaluate_function: "  # is around each operator of a backward pass
+OUTSIDE = "outside operators"
+
+Places = dict[str, Counter[str]]  # samples by operator and place
+Rows = NDArray[np.bool_]
+
+
+def places_of(trace: Trace, operators: Rows) -> Places:
+    """Returns where each operator was seen: all that ran, or just had, on a sample's thread."""
+    found: Places = {}
+    for thread in {(line.process, line.thread) for line in trace.lines}:
+        lines = [line for line in trace.lines if (line.process, line.thread) == thread]
+        of_thread = np.array([each == (*thread, "cpu") for each in trace.threads])
+        times = np.array([line.time for line in lines])
+        stacks = _stacks(trace, operators & of_thread[trace.thread_ids], times, JUST_ENDED)
+        for line, stack in zip(lines, stacks, strict=True):
+            if line.place.isprintable():
+                for name in set(stack):
+                    found.setdefault(name, Counter())[line.place] += 1
+    return found
+
+
+def place_of(places: Iterable[Counter[str]]) -> str:
+    """Returns the place of an operator from its samples in several traces; "" if it is not known."""
+    together = Counter[str]()
+    for each in places:
+        together.update(each)
+    for place, samples in together.most_common(1):
+        if samples >= max(LEAST_SAMPLES, LEAST_SHARE * together.total()):
+            return place
+    return ""
+
+
+def memory_of(trace: Trace, operators: Rows, steps: int) -> tuple[DeviceMemory, ...]:
+    """Returns what the outermost operators allocated on each device: those that the script called.
+
+    `steps`: how many the trace has.
+    """
+    events = trace.allocations
+    found: list[dict[str, list[int]]] = [{} for _ in events.names]
+    for thread in np.unique(events.threads).tolist():
+        here = np.flatnonzero(events.threads == thread)
+        stacks = _stacks(trace, operators & (trace.thread_ids == thread), events.times[here])
+        devices, sizes = events.devices[here].tolist(), events.sizes[here].tolist()
+        for stack, device, size in zip(stacks, devices, sizes, strict=True):
+            name = next((each for each in reversed(stack) if not each.startswith(BACKWARD)), OUTSIDE)
+            sums = found[device].setdefault(name, [0, 0, 0])
+            sums[0] += size > 0
+            sums[1 if size > 0 else 2] += abs(size)
+    return tuple(
+        DeviceMemory(
+            device=name,
+            most=int(events.totals[events.devices == device].max(initial=0)),
+            operators=tuple(
+                OperatorMemory(operator, count, allocated, freed)
+                for operator, (count, allocated, freed) in found[device].items()
+            ),
+            steps=steps,
+        )
+        for device, name in enumerate(events.names)
+    )
+
+
+def total_memory(captures: Sequence[DeviceMemory], places: Sequence[Places]) -> DeviceMemory:
+    """Returns the sum of several traces of one device of a rank, the most bytes first.
+
+    `places` are those of all its traces.
+    """
+    sums: dict[str, list[int]] = {}
+    for each in (operator for capture in captures for operator in capture.operators):
+        together = sums.setdefault(each.operator, [0, 0, 0])
+        for at, value in enumerate((each.allocations, each.allocated, each.freed)):
+            together[at] += value
+    operators = [
+        OperatorMemory(name, count, allocated, freed, place_of(each.get(name, Counter()) for each in places))
+        for name, (count, allocated, freed) in sums.items()
+    ]
+    return DeviceMemory(
+        device=captures[0].device,
+        most=max(each.most for each in captures),
+        operators=tuple(sorted(operators, key=lambda each: (-each.allocated, each.operator))),
+        steps=sum(each.steps for each in captures),
+    )
+
+
+def _stacks(trace: Trace, rows: Rows, times: Numbers, after: float = 0.0) -> Iterator[list[str]]:
+    """Yields the names of the operators that run at each moment, innermost first; [] if there is none.
+
+    Each one counts until `after` microseconds after its end. All `rows` are of one thread.
+    """
+    chosen = np.flatnonzero(rows)
+    starts, ends = trace.starts[chosen], trace.ends[chosen]
+    parents = callers(starts, ends, trace.thread_ids[chosen])
+    latest = np.searchsorted(starts, times, "right") - 1
+    for time, row in zip(times.tolist(), latest.tolist(), strict=True):
+        while row != NONE and ends[row] + after < time:
+            row = int(parents[row])
+        stack = []
+        while row != NONE:
+            stack.append(trace.names[trace.name_ids[chosen[row]]])
+            row = int(parents[row])
+        yield stack
