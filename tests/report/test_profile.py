@@ -25,6 +25,7 @@ from tests.support.profile_windows import (
     allocation,
     recording_with_windows,
     with_allocations,
+    with_another_window,
     with_python_window,
 )
 from tests.support.schemas import validator_of
@@ -235,3 +236,31 @@ def test_an_allocation_that_cannot_be_costs_its_trace_only(recording: Path) -> N
     assert {each.rank for each in analysis.profile.devices} == {0}
     (unread,) = analysis.profile.unread
     assert "rank-1.steps-2-3" in unread
+
+
+def test_what_changed_from_the_first_to_the_last_window_of_a_rank_is_in_the_report(recording: Path) -> None:
+    assert evaluate(RecordingDirectory(recording)).profile.changes == ()  # type: ignore[union-attr]
+    with_another_window(recording, 1, 0.1)
+    analysis = evaluate(RecordingDirectory(recording))
+    assert analysis.profile is not None
+    (changed,) = analysis.profile.changes  # rank 0 has one window
+    assert (changed.operator, changed.place) == ("aten::index_put_", "train.py:9")
+    assert [changed.a, changed.b] == pytest.approx([0.3, 0.1])
+    row = "| `aten::index_put_` | CPU | `train.py:9` | 300 ms | 100 ms | \N{MINUS SIGN}200 ms |"
+    assert row in " ".join(render_markdown(analysis).split())
+    page = render_html(analysis)
+    assert "From the first to the last window of each rank" in page
+    assert '<td class="number">\N{MINUS SIGN}200 ms</td>' in page
+    known = document(analysis)
+    schema = Path(__file__).parents[2] / "docs" / "report.schema.json"
+    assert list(validator_of(json.loads(schema.read_text())).iter_errors(known)) == []
+    assert known["operators"]["changes"][0]["difference"] == pytest.approx(-0.2)
+
+
+def test_a_window_with_memory_is_not_compared_with_others(recording: Path) -> None:
+    with_another_window(recording, 1, 0.1)
+    with_allocations(recording, 1, [allocation(2.25, MB, MB)])
+    analysis = evaluate(RecordingDirectory(recording))
+    assert analysis.profile is not None
+    assert analysis.profile.changes == ()
+    assert len(analysis.profile.memory) == 1

@@ -34,9 +34,10 @@ def moment(place: str, at: float) -> dict[str, Any]:
     return {**about, "name": place, "ts": (START + at) * US}
 
 
-def trace(rank: int, slow: float) -> bytes:
+def trace(rank: int, slow: float, first: int = 2) -> bytes:
+    """Returns the trace of two steps."""
     events = []
-    for number in (2, 3):
+    for number in (first, first + 1):
         begin = float(number)
         events += [
             event(f"ProfilerStep#{number}", begin, 1.0, "user_annotation"),
@@ -62,6 +63,16 @@ def with_allocations(recording: Path, rank: int, allocations: list[dict[str, Any
     values = json.loads(gzip.decompress(path.read_bytes()))
     values["traceEvents"] += allocations
     path.write_bytes(gzip.compress(json.dumps(values).encode()))
+
+
+def with_another_window(recording: Path, rank: int, slow: float) -> None:
+    """Adds a window of steps 10 and 11, in which `aten::index_put_` takes so many seconds per step."""
+    name = f"rank-{rank}.steps-10-11.100-1.pt.trace.json.gz"  # before the other one, by its name
+    (recording / "profiles" / name).write_bytes(trace(rank, slow, 10))
+    path = recording / "profiles" / f"rank-{rank}.100.windows.json"
+    values = json.loads(path.read_text())
+    values["windows"].append(window(10, 11, "written", name))
+    path.write_text(json.dumps(values))
 
 
 def recording_with_windows(tmp_path: Path, slow_seconds: tuple[float, float] = (0.05, 0.3)) -> Path:

@@ -39,6 +39,11 @@ def duration(seconds: float | None) -> str:
     return f"{days} d {hours:02d} h"
 
 
+def signed_duration(seconds: float) -> str:
+    """Returns the same with a sign: "+38.0 ms"."""
+    return f"+{duration(seconds)}" if seconds > 0 else duration(seconds)
+
+
 def rough_duration(seconds: float) -> str:
     """Returns two digits of a predicted time: "340 ms", "5 min 20 s", "2 h 10 min"."""
     for step in (3600, 600, 60, 10):

@@ -10,7 +10,7 @@ from stepscope.compare.compared_run import ComparedRun
 from stepscope.compare.figures import Figure, figures
 from stepscope.compare.gate import Condition, Outcome, judge
 from stepscope.compare.lines import ComparedLine, compared_lines
-from stepscope.compare.operators import ComparedOperator, compared_operators
+from stepscope.compare.operators import compared_operators
 from stepscope.compare.parts import (
     Difference,
     difference_of_a_step,
@@ -19,6 +19,7 @@ from stepscope.compare.parts import (
 )
 from stepscope.compare.predicted import CheckedPrediction, checked_predictions
 from stepscope.compare.work import Work, work_of
+from stepscope.evaluation.analysis import OperatorChange
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Comparison:
     predictions: list[CheckedPrediction]
     outcomes: list[Outcome]
     lines: list[ComparedLine]  # [] unless lines of both runs were sampled
-    operators: list[ComparedOperator]  # [] unless both runs have profile windows
+    operators: list[OperatorChange]  # [] unless both runs have profile windows
 
     @property
     def not_passed(self) -> list[Outcome]:

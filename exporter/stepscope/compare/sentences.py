@@ -13,6 +13,7 @@ from stepscope.common.words import (
     money,
     number,
     share,
+    signed_duration,
     uncapitalised,
 )
 from stepscope.compare.changes import Fate
@@ -313,7 +314,7 @@ def lines(comparison: Comparison) -> str:
 def operators(comparison: Comparison) -> str:
     """Says which operator of the profile windows changed most."""
     each = comparison.operators[0]
-    change = f"{'+' if each.difference > 0 else ''}{duration(each.difference)} per step"
+    change = f"{signed_duration(each.difference)} per step"
     both = f"{duration(each.a)} in A and {duration(each.b)} in B"
     place = f", called from {each.place}" if each.place else ""
     return f"{each.operator}{place}: {change} of self time in profile windows, {both}."

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from stepscope.common.words import NO_NUMBER, amount, capitalised, change, count, duration, listing, share
+from stepscope.common.words import (
+    NO_NUMBER,
+    amount,
+    capitalised,
+    change,
+    count,
+    duration,
+    listing,
+    share,
+    signed_duration,
+)
 from stepscope.compare import sentences
 from stepscope.compare.changes import Setting
 from stepscope.compare.comparison import Comparison
@@ -168,10 +178,6 @@ def gate(comparison: Comparison) -> Section:
 
 def settings(chosen: Sequence[Setting]) -> Table:
     return Table(("Setting", "A", "B"), [(setting.name, setting.a, setting.b) for setting in chosen], words=3)
-
-
-def signed_duration(seconds: float) -> str:
-    return f"+{duration(seconds)}" if seconds > 0 else duration(seconds)
 
 
 def _figure_row(figure: Figure, obstacle: str = "") -> tuple[str, ...]:

@@ -182,6 +182,21 @@ class OperatorExcess:
 
 
 @dataclass(frozen=True)
+class OperatorChange:
+    """Self seconds per step of profile windows, the mean of the ranks; 0: not seen."""
+
+    device: str  # "cpu", "gpu" or "python"
+    operator: str
+    a: float
+    b: float
+    place: str  # file:line of the user's code that calls it most; "": not known
+
+    @property
+    def difference(self) -> float:
+        return self.b - self.a
+
+
+@dataclass(frozen=True)
 class Profile:
     """The traces of a run's profile windows, summed up."""
 
@@ -190,8 +205,15 @@ class Profile:
     unread: tuple[str, ...]  # why traces could not be read
     excess: tuple[OperatorExcess, ...] = ()  # of each rank, if several have traces
     memory: tuple[DeviceMemory, ...] = ()  # by rank, of each the operators that allocated most
+    # From the first to the last window of each rank, if a rank has several. Windows with memory do not count.
+    changes: tuple[OperatorChange, ...] = ()
     # Self seconds per step by device ("cpu", "gpu", "python") and operator, the mean of the ranks.
     per_step: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def places(self) -> dict[str, str]:
+        """Returns the known lines by operator."""
+        operators = (each for device in self.devices for each in device.operators)
+        return {each.operator: each.place for each in operators if each.place}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,15 @@ from statistics import median
 from stepscope.common.errors import UserError
 from stepscope.common.status import Status
 from stepscope.common.words import duration
-from stepscope.evaluation.analysis import Analysis, DeviceProfile, OperatorExcess, Profile, RuleResult
+from stepscope.evaluation.analysis import (
+    Analysis,
+    DeviceProfile,
+    OperatorChange,
+    OperatorExcess,
+    Profile,
+    RuleResult,
+)
+from stepscope.evaluation.operator_changes import operator_changes
 from stepscope.evaluation.problems import problems_of
 from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.step_outlier import StepOutlier
@@ -36,7 +44,19 @@ def profile_of(analysis: Analysis, facts: RunFacts) -> Profile:
     steps = {each.rank: each.steps["train"] for each in facts.ranks if each.steps["train"]}
     per_step = _per_step(facts.operators, steps)
     memory = tuple(replace(each, operators=each.operators[:OPERATORS]) for each in facts.memory)
-    return Profile(tuple(_devices(facts)), findings, unread, tuple(_excess(facts)), memory, per_step)
+    profile = Profile(tuple(_devices(facts)), findings, unread, tuple(_excess(facts)), memory, (), per_step)
+    return replace(profile, changes=tuple(_changes(facts, profile.places())))
+
+
+def _changes(facts: RunFacts, places: Mapping[str, str]) -> list[OperatorChange]:
+    a, b = (
+        _per_step(
+            (operator for window in windows for operator in window.operators),
+            {window.rank: window.steps for window in windows},
+        )
+        for windows in ([pair[end] for pair in facts.first_and_last] for end in (0, -1))
+    )
+    return operator_changes(a, b, lambda operator: places.get(operator, ""))
 
 
 def with_evidence(results: Sequence[RuleResult], profile: Profile | None) -> list[RuleResult]:

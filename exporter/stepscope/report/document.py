@@ -238,6 +238,7 @@ def _operators(analysis: Analysis) -> dict[str, Any] | None:
     return {
         "devices": [asdict(device) for device in profile.devices],
         "memory": [asdict(device) for device in profile.memory],
+        "changes": [{**asdict(each), "difference": each.difference} for each in profile.changes],
         "findings": findings,
         "unread": list(profile.unread),
     }

@@ -83,6 +83,10 @@ def _blocks(analysis: Analysis, price: float | None, record: TrackRecord) -> Ite
         if analysis.profile is not None:
             yield from (_of_device(device) for device in analysis.profile.devices[: profile.DEVICES])
             yield from map(_memory, profile.memory(analysis)[: profile.DEVICES])
+        if changed := profile.changes(analysis):
+            yield f"{profile.CHANGED}, self time per step:"
+            rows = [(code(name), device, code(place), *times) for name, device, place, *times in changed]
+            yield table(profile.CHANGES, rows, right=(3, 4, 5))
     if analysis.usage:
         yield "### System usage"
         yield _usage(analysis)

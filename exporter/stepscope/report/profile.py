@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from stepscope.common.words import capitalised, count, duration, listing, share, size
+from stepscope.common.words import capitalised, count, duration, listing, share, signed_duration, size
 from stepscope.evaluation.analysis import Analysis, DeviceProfile
 from stepscope.evaluation.profile import own
 from stepscope.report.sentences import device_name
@@ -14,6 +14,8 @@ from stepscope.runs.model import PYTHON, DeviceMemory, ProfileWindow
 OPERATORS, TOP = 10, 3  # rows per device, and operators in a sentence
 DEVICES = 4  # in short forms of the report; the page and the JSON have all
 WINDOWS = 20  # rows, the latest
+CHANGED = "From the first to the last window of each rank"
+CHANGES = "Operator", "Device", "Called from", "First", "Last", "Change"
 STATES = {"open": "its process ended in the window", "lost": "its trace is gone"}
 
 
@@ -93,6 +95,22 @@ def memory_sentence(device: DeviceMemory) -> str:
     top = memory_rows(device)[:TOP]
     found = listing([f"{row.allocated} in {_called(row)}" for row in top])
     return f"rank {device.rank} allocates on {device_name(device.device)} per step: {found}"
+
+
+def changes(analysis: Analysis) -> list[tuple[str, ...]]:
+    """Returns rows with CHANGES: self times per step."""
+    found = analysis.profile.changes if analysis.profile is not None else ()
+    return [
+        (
+            each.operator,
+            device_name(each.device),
+            each.place or "–",
+            duration(each.a),
+            duration(each.b),
+            signed_duration(each.difference),
+        )
+        for each in found
+    ]
 
 
 def _called(row: Row | MemoryRow) -> str:

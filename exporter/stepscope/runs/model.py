@@ -214,6 +214,15 @@ class OperatorTime:
 
 
 @dataclass(frozen=True)
+class TracedSteps:
+    """The operators of one rank in the steps of one trace."""
+
+    rank: int
+    steps: int
+    operators: tuple[OperatorTime, ...]
+
+
+@dataclass(frozen=True)
 class OperatorMemory:
     """Bytes that all calls of one operator allocated on one device."""
 
@@ -554,6 +563,7 @@ class RunFacts:
     transfers: tuple[TransferTime, ...] = ()  # by node and rank, if a trace has them
     devices: tuple[DeviceTime, ...] = ()  # by node, rank and device, if a trace has them
     memory: tuple[DeviceMemory, ...] = ()  # by node, rank and device, if a trace has it
+    first_and_last: tuple[tuple[TracedSteps, TracedSteps], ...] = ()  # of each rank with several traces
     unrecognised: int = 0  # events of a trace of categories that nobody here knows
     no_steps: str = ""  # sentences: why no steps were seen, and the fix; "": some were, or it is not known
     dumps: tuple[RankDump, ...] = ()  # of the flight recorder, by rank

@@ -32,6 +32,7 @@ from stepscope.runs.model import (
     RunFacts,
     Source,
     Steps,
+    TracedSteps,
     TransferTime,
     facts_of_steps,
     summed_transfers,
@@ -126,6 +127,7 @@ class KinetoTraces(Source):
             unobserved_seconds=_between(span for rank in ranks for span in rank.captures),
             devices=tuple(item for rank in ranks for item in rank.device_times()),
             memory=tuple(item for rank in ranks for item in rank.memory()),
+            first_and_last=tuple(item for rank in ranks for item in rank.first_and_last()),
             unrecognised=sum(rank.unrecognised for rank in ranks),
             unknowns=(
                 "A trace contains only its own steps: no sample of the host or the GPUs was taken.",
@@ -230,10 +232,21 @@ class _Rank:
 
     def operators(self) -> Iterator[OperatorTime]:
         """Yields operators on the CPU and kernels on the GPUs."""
-        for found in self._summed(lambda summary: (*summary.operators, *summary.kernels)):
+        for found in self._summed(_operators):
             of_host = self.summaries if found.device == "cpu" else ()
             place = place_of(summary.places.get(found.name, Counter()) for summary in of_host)
             yield OperatorTime(self.node, self.rank, *found, place=place)
+
+    def first_and_last(self) -> Iterator[tuple[TracedSteps, TracedSteps]]:
+        """Yields the first and the last trace, if there are several, of those that did not record memory."""
+        alike = [each for each in self.summaries if each.marked and each.steps and not each.memory]
+        if len(alike) > 1:
+            in_order = sorted(alike, key=lambda summary: summary.steps[0].start)
+            yield self._traced(in_order[0]), self._traced(in_order[-1])
+
+    def _traced(self, summary: TraceSummary) -> TracedSteps:
+        operators = tuple(OperatorTime(self.node, self.rank, *found) for found in _operators(summary))
+        return TracedSteps(self.rank, len(summary.steps), operators)
 
     def collectives(self) -> Iterator[CollectiveTime]:
         for _, name, calls, seconds, exposed in self._summed(lambda summary: summary.collectives):
@@ -277,6 +290,10 @@ class _Rank:
             total = (before.calls + calls, before.seconds + seconds, before.self_seconds + own)
             sums[device, name] = NamedTime(device, name, *total)
         return sums.values()
+
+
+def _operators(summary: TraceSummary) -> tuple[NamedTime, ...]:
+    return *summary.operators, *summary.kernels
 
 
 def _between(spans: Iterable[tuple[float, float]]) -> float:
