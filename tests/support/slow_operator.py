@@ -1,4 +1,7 @@
-"""A training of two ranks with an operator that is slow on one of them, until both have a profile window."""
+"""A training of two ranks with an operator that is slow on one of them, until both have a profile window.
+
+Then it continues to STEPS steps, so that any report of it has enough of them to compare the ranks.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,13 @@ from pathlib import Path
 
 from tests.support.torch_script import DISTRIBUTED, LEAVE, PREAMBLE
 
+STEPS = 300
 SLEEPS = "    time.sleep(0.05)"
 TRAINING = f"""
 import glob
 model = DDP(Net())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-done, end = torch.zeros(1), time.monotonic() + 200
+done, end, steps = torch.zeros(1), time.monotonic() + 200, 0
 library = torch.library.Library("planted", "DEF")
 library.define("look_up(Tensor batch) -> Tensor")
 def look_up(batch):  # without a core: on a crowded machine, waiting for one would explain a slow rank
@@ -28,7 +32,8 @@ while not done.item():
     model(batch).sum().backward()
     optimizer.step()
     traces = glob.glob(os.environ["STEPSCOPE_PROFILE_DIR"] + "/*.gz")
-    done.fill_(float(len(traces) == 2 or time.monotonic() > end))
+    steps += 1
+    done.fill_(float(len(traces) == 2 and steps >= {STEPS} or time.monotonic() > end))
     dist.all_reduce(done)
 """
 
@@ -52,4 +57,5 @@ def assert_it_is_named_with_its_line(recording: Path) -> None:
     (finding,) = [each["finding"] for each in report["rules"] if each["rule"] == "Straggler"]
     script = (PREAMBLE + DISTRIBUTED + TRAINING).splitlines()
     place = rf"called from \S*train\.py:{script.index(SLEEPS) + 1}; its peers"
-    assert re.search(rf"In profile windows, it spends \S+ ms per step in planted::look_up, {place}", finding)
+    said = rf"In profile windows, it spends \S+ ms per step in planted::look_up, {place}"
+    assert re.search(said, finding), finding
