@@ -15,7 +15,7 @@ import stepscope.analysis
 from stepscope.analysis import UserError
 from stepscope.evaluation.analysis import Analysis
 
-from tests.support.backfill import Backfill, run_of
+from tests.support.backfill import Backfill, run_of, seconds_of
 from tests.support.scenarios import WrittenScenarios
 
 SCENARIO = "few-dataloaders"
@@ -40,7 +40,7 @@ def test_a_recording_opens(scenarios: WrittenScenarios) -> None:
     run = stepscope.analysis.open(written.recording_directory)
     agree(run, written.recording)
     assert repr(run) == f"<stepscope.analysis.Run {run.name} from {written.recording_directory}>"
-    assert run.duration == 600
+    assert run.duration == seconds_of(SCENARIO)
 
 
 def test_the_output_of_debugger_opens(scenarios: WrittenScenarios) -> None:
@@ -94,7 +94,7 @@ def test_parameters_and_price_are_those_of_the_command_line(scenarios: WrittenSc
     (rule,) = run.findings().filter(pc.field("rule") == "CPUBottleneck").to_pylist()
     assert (rule["violations"], rule["datapoints"]) == (len(starved), len(samples))
     (cost,) = run.compare(run).filter(pc.field("figure") == "cost").to_pylist()
-    assert (cost["a"], cost["unit"]) == (1.0, "dollars")
+    assert (cost["a"], cost["unit"]) == (1.4, "dollars")
 
 
 def test_what_cannot_be_opened_is_refused_with_the_cause_and_the_fix(tmp_path: Path) -> None:

@@ -19,12 +19,14 @@ from stepscope.compare.comparison import Comparison, compare
 from stepscope.report.predicted_savings import PredictedSaving
 from stepscope.report.track_record import RECORD, Outcome, read_record
 from stepscope.report.write import write_report
+from stepscope.runs.recording.files import RunFile
 
 from tests.support.analysis import rule
 from tests.support.compared import run_of
 from tests.support.comparisons import MORE_WORKERS
 from tests.support.rented_nodes import rented_nodes
 from tests.support.scenarios import WrittenScenarios
+from tests.support.world import copy
 
 NOISE = 1 + 0.02 * np.random.default_rng(1).normal(size=(2, 400))
 STARVED = rule("DataStarved", Status.FOUND, seconds_lost=80.0)  # of the 200 s that the steps of A took
@@ -196,8 +198,12 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_compare_records_an_outcome_once(
     runs: Path, scenarios: WrittenScenarios, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("few-dataloaders", "healthy"):
-        (runs / name).symlink_to(scenarios.written(name).recording_directory)
+    (runs / "few-dataloaders").symlink_to(scenarios.written("few-dataloaders").recording_directory)
+    later = copy(scenarios.written("healthy").recording_directory, runs / "healthy")
+    began = RunFile.read(later)
+    assert began
+    assert began.start
+    replace(began, start=began.start + 1).write(later)
     words = ["compare", "stepscope-runs/few-dataloaders", "stepscope-runs/healthy"]
     assert main(words) == 0
     said = capsys.readouterr()

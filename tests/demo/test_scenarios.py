@@ -6,10 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+from stepscope.demo.node import INTERVAL
 from stepscope.demo.scenarios import all_scenarios, summary
 from stepscope.evaluation.analysis import Analysis
 from stepscope.rules import all_rules
 
+from tests.support.backfill import seconds_of
 from tests.support.scenarios import WrittenScenarios
 from tests.support.smallest import smallest
 
@@ -60,10 +62,9 @@ def test_what_is_written_is_whole_and_says_that_it_is_simulated(
     scenarios: WrittenScenarios, name: str
 ) -> None:
     written = scenarios.written(name)
-    minutes = all_scenarios()[name].minutes
     for analysis in (written.recording, written.debugger):
         assert analysis.finished
-        assert analysis.samples_taken == 120 * minutes + 1
+        assert analysis.samples_taken == seconds_of(name) / INTERVAL + 1
         assert analysis.samples_missed == 0
         assert analysis.unknowns == []
     ours = written.recording

@@ -25,6 +25,7 @@ from stepscope.evaluation.problems import problems_of, small_problems
 from stepscope.evaluation.unexplained import unexplained
 from stepscope.runs.model import COMPONENTS, PHASES, LineTime, RankFacts, ThreadTime
 from stepscope.runs.open import open_source
+from stepscope.runs.recording.live import LiveRecording
 
 from tests.support.analysis import nothing_found, rule
 from tests.support.scenarios import WrittenScenarios
@@ -100,7 +101,7 @@ def test_the_account_agrees_with_what_the_exporter_counted_meanwhile(tmp_path: P
         clock, scenario = SimulatedClock(START, 1.0), all_scenarios()[name]()
         simulation = Simulation(scenario, 0, "run", START, seconds, directory)
         written = Written(scenario, 0, "run", START, recording)
-        exporter = make_exporter(simulation, clock, directory, recording)
+        exporter = make_exporter(simulation, clock, directory, LiveRecording(recording))
         for _ in range(round(seconds / INTERVAL) + 2):
             exporter.tick()
             clock.advance(INTERVAL)

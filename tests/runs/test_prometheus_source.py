@@ -28,7 +28,7 @@ from stepscope.runs.prometheus.address import ENVIRONMENT, TOKEN, Address
 from stepscope.runs.prometheus.connection import Connection
 from stepscope.runs.prometheus.series import OF_RUN, LastValues
 
-from tests.support.backfill import Backfill, instance_of, run_of
+from tests.support.backfill import Backfill, instance_of, run_of, seconds_of
 from tests.support.demo import START
 from tests.support.scenarios import WrittenScenarios
 from tests.support.smallest import smallest
@@ -118,15 +118,14 @@ def test_odd_answers_give_a_report_or_one_line(url: str, monkeypatch: pytest.Mon
 def test_the_rules_that_fire_on_a_recording_fire_on_what_prometheus_scraped(
     url: str, scenarios: WrittenScenarios, scenario: str
 ) -> None:
-    until = START + 60 * all_scenarios()[scenario].minutes  # the recording ends there
+    until = START + seconds_of(scenario)  # the recording ends there
     found, recorded = read(url, scenario, f"&end={until + 1:.0f}"), scenarios.written(scenario).recording
     fired = [{one.rule for one in each.rules if one.status == "found"} for each in (found, recorded)]
     assert fired[0] == fired[1] == all_scenarios()[scenario].fires
     assert abs(found.samples_taken - recorded.samples_taken) <= 1
     for name in ("CPUBottleneck", "IOBottleneck"):
         assert abs(rule(found, name).violations - rule(recorded, name).violations) <= 1
-        # Scans end with minutes of the clock, and the two runs began at different seconds.
-        assert abs(rule(found, name).triggered - rule(recorded, name).triggered) <= 1
+        assert rule(found, name).triggered == rule(recorded, name).triggered
     for name in ("CPUThrottled", "NoisyNeighbour"):
         assert rule(found, name).status == rule(recorded, name).status
     assert found.phase_seconds["train"] == pytest.approx(recorded.phase_seconds["train"])

@@ -24,7 +24,7 @@ from stepscope.prometheus.rules.groups import Entry, Group
 
 from tests.support.demo import START, simulated
 from tests.support.prometheus import Prometheus, serving
-from tests.support.world import ROOT, WORLDS, copy, world
+from tests.support.world import PLAYED, ROOT, RULED, WORLDS, copy, world
 
 RULES = sorted((ROOT / "rules").glob("*.yml"))
 SCRAPE_SECONDS = 15
@@ -49,10 +49,16 @@ def seconds_of(scenario: str) -> float:
 
 def scrapes(scenario: str, profile: Profile = "default") -> Path:
     """What a Prometheus scrapes of a run of the scenario, from its start to its end, as OpenMetrics."""
-    made = world(
-        f"scrapes-{scenario}-{profile}", lambda folder: _write(scenario, folder / "scrapes.om", profile)
-    )
-    return made / "scrapes.om"
+    return _played(scenario, profile) / "scrapes.om"
+
+
+def recording(scenario: str) -> Path:
+    """The recording of the same run."""
+    return _played(scenario, "default") / "recording"
+
+
+def _played(scenario: str, profile: Profile) -> Path:
+    return world(f"played-{scenario}-{profile}", PLAYED, lambda folder: _play(scenario, folder, profile))
 
 
 def every_scenario(folder: Path) -> Backfill:
@@ -61,7 +67,7 @@ def every_scenario(folder: Path) -> Backfill:
 
 
 def every_scenario_world() -> Path:
-    return world("every-scenario", _evaluate_every_scenario)
+    return world("every-scenario", RULED, _evaluate_every_scenario)
 
 
 def _evaluate_every_scenario(folder: Path) -> None:
@@ -75,14 +81,18 @@ def _evaluate_every_scenario(folder: Path) -> None:
             meta.parent.rename(folder / "data" / meta.parent.name)
 
 
-def _write(scenario: str, file: Path, profile: Profile) -> None:
-    seconds = seconds_of(scenario)
-    run = run_of(scenario)
-    with file.open("w") as text, simulated(scenario, duration=seconds, run=run, profile=profile) as node:
-        for elapsed in range(0, round(seconds) + RETENTION_SECONDS, SCRAPE_SECONDS):
+def _play(scenario: str, folder: Path, profile: Profile) -> None:
+    seconds = round(seconds_of(scenario))
+    played = simulated(
+        scenario, 0, seconds, run=run_of(scenario), profile=profile, recording=folder / "recording"
+    )
+    with (folder / "scrapes.om").open("w") as text, played as node:
+        for elapsed in range(0, seconds + RETENTION_SECONDS, SCRAPE_SECONDS):
             node.go(SCRAPE_SECONDS if elapsed else 0.5)
             scrape = node.exporter.scrape("openmetrics")
             text.writelines(_scraped(scrape, scenario, START + elapsed, is_first=not elapsed))
+            if elapsed == seconds:
+                node.end_recording()
 
 
 def _scraped(exposition: bytes, scenario: str, time: float, is_first: bool) -> Iterator[str]:

@@ -12,9 +12,11 @@ from stepscope.demo.clock import SimulatedClock
 from stepscope.demo.node import INTERVAL, make_exporter
 from stepscope.demo.scenarios import all_scenarios
 from stepscope.demo.simulation import Simulation
+from stepscope.demo.write import Written
 from stepscope.exporter.exporter import Exporter
 from stepscope.exporter.sampling.profiles import Profile
 from stepscope.exporter.sampling.sample import Sample
+from stepscope.runs.recording.live import LiveRecording
 
 from tests.support.exporter_process import ANY_PORT, ExporterProcess
 
@@ -41,8 +43,27 @@ class KeepingSimulation(Simulation):
         super().collect(sample)
 
 
+class EndingRecording(LiveRecording):
+    """A recording that may end before the sampling does."""
+
+    ended = False
+
+    def keep(self, sample: Sample) -> None:
+        if not self.ended:
+            super().keep(sample)
+
+    def catch_up(self) -> None:
+        if not self.ended:
+            super().catch_up()
+
+    def close(self) -> None:
+        if not self.ended:
+            self.ended = True
+            super().close()
+
+
 class Node:
-    """A simulated node that takes a sample when it is told to."""
+    """A simulated node that takes a sample when it is told to, and may write a recording."""
 
     def __init__(
         self,
@@ -53,20 +74,31 @@ class Node:
         speed: float,
         run: str,
         profile: Profile,
+        recording: Path | None,
     ) -> None:
         self.directory = directory
         self.clock = SimulatedClock(START, speed)
-        self.simulation = KeepingSimulation(
-            all_scenarios()[scenario](), seed, run, START, duration, directory
-        )
+        played = all_scenarios()[scenario]()
+        self._written = Written(played, seed, run, START, recording)
+        self._recording = EndingRecording(recording) if recording else None
+        self.simulation = KeepingSimulation(played, seed, run, START, duration, directory)
         self.samples = self.simulation.samples
-        self.exporter: Exporter = make_exporter(self.simulation, self.clock, directory, profile=profile)
+        self.exporter: Exporter = make_exporter(
+            self.simulation, self.clock, directory, self._recording, profile=profile
+        )
 
     def go(self, seconds: float) -> Node:
         for _ in range(round(seconds / INTERVAL)):
             self.exporter.tick()
             self.clock.advance(INTERVAL)
+        self.exporter.catch_up()
         return self
+
+    def end_recording(self) -> None:
+        """Ends the recording with the last sample, which was that of the run's end."""
+        assert self._recording
+        self._recording.close()
+        self._written.end(self.samples[-1].time, self.simulation.ended_well)
 
 
 @contextmanager
@@ -77,9 +109,10 @@ def simulated(
     speed: float = 1.0,
     run: str = "simulated",
     profile: Profile = "default",
+    recording: Path | None = None,
 ) -> Iterator[Node]:
     with simulated_directory() as directory:
-        node = Node(directory, scenario, seed, duration, speed, run, profile)
+        node = Node(directory, scenario, seed, duration, speed, run, profile, recording)
         try:
             yield node
         finally:

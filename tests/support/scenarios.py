@@ -1,10 +1,8 @@
-"""The demo's scenarios: each is written once per tree, and evaluated once."""
+"""The demo's scenarios: each is played once per tree, and evaluated once."""
 
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -15,7 +13,8 @@ from stepscope.evaluation.engine import evaluate
 from stepscope.runs.open import open_source
 
 from tests.support.as_debugger import write_as_debugger
-from tests.support.world import world
+from tests.support.backfill import recording
+from tests.support.world import EVALUATED, world
 
 
 @dataclass(frozen=True)
@@ -26,12 +25,12 @@ class WrittenScenario:
 
     @cached_property
     def recording_directory(self) -> Path:
-        return self._world("recording", self._record) / "recording"
+        return recording(self.name)
 
     @cached_property
     def debugger_directory(self) -> Path:
-        recording = self.recording_directory
-        return self._world("debugger", lambda out: write_as_debugger(recording, out)) / "debugger"
+        source = self.recording_directory
+        return self._world("debugger", lambda out: write_as_debugger(source, out)) / "debugger"
 
     @cached_property
     def recording(self) -> Analysis:
@@ -40,11 +39,6 @@ class WrittenScenario:
     @cached_property
     def debugger(self) -> Analysis:
         return self._analysis("debugger", self.debugger_directory)
-
-    def _record(self, out: Path) -> None:
-        command = [sys.executable, "-m", "stepscope", "demo", self.name, f"--write-recording={out}"]
-        written = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert written.returncode == 0, written.stderr
 
     def _analysis(self, kind: str, directory: Path) -> Analysis:
         def write(out: Path) -> None:
@@ -55,7 +49,7 @@ class WrittenScenario:
         return found
 
     def _world(self, kind: str, write: Callable[[Path], object]) -> Path:
-        return world(f"{kind}-{self.name}", lambda folder: write(folder / kind))
+        return world(f"{kind}-{self.name}", EVALUATED, lambda folder: write(folder / kind))
 
 
 class WrittenScenarios:

@@ -14,20 +14,24 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 WORLDS = ROOT / ".pytest_cache" / "worlds"
-MADE_OF = (
-    "exporter/**/*.py",
-    "rules/**/*.yml",
+SIMULATING = ("common", "demo", "exporter", "runs", "training")
+# What a simulated run is made of: after a change of a rule or of the report, none is played again.
+PLAYED = (
+    "exporter/stepscope/__init__.py",
+    *(f"exporter/stepscope/{package}/**/*.py" for package in SIMULATING),
     "requirements.lock",
-    *(f"tests/support/{name}.py" for name in ("as_debugger", "backfill", "demo", "scenarios")),
+    *(f"tests/support/{name}.py" for name in ("backfill", "demo")),
 )
+RULED = (*PLAYED, "rules/**/*.yml")
+EVALUATED = (*PLAYED, "exporter/**/*.py", "tests/support/as_debugger.py", "tests/support/scenarios.py")
 
 
-def world(name: str, make: Callable[[Path], object]) -> Path:
-    """Returns the folder `name` as `make` fills it. If sources or the server changed since, it is made again.
+def world(name: str, made_of: tuple[str, ...], make: Callable[[Path], object]) -> Path:
+    """Returns the folder `name` as `make` fills it, and again if what it is `made_of` or the server changed.
 
     Do not change what is in it: take a `copy` of what changes itself, such as the storage of a server.
     """
-    made = WORLDS / name / _key()
+    made = WORLDS / name / _key(made_of)
     with _lock(made.parent):
         if not made.exists():
             growing = made.with_name("growing")
@@ -64,10 +68,10 @@ def _let_write(folder: Path, may: bool) -> None:
 
 
 @cache
-def _key() -> str:
-    """Returns the hash of what worlds are made of."""
+def _key(made_of: tuple[str, ...]) -> str:
+    """Returns the hash of the files and of the server."""
     whole = sha256()
-    for file in sorted(file for pattern in MADE_OF for file in ROOT.glob(pattern)):
+    for file in sorted({file for pattern in made_of for file in ROOT.glob(pattern)}):
         whole.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes() + b"\0")
     if server := shutil.which("prometheus"):
         whole.update(subprocess.run([server, "--version"], capture_output=True, check=True).stdout)

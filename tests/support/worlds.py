@@ -13,7 +13,7 @@ from typing import Any
 
 from stepscope.demo.scenarios import all_scenarios
 
-from tests.support.backfill import every_scenario_world, scrapes
+from tests.support.backfill import every_scenario_world
 from tests.support.scenarios import WrittenScenario
 from tests.support.servers import prefer_newer
 
@@ -24,10 +24,9 @@ def main() -> None:
     names = sorted(all_scenarios(), key=lambda name: -all_scenarios()[name].minutes)
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
         made: list[Future[Any]] = []
-        if shutil.which("prometheus") and shutil.which("promtool"):
-            made += [pool.submit(scrapes, name) for name in names]
-            made.append(pool.submit(every_scenario_world))
         made += [pool.submit(_evaluated, name) for name in names]
+        if shutil.which("prometheus") and shutil.which("promtool"):
+            made.append(pool.submit(every_scenario_world))
         for each in made:
             each.result()
 

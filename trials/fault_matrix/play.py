@@ -20,6 +20,7 @@ from stepscope.demo.simulation import SimulatedNode
 from stepscope.demo.write import Written
 from stepscope.exporter.sampling.sample import Sample
 from stepscope.prometheus.crosscheck.server import Series
+from stepscope.runs.recording.live import LiveRecording
 
 from trials.fault_matrix.case import Case
 from trials.fault_matrix.training import Training
@@ -80,7 +81,7 @@ def _simulate(
         training, case.seed, instance, directory, start, duration=training.length, place=_place(training)
     )
     node.add(run)
-    exporter = make_exporter(node, clock, directory, recording, name=instance)
+    exporter = make_exporter(node, clock, directory, LiveRecording(recording), name=instance)
     use_this_thread(exporter)
     scrapes = Scrapes({"cluster": "truth", "instance": instance})
     every = int(SCRAPE_SECONDS / INTERVAL)

@@ -28,6 +28,7 @@ from stepscope.demo.scenarios import all_scenarios, summary
 from stepscope.demo.simulation import Simulation
 from stepscope.demo.write import Written
 from stepscope.report.terminal import shown
+from stepscope.runs.recording.live import LiveRecording
 from stepscope.web.log import log_to_stderr
 from stepscope.web.pages import Pages
 from stepscope.web.serving import Serving
@@ -138,7 +139,8 @@ class _Demo:
         self._clock = SimulatedClock(start, arguments.speed)
         self._written = Written(scenario, arguments.seed, name, start, recording)
         self._simulation = Simulation(scenario, arguments.seed, name, start, duration, directory)
-        self._exporter = make_exporter(self._simulation, self._clock, directory, recording)
+        live = LiveRecording(recording) if recording else None
+        self._exporter = make_exporter(self._simulation, self._clock, directory, live)
 
     def serve(self, serving: Serving, sockets: list[socket]) -> None:
         """Serves until SIGTERM or SIGINT."""

@@ -21,11 +21,10 @@ from stepscope.exporter.collectors.rank_pauses import RankPausesCollector
 from stepscope.exporter.collectors.run_gpus import RunGpusCollector
 from stepscope.exporter.collectors.run_processes import RunProcessesCollector
 from stepscope.exporter.collectors.training import TrainingCollector
-from stepscope.exporter.exporter import Exporter
+from stepscope.exporter.exporter import Exporter, Recording
 from stepscope.exporter.sampling.collector import Collector
 from stepscope.exporter.sampling.profiles import Profile
 from stepscope.exporter.sampling.sample import Sample
-from stepscope.runs.recording.live import LiveRecording
 
 NODE = "simulated-node"
 INTERVAL = 0.5  # seconds, simulated ones
@@ -65,7 +64,7 @@ def make_exporter(
     simulation: SimulatedNode,
     clock: SimulatedClock,
     directory: Path,
-    recording: Path | None = None,
+    recording: Recording | None = None,
     name: str = NODE,
     profile: Profile = "default",
 ) -> Exporter:
@@ -95,7 +94,7 @@ def make_exporter(
         interval=INTERVAL,
         node=name,
         state_directory=directory,
-        recording=LiveRecording(recording) if recording else None,
+        recording=recording,
         clock=clock,
         profile=profile,
         simulated=simulation.title,

@@ -17,6 +17,7 @@ from stepscope.demo.scenarios import all_scenarios
 from stepscope.demo.simulation import Simulation
 from stepscope.exporter.sampling.exposition import Exposition
 from stepscope.prometheus.crosscheck.replay.run import RecordedRun
+from stepscope.runs.recording.live import LiveRecording
 
 from tests.support.demo import START
 from tests.support.scenarios import WrittenScenarios
@@ -34,7 +35,7 @@ def served_and_recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[
     with simulated_directory() as directory:
         clock = SimulatedClock(START)
         simulation = Simulation(all_scenarios()["cpu-bottleneck"](), 1, "recording", START, 60.0, directory)
-        exporter = make_exporter(simulation, clock, directory, recording, profile="full")
+        exporter = make_exporter(simulation, clock, directory, LiveRecording(recording), profile="full")
         found = []
         for tick in range(1 + round(SCRAPED_AFTER[-1] / INTERVAL)):
             exporter.tick()
