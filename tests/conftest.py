@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import settings
 from selenium import webdriver
+from stepscope.report.page import templates
 
 from tests.support.browser import chromium, in_dark_mode
 from tests.support.scenarios import WrittenScenarios
@@ -31,6 +32,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         # Thousands of processes import the package: none compiles it, nor writes half of that to a full disk.
         compileall.compile_dir(ROOT / "exporter", quiet=1)
+        pages = templates("stepscope.compare")
+        for name in pages.list_templates():
+            pages.get_template(name)
     settings.load_profile("other" if "hypothesis" in config.getoption("-m") else "same")
 
 

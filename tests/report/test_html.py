@@ -10,15 +10,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
+from jinja2 import DictLoader, Environment
 from stepscope.common.status import Status
 from stepscope.demo.scenarios import all_scenarios
 from stepscope.evaluation.analysis import Analysis
 from stepscope.report import shares
 from stepscope.report.details import KINDS
 from stepscope.report.html import SCRIPTS, SECTIONS, render_html
+from stepscope.report.page import CompiledTemplates
 from stepscope.runs.model import PHASES
 
 from tests.support import analysis as made
@@ -374,3 +377,11 @@ def test_bottlenecks_phases_and_steps_are_marked_on_the_heatmap() -> None:
     assert [phase["phase"] for phase in data["timeline"]["phases"]] == ["train", "eval"]
     assert list(base64.b64decode(data["timeline"]["phases"][1]["cells"]))[8:10] == [0, 75]
     assert data["timeline"]["marks"][0] == [1, 1000 * (made.START + 1.5)]
+
+
+def test_compiled_templates_are_kept_where_that_is_possible(tmp_path: Path) -> None:
+    for folder, kept in ((tmp_path, 1), (tmp_path / "missing", 0)):
+        compiled = CompiledTemplates(str(folder))
+        pages = Environment(loader=DictLoader({"sum": "{{ 1 + 1 }}"}), bytecode_cache=compiled)
+        assert pages.get_template("sum").render() == "2"
+        assert len(list(folder.glob("*"))) == kept
