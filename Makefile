@@ -60,7 +60,7 @@ ifdef TESTS
 else
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint worlds
 	$(PYTEST) $(TWO_AT_ONCE) -m 'not trial and not alone'
-	$(PYTEST) -m 'alone and not trial'
+	$(PYTEST) -m 'alone and not trial' $$(grep -rl --include='test_*.py' pytest.mark.alone tests)
 	$(BIN)/python -m tests.support.audit
 endif
 

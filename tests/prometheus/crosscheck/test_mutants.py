@@ -10,6 +10,7 @@ import json
 import os
 import random
 import re
+from functools import cache
 
 import pytest
 import yaml
@@ -17,6 +18,7 @@ from stepscope.prometheus.crosscheck.offline.check import check_recording
 from stepscope.prometheus.crosscheck.replay.run import RecordedRun
 from stepscope.prometheus.crosscheck.rule_files import Rendered
 from stepscope.prometheus.rules.files import RULES, render
+from stepscope.prometheus.rules.groups import Group
 from stepscope.prometheus.rules.options import Options
 
 from tests.prometheus.crosscheck.mutants import mutants_of
@@ -68,10 +70,6 @@ OPTIONS = Options(
 ROUNDS = 5  # mutants of each rule
 EVERY_MUTANT = bool(os.environ.get("STEPSCOPE_ALL_MUTANTS"))
 
-GROUPS = {
-    group["name"].removeprefix("stepscope-"): group
-    for group in yaml.load(render(OPTIONS)[RULES], yaml.CSafeLoader)["groups"]
-}
 # Mutants that decide the same on this recording: each is another rule, but it would take other data to tell.
 # The recorded run trains: tests/prometheus/rules/test_sample_rules.py has one that only evaluates.
 OF_EVALUATIONS = (
@@ -125,9 +123,16 @@ UNSEEN = {
 UNRECORDED = {"CPUThrottled", "HostMemoryLeak", "IdleGPU", "MemoryPressure", "NoisyNeighbour"}
 
 
+@cache
+def groups() -> dict[str, Group]:
+    """Returns the rendered groups by rule. Rendering takes a second, and not in each collection of tests."""
+    loaded = yaml.load(render(OPTIONS)[RULES], yaml.CSafeLoader)["groups"]
+    return {group["name"].removeprefix("stepscope-"): group for group in loaded}
+
+
 def mutants(rule: str) -> list[tuple[str, dict[str, object]]]:
     unseen = re.compile(f"{UNSEEN['']}|{UNSEEN.get(rule, '(?!)')}")
-    found = [(change, group) for change, group in mutants_of(GROUPS[rule]) if not unseen.search(change)]
+    found = [(change, group) for change, group in mutants_of(groups()[rule]) if not unseen.search(change)]
     if rule in UNRECORDED:
         return []
     return found if EVERY_MUTANT else random.Random(rule).sample(found, min(ROUNDS, len(found)))
@@ -145,11 +150,14 @@ def test_the_rules_as_rendered_say_of_the_recording_what_its_counters_say(record
     assert {outcome.rule for outcome in outcomes if not outcome.firing} == UNRECORDED
 
 
-@pytest.mark.parametrize("number", smallest(range(max(len(mutants(rule)) for rule in ALERTING)), range(1)))
+NUMBERS = range(max(len(mutants(rule)) for rule in ALERTING) if EVERY_MUTANT else ROUNDS)
+
+
+@pytest.mark.parametrize("number", smallest(NUMBERS, range(1)))
 def test_a_mutant_of_each_rule_is_a_disagreement(recording: RecordedRun, number: int) -> None:
     chosen = {rule: mutants(rule)[number] for rule in sorted(ALERTING) if number < len(mutants(rule))}
-    groups = [chosen[rule][1] if rule in chosen else group for rule, group in GROUPS.items()]
-    text = json.dumps({"groups": groups})
+    mutated = [chosen[rule][1] if rule in chosen else group for rule, group in groups().items()]
+    text = json.dumps({"groups": mutated})
     outcomes = check_recording(recording, Rendered({RULES: text}, OPTIONS), None, None)
     disagreeing = {outcome.rule for outcome in outcomes if outcome.disagreements}
     assert [change for rule, (change, _) in chosen.items() if rule not in disagreeing] == []
