@@ -385,3 +385,21 @@ def test_compiled_templates_are_kept_where_that_is_possible(tmp_path: Path) -> N
         pages = Environment(loader=DictLoader({"sum": "{{ 1 + 1 }}"}), bytecode_cache=compiled)
         assert pages.get_template("sum").render() == "2"
         assert len(list(folder.glob("*"))) == kept
+
+
+@pytest.mark.parametrize("length", [0, 20, 40, 100])
+def test_a_damaged_compiled_template_is_compiled_again(tmp_path: Path, length: int) -> None:
+    def rendered() -> str:
+        compiled = CompiledTemplates(str(tmp_path))
+        return (
+            Environment(loader=DictLoader({"sum": "{{ 1 + 1 }}"}), bytecode_cache=compiled)
+            .get_template("sum")
+            .render()
+        )
+
+    assert rendered() == "2"
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(whole[:length])
+    assert rendered() == "2"
+    assert file.read_bytes() == whole

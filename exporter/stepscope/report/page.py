@@ -116,6 +116,12 @@ def _content_security_policy(style: _Asset, scripts: list[_Asset], live: bool) -
 class CompiledTemplates(FileSystemBytecodeCache):
     """Keeps compiled templates where Python keeps compiled modules, if it may: compiling them takes 0.3 s."""
 
+    def load_bytecode(self, bucket: Bucket) -> None:
+        try:
+            super().load_bytecode(bucket)
+        except Exception:  # noqa: BLE001 - a damaged file raises whatever its bytes say
+            bucket.reset()
+
     def dump_bytecode(self, bucket: Bucket) -> None:
         if not sys.dont_write_bytecode:
             with suppress(OSError):  # a directory of root's, or a full disk
