@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MOST_IN_README = 900
 MOST_IN_DOCS = 40_000
+MOST_IN_CHANGELOG = 700  # a page, until the first release
 
 
 def words(*pages: Path) -> int:
@@ -21,6 +22,10 @@ def test_the_readme_is_read_in_five_minutes() -> None:
 
 def test_the_documentation_does_not_grow() -> None:
     assert words(*(ROOT / "docs").glob("*.md")) <= MOST_IN_DOCS
+
+
+def test_the_changelog_is_a_page() -> None:
+    assert words(ROOT / "CHANGELOG.md") <= MOST_IN_CHANGELOG
 
 
 @pytest.mark.parametrize("page", ["troubleshooting", "without-pytorch", "glossary"])
