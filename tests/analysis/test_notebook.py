@@ -55,7 +55,7 @@ def test_each_cell_of_a_notebook_runs(
     assert "DataStarved  found" in printed
     assert "train  data_wait" in printed
     rule = next(row for row in run.findings().to_pylist() if row["rule"] == "CPUBottleneck")
-    assert rule["violations"] == 640  # with the parameter of the command
+    assert rule["violations"] == 889  # with the parameter of the command
 
 
 def test_a_notebook_is_of_format_4_5_and_has_no_cell_for_what_was_not_recorded() -> None:

@@ -203,7 +203,7 @@ def test_a_run_that_is_not_there_is_said_in_one_line(
         ("prometheus+http://host?run=a&start=2&end=1", "start is not before end"),
         (
             "http://host:9090",
-            "give a directory on this machine, or prometheus+http://localhost:9090?run=NAME",
+            "does not exist, or does not answer; check the address, or give prometheus+http://localhost:9090?run=NAME",
         ),
     ],
 )
