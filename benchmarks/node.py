@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import os
 import random
 import shutil
 import socket
@@ -20,6 +19,7 @@ from stepscope.exporter.collectors.run_gpus import RunGpusCollector
 from stepscope.exporter.collectors.training import TrainingCollector
 from stepscope.exporter.exporter import Exporter
 
+from tests.support.environment import unobserved
 from tests.support.fake_nvml import FakeNvml
 from tests.support.host_collectors import host_collectors
 
@@ -109,7 +109,7 @@ def running_exporter(node: BusyNode, interval: str) -> Iterator[RunningExporter]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "stepscope", "exporter", "--web.listen-address", f"127.0.0.1:{port}"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
+    environment = unobserved()
     with subprocess.Popen([*command, *node.flags(interval)], env=environment) as process:
         exporter = RunningExporter(process, port)
         try:

@@ -16,6 +16,8 @@ import traceback
 from importlib import import_module
 from pathlib import Path
 
+from tests.support.environment import unobserved
+
 
 class Forks:
     """The process that forks. The context's end closes its stdin, which ends it and all its children."""
@@ -24,7 +26,7 @@ class Forks:
         self._module = module
 
     def __enter__(self) -> Forks:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
+        inherited = unobserved()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "trials.forks", self._module],
             cwd=Path(__file__).parents[1],

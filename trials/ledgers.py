@@ -16,6 +16,8 @@ from struct import pack
 from stepscope.common.shared_files import try_lock
 from stepscope.training import layout
 
+from tests.support.environment import unobserved
+
 _SCRIPT = """
 import stepscope
 stepscope.start(run="template", framework="torch", framework_version="2.4")
@@ -40,7 +42,7 @@ Fault = Callable[[Path, Random], None]
 def template(folder: Path) -> bytes:
     """Returns a genuine ledger with steps in two phases, which its process has finished."""
     directory = folder / "template"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
+    environment = unobserved()
     environment |= {"STEPSCOPE_LEDGER_DIR": str(directory), "RANK": "0"}
     subprocess.run([sys.executable, "-c", _SCRIPT], env=environment, check=True)
     (ledger,) = directory.iterdir()

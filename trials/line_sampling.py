@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import CodeType
 from typing import IO
 
+from tests.support.environment import unobserved
 from tests.support.pythons import pythons
 from tests.support.training_script import EXPORTER
 from trials import Attempt, trial
@@ -54,7 +54,7 @@ def line_sampling(attempt: Attempt) -> str:
 def _start(attempt: Attempt, python: str, script: str) -> tuple[subprocess.Popen[str], IO[str]]:
     errors = (attempt.folder / f"{script}-{len(list(attempt.folder.iterdir()))}").open("w+")
     environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")},
+        **unobserved(),
         "PYTHONPATH": f"{EXPORTER}:{ROOT}",
         "PYTHONFAULTHANDLER": "1",
         "STEPSCOPE_LEDGER_DIR": str(attempt.folder / "ledgers"),

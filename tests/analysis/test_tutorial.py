@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.environment import unobserved
 
 ROOT = Path(__file__).parents[2]
 TUTORIAL = ROOT / "examples" / "from_sagemaker.ipynb"
@@ -28,9 +29,7 @@ def executed(folder: Path, script: Path, **variables: str) -> dict[str, Any]:
     own = {
         f"{name}_DIR": str(folder / name) for name in ("JUPYTER_CONFIG", "JUPYTER_DATA", "JUPYTER_RUNTIME")
     }
-    environment = {**os.environ, **own, "IPYTHONDIR": str(folder / "ipython"), **variables}
-    for name in [name for name in environment if name.startswith("STEPSCOPE")]:
-        del environment[name]
+    environment = {**unobserved(), **own, "IPYTHONDIR": str(folder / "ipython"), **variables}
     ended = subprocess.run(
         [
             sys.executable,

@@ -16,6 +16,7 @@ from stepscope.commands.run.hooks import STARTUP
 from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
 from stepscope.training import layout
 
+from tests.support.environment import unobserved
 from tests.support.places import put_counters
 from tests.support.pytorch import needs_torch
 from tests.support.training_script import EXPORTER, training, wait_for_line, wait_until
@@ -65,7 +66,7 @@ def test_one_rank_of_two_that_trains_records_a_window_on_demand(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "train.py").write_text(HOOKED)
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
+    inherited = unobserved()
     environment = inherited | {
         "STEPSCOPE_RUN": "bert",
         "STEPSCOPE_LAUNCH": "one",

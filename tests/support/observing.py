@@ -14,6 +14,8 @@ from types import TracebackType
 
 import psutil
 
+from tests.support.environment import unobserved
+
 PATIENCE = 300.0  # seconds for what must happen sooner or later on a loaded machine
 
 RUN = [sys.executable, "-m", "stepscope", "run"]
@@ -36,8 +38,7 @@ def two_ranks(script: Path, recording: Path, *flags: str) -> str:
 
 def environment_of_ranks() -> dict[str, str]:
     """Returns this environment without what is set for Stepscope, for ranks with one thread each."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
-    return {**clean, "OMP_NUM_THREADS": "1"}
+    return {**unobserved(), "OMP_NUM_THREADS": "1"}
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:

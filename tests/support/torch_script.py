@@ -20,6 +20,8 @@ from stepscope.exporter.ledgers.reader import (
 )
 from stepscope.training.layout import COMPONENTS
 
+from tests.support.environment import unobserved
+
 EXPORTER = str(Path(__file__).parents[2] / "exporter")
 DEADLINE = 300.0  # seconds: torch alone takes several to import on a busy machine
 
@@ -107,7 +109,7 @@ def train(*script: str, folder: Path, ranks: int = 0, status: int = 0, **environ
     file.write_text(PREAMBLE + start + "\n".join(map(textwrap.dedent, script)) + end)
     ledgers = folder / "ledgers"
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
+    clean = unobserved()
     ended = subprocess.run(
         [sys.executable, *(torchrun if ranks else ()), str(file)],
         env={

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stepscope.training.launch import Launch
+
+from tests.support.environment import unobserved
 
 # Reads Python, one repr a line, runs it and answers. With a clock of the test's own where it wants
 # one: `clock.now` is what every clock of the process says, so that durations are exact.
@@ -61,7 +62,7 @@ class TrainingProcess:
         sandbox: Sequence[str] = (),
         launch: str = LAUNCH,
     ) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
+        environment = unobserved()
         environment |= {"STEPSCOPE_RUN": run, "STEPSCOPE_LAUNCH": launch}
         if ledgers is not None:
             environment["STEPSCOPE_LEDGER_DIR"] = str(ledgers)

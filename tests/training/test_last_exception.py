@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import re
 import subprocess
 import sys
@@ -18,7 +17,9 @@ from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
 from stepscope.training import last_exception
 from stepscope.training.last_exception import described
 
-CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
+from tests.support.environment import unobserved
+
+CLEAN = unobserved()
 
 
 class Case:

@@ -38,6 +38,7 @@ from stepscope.training.line_table import LineTable
 from stepscope.training.main_stack import Frame
 from stepscope.training.stack_tree import text_checksum
 
+from tests.support.environment import unobserved
 from tests.support.pythons import VERSIONS, pythons
 from tests.support.training_script import EXPORTER
 
@@ -69,7 +70,7 @@ def sampled(
     """Runs a script with line samples, warnings being errors, and returns what its processes left."""
     path = tmp_path / "slow.py"
     path.write_text(SAMPLING + BURN + script)
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
+    clean = unobserved()
     process = subprocess.run(
         [sys.executable, "-W", "error", str(path)],
         env={
@@ -606,7 +607,7 @@ for _ in range(20):
 print("main goes on")
 """)
     environment = command_environment(
-        {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")},
+        unobserved(),
         Launch("lines", "one"),
         ledgers,
     )

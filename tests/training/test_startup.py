@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 import stepscope_startup
 from stepscope.commands.run.hooks import STARTUP
 
+from tests.support.environment import unobserved
 from tests.support.small_torch import environment_of
 
 HOOKED = "any(type(finder).__name__ == 'AfterImport' for finder in sys.meta_path)"
@@ -18,7 +18,7 @@ HOOKED = "any(type(finder).__name__ == 'AfterImport' for finder in sys.meta_path
 
 def python(*words: str, path: str = "", **environment: str) -> str:
     """Returns what a Python prints that starts as under `stepscope run`."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
+    clean = unobserved()
     hooks = {"STEPSCOPE_INSTRUMENT": "1", "PYTHONPATH": f"{STARTUP}:{path}" if path else str(STARTUP)}
     ended = subprocess.run(
         [sys.executable, "-W", "error", *words],

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 from stepscope.commands.run.hooks import STARTUP
 
+from tests.support.environment import unobserved
 from tests.support.pytorch import needs_torch
 
 pytestmark = needs_torch
@@ -55,7 +55,7 @@ def python(folder: Path, script: str, *words: str) -> list[str]:
     (folder / "train.py").write_text(script)
     ledgers = folder / "ledgers"
     ledgers.mkdir()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
+    environment = unobserved()
     environment |= {
         "STEPSCOPE_INSTRUMENT": "1",
         "STEPSCOPE_LINES": "1",

@@ -14,6 +14,7 @@ import pytest
 from stepscope.exporter.ledgers.reader import LedgerError, LedgerReader, open_ledgers
 from stepscope.training import layout
 
+from tests.support.environment import unobserved
 from tests.support.training_script import (
     EXPORTER,
     Finished,
@@ -95,7 +96,7 @@ from stepscope.training import session
 session.ledger_directory = lambda: PLACE
 stepscope.start()
 """.replace("PLACE", repr(str(tmp_path / "stepscope")))
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("STEPSCOPE")}
+    environment = unobserved()
     ended = subprocess.run(
         [sys.executable, "-c", code],
         env={**environment, "PYTHONPATH": EXPORTER},

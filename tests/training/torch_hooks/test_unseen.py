@@ -13,6 +13,7 @@ import pytest
 from stepscope.commands.run.hooks import STARTUP
 from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
 
+from tests.support.environment import unobserved
 from tests.support.pytorch import needs_torch
 from tests.support.smallest import smallest
 from tests.support.torch_script import DEADLINE, EXPORTER
@@ -41,7 +42,7 @@ REPLACED = {
 
 def facts(folder: Path, *arguments: str, **environment: str) -> tuple[dict[str, str], set[str]]:
     """Runs the uses of PyTorch. Returns what they show, and the functions of ours in the classes of torch."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
+    clean = unobserved()
     ended = subprocess.run(
         [sys.executable, *arguments],
         env={
