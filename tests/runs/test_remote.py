@@ -119,9 +119,9 @@ def test_a_folder_is_copied_with_its_folders_and_again_only_what_changed(
         return open_there(path, *words)
 
     monkeypatch.setattr(type(memory), "open", noted)
-    assert local_copy("memory://bucket/run", anew=True) == copy
+    assert local_copy("memory://bucket/run", again=True) == copy
     assert files(copy) == {"run.json": b"now", "node/steps-2": b"4"}
-    assert local_copy("memory://bucket/run", anew=True) == copy
+    assert local_copy("memory://bucket/run", again=True) == copy
     assert sorted(opened) == ["/bucket/run/node/steps-2", "/bucket/run/run.json"]
 
 

@@ -71,7 +71,7 @@ def open(  # noqa: A001  # read as stepscope.analysis.open
     given = [source] if isinstance(source, str | Path) else source
     places = [source_of(place, RUNS) if isinstance(place, str) else place for place in given]
     name = " ".join(without_secrets(str(place)) for place in places)
-    reopen, renew = partial(open_sources, places), partial(open_sources, places, anew=True)
+    reopen, renew = partial(open_sources, places), partial(open_sources, places, again=True)
     return Run(name, reopen, _settings(parameters or {}), price, scan_interval, renew)
 
 

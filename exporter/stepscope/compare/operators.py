@@ -11,4 +11,4 @@ def compared_operators(a: Analysis, b: Analysis) -> list[OperatorChange]:
     if a.profile is None or b.profile is None:
         return []
     places = a.profile.places() | b.profile.places()
-    return operator_changes(a.profile.per_step, b.profile.per_step, lambda operator: places.get(operator, ""))
+    return operator_changes(a.profile.per_step, b.profile.per_step, places)

@@ -10,20 +10,13 @@ from statistics import median
 from stepscope.common.errors import UserError
 from stepscope.common.status import Status
 from stepscope.common.words import duration
-from stepscope.evaluation.analysis import (
-    Analysis,
-    DeviceProfile,
-    OperatorChange,
-    OperatorExcess,
-    Profile,
-    RuleResult,
-)
+from stepscope.evaluation.analysis import Analysis, DeviceProfile, OperatorExcess, Profile, RuleResult
 from stepscope.evaluation.operator_changes import operator_changes
 from stepscope.evaluation.problems import problems_of
 from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.step_outlier import StepOutlier
 from stepscope.rules.straggler import Straggler
-from stepscope.runs.model import PYTHON, OperatorTime, PythonWindow, RunFacts
+from stepscope.runs.model import PYTHON, OperatorTime, PythonWindow, RunFacts, TracedSteps
 
 OPERATORS = 20  # per device
 LEAST_SHARE, LEAST_SECONDS = 0.05, 0.002  # of a step: a smaller excess is no evidence; as in Straggler
@@ -45,18 +38,14 @@ def profile_of(analysis: Analysis, facts: RunFacts) -> Profile:
     per_step = _per_step(facts.operators, steps)
     memory = tuple(replace(each, operators=each.operators[:OPERATORS]) for each in facts.memory)
     profile = Profile(tuple(_devices(facts)), findings, unread, tuple(_excess(facts)), memory, (), per_step)
-    return replace(profile, changes=tuple(_changes(facts, profile.places())))
+    first, last = (_of_windows([pair[end] for pair in facts.first_and_last]) for end in (0, 1))
+    return replace(profile, changes=tuple(operator_changes(first, last, profile.places())))
 
 
-def _changes(facts: RunFacts, places: Mapping[str, str]) -> list[OperatorChange]:
-    a, b = (
-        _per_step(
-            (operator for window in windows for operator in window.operators),
-            {window.rank: window.steps for window in windows},
-        )
-        for windows in ([pair[end] for pair in facts.first_and_last] for end in (0, -1))
-    )
-    return operator_changes(a, b, lambda operator: places.get(operator, ""))
+def _of_windows(windows: Sequence[TracedSteps]) -> dict[str, dict[str, float]]:
+    """Returns self seconds per step by kind of device and operator, of one window per rank."""
+    operators = (operator for window in windows for operator in window.operators)
+    return _per_step(operators, {window.rank: window.steps for window in windows})
 
 
 def with_evidence(results: Sequence[RuleResult], profile: Profile | None) -> list[RuleResult]:

@@ -80,9 +80,8 @@ def _small_operators(analysis: Analysis, account: Account, run_seconds: float) -
     operators, leaves = (int(analysis.gauges.get(name, 0)) for name in (OPERATORS, LEAVES))
     steps = sum(one.count for one in analysis.steps if one.phase == FORWARD.part)
     spent = account.share(*FORWARD) + account.share(FORWARD.part, "backward")
-    if operators < max(MANY_OPERATORS, MANY_PER_LEAF * leaves) or not steps or spent < LARGE:
-        return
-    if is_busy(analysis):
+    few = operators < max(MANY_OPERATORS, MANY_PER_LEAF * leaves)
+    if few or not steps or spent < LARGE or is_busy(analysis):
         return
     each = spent * account.seconds / (steps * operators)
     if each <= SMALL:

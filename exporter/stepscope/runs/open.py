@@ -34,11 +34,11 @@ BINARIES = {
 
 
 def open_source(
-    place: Path | str, progress: Callable[[int, int], None] | None = None, anew: bool = False
+    place: Path | str, progress: Callable[[int, int], None] | None = None, again: bool = False
 ) -> Source:
     """Opens the run at `place`: a path, whose files show its kind, or `prometheus+http://...?run=NAME`.
 
-    What is at s3://, gs:// or http(s):// is copied once; with `anew`, what has changed is copied again.
+    What is at s3://, gs:// or http(s):// is copied once; with `again`, what has changed is copied again.
     If several launches have that name, takes the newest and lists the others on stderr.
     Slow sources call `progress` with the bytes read so far and the bytes to read. Raises UserError if there
     is nothing to read.
@@ -57,7 +57,7 @@ def open_source(
                 f"{without_secrets(place)}: cannot be read from there; give a directory on this machine, "
                 f"an address with {schemes}, or {EXAMPLE}"
             )
-        copy = local_copy(place, progress, anew)
+        copy = local_copy(place, progress, again)
         try:
             return open_source(copy, progress)
         except UserError as error:
@@ -91,15 +91,15 @@ def open_source(
 
 
 def open_sources(
-    places: Sequence[Path | str], progress: Callable[[int, int], None] | None = None, anew: bool = False
+    places: Sequence[Path | str], progress: Callable[[int, int], None] | None = None, again: bool = False
 ) -> Source:
     """Opens the recordings of the nodes of one run as one; a single place as `open_source` does.
 
     Raises UserError also if they are not of one run.
     """
     if len(places) == 1:
-        return open_source(places[0], progress, anew)
-    return merged({str(place): open_source(place, progress, anew) for place in places})
+        return open_source(places[0], progress, again)
+    return merged({str(place): open_source(place, progress, again) for place in places})
 
 
 def _refuse_binary(path: Path) -> None:

@@ -55,14 +55,14 @@ def is_remote(place: str) -> bool:
     return place.partition("://")[0] in SCHEMES
 
 
-def local_copy(address: str, progress: Progress | None = None, anew: bool = False) -> Path:
+def local_copy(address: str, progress: Progress | None = None, again: bool = False) -> Path:
     """Returns a copy of the file or folder at the address, which exists until this process ends.
 
-    A second call returns the same copy. `anew` copies what is new or has changed since. `progress` gets the
+    A second call returns the same copy. `again` copies what is new or has changed since. `progress` gets the
     bytes copied and to copy. Raises UserError.
     """
     copy = _copies.setdefault(address, _Copy(address))
-    if anew or copy.path is None:
+    if again or copy.path is None:
         copy.renew(progress or (lambda _done, _total: None))
     assert copy.path is not None
     return copy.path
