@@ -111,6 +111,12 @@ class AutomaticSteps:
         self.trained = False
         return place
 
+    def came(self, wait: Wait, is_first: bool) -> None:
+        """Ends the wait for the batch. `is_first`: of a pass over its loader."""
+        self.wait = wait
+        if is_first and recorder.first_batch_came():
+            self.asked = recorder.so_far() or ()
+
     def ended(self) -> None:
         """Takes back the latest request: its loader has no batch left, or raised an error."""
         self._decide()

@@ -279,12 +279,12 @@ def code_of(counters: Any) -> int:
     """Returns 16 x phase + component from the counters of a ledger."""
     if counters[ledger_layout.COUNTER_ENDED]:
         return 16 * layout.FINALIZATION
-    if not (counters[ledger_layout.COUNTER_RECORDED] or counters[ledger_layout.COUNTER_STEP_SINCE]):
+    waits = counters[ledger_layout.COUNTER_WAIT_SINCE]
+    component = 1 if waits else int(counters[ledger_layout.COUNTER_COMPONENT])
+    in_step = counters[ledger_layout.COUNTER_STEP_SINCE] and component != 1  # the first begins with its batch
+    if not (in_step or counters[ledger_layout.COUNTER_RECORDED]):
         return 16 * layout.PHASES.index("initialization")
     phase = layout.FIRST_PHASE + int(counters[ledger_layout.COUNTER_STEP_PHASE])
-    component = (
-        1 if counters[ledger_layout.COUNTER_WAIT_SINCE] else int(counters[ledger_layout.COUNTER_COMPONENT])
-    )
     if not component and counters[ledger_layout.COUNTER_COMPONENT_SINCE]:
         component = layout.HOST
     return 16 * phase + component

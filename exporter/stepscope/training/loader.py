@@ -34,10 +34,10 @@ def watch(
     """Returns the loader with its waits timed: iterate over the returned object.
 
     A wait right before a step belongs to that step, which begins when the batch is requested. The first
-    wait includes `iter(loader)`, which may start worker processes. `workers`, `pin_memory`,
-    `prefetch_factor` and `batch_size` (items per batch of this rank) are read from the loader's
-    attributes (`num_workers`, ...) unless they are given. With a PyTorch DataLoader the fetches in its
-    workers are timed, too.
+    step begins with its batch: that wait includes `iter(loader)`, which may start worker processes.
+    `workers`, `pin_memory`, `prefetch_factor` and `batch_size` (items per batch of this rank) are read from
+    the loader's attributes (`num_workers`, ...) unless they are given. With a PyTorch DataLoader the fetches
+    in its workers are timed, too.
 
     Raises ValueError for an unknown phase or a number below 0. The returned object passes every attribute
     on to the loader, but is not an instance of the loader's class.

@@ -110,6 +110,7 @@ class Recorder:
         "end_component",
         "end_step",
         "enter",
+        "first_batch_came",
         "in_automatic_step",
         "in_step",
         "is_waiting",
@@ -147,6 +148,7 @@ class Recorder:
     end_automatic_step: Callable[[int], bool]
     drop_automatic_step: Callable[[], None]
     so_far: Callable[[], tuple[float, ...] | None]
+    first_batch_came: Callable[[], bool]
     show_phase: Callable[[str], None]
     take_step_out: Callable[[str, tuple[float, ...], tuple[float, ...]], None]
     waited: Callable[[float, float], None]
@@ -404,7 +406,10 @@ def make_recorder(
             settle()
 
     def waited(asked_at: float, got_at: float) -> None:
-        """Counts a batch of a watched loader: the wait belongs to the open step, or to the coming step."""
+        """Counts a batch of a watched loader: the wait belongs to the open step, or to the coming step.
+
+        The first step begins with its batch, as in `first_batch_came`.
+        """
         nonlocal asked, wait, last
         if owner in ((me := get_ident()), -me):
             if opened:
@@ -414,7 +419,7 @@ def make_recorder(
         elif may_count_outside():
             if asked:  # the batch before had no step
                 drop_wait()
-            asked, wait = asked_at, got_at - asked_at
+            asked, wait = (asked_at, got_at - asked_at) if recorded else (got_at, 0.0)
 
     def waiting(asked_at: float) -> None:
         """Says since when training has waited for a batch; 0: it no longer does."""
@@ -572,6 +577,21 @@ def make_recorder(
             parts[opened[-1]] += now - last
             last = now
         return (now, *parts)
+
+    def first_batch_came() -> bool:
+        """Begins this thread's automatic step again, if it is the first: it begins with its batch.
+
+        The wait for that batch also starts workers and fills queues, so it is time before the first step.
+        Returns whether it is.
+        """
+        nonlocal began, last
+        if recorded or owner != -get_ident():
+            return False
+        parts[0] = 0.0
+        settle()
+        began = last = clock()
+        counters[since] = began
+        return True
 
     def end_automatic_step(place: int = NOT_OPENED) -> bool:
         """Closes a component as `leave` does, records the automatic step and begins the next one.
@@ -1104,6 +1124,7 @@ def make_recorder(
         end_automatic_step=end_automatic_step,
         drop_automatic_step=drop_automatic_step,
         so_far=so_far,
+        first_batch_came=first_batch_came,
         show_phase=show_phase,
         take_step_out=take_step_out,
         begin_component=begin_component,

@@ -94,6 +94,23 @@ def test_finished_steps_count_as_they_say_in_each_phase(watched: Watched) -> Non
     )
 
 
+def test_the_wait_for_the_very_first_batch_is_time_before_the_first_step(watched: Watched) -> None:
+    watched.do(
+        "from stepscope.training.session import recorder\n"
+        "def batches():\n"
+        "    while True: clock.now += 2; yield 1\n"
+        "loader = iter(stepscope.watch(batches()))\n"
+        "recorder.waiting(clock.now); clock.now += 5",
+        5,
+    )
+    assert watched.looks[-1] == {"before_first_step": 5}
+    trained = "next(loader); stepscope.begin_step(); clock.now += 1; stepscope.end_step()"
+    watched.do(trained, 3)
+    assert watched.looks[-1] == {"before_first_step": 7, "train/host": 1}
+    watched.do(trained, 3)
+    assert watched.looks[-1] == {"before_first_step": 7, "train/host": 2, "train/data_wait": 2}
+
+
 def test_an_exporter_that_comes_late_counts_the_same(watched: Watched, ledgers: Path) -> None:
     code = batch("train", 1, 2, 3, 1) + batch("eval", 2, 2, 0, 0.5) + batch("train", 1, 0, 0, 0)
     watched.do("clock.now += 3", 3)

@@ -56,6 +56,28 @@ def test_a_plain_loop_with_evaluation_has_its_steps_and_all_their_components(tmp
     assert waits == {"train": (12, 2), "eval": (6, 4)}
 
 
+def test_the_first_step_begins_with_its_batch_and_later_passes_wait_for_their_workers(tmp_path: Path) -> None:
+    script = """
+    class Late(torch.utils.data.Dataset):
+        def __init__(self): self.begun = False
+        def __len__(self): return 6
+        def __getitem__(self, i):
+            if not self.begun: self.begun = True; time.sleep(0.3)
+            return data[i]
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(2):
+        for x, y in DataLoader(Late(), batch_size=2, num_workers=1):
+            loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+    """
+    rank = train(script, folder=tmp_path).only
+    waits = [step.components[0] for step in rank.steps]
+    assert len(waits) == 6
+    assert waits[0] == 0.0
+    assert waits[3] > 0.3
+    assert rank.totals.loaders[0].wait_sum > 0.6
+
+
 def test_a_usual_step_is_recorded_as_one_that_hooks_look_at_closely(tmp_path: Path) -> None:
     script = """
     from stepscope.training.automatic import AutomaticSteps, automatic
@@ -87,7 +109,8 @@ def test_a_usual_step_is_recorded_as_one_that_hooks_look_at_closely(tmp_path: Pa
     assert rank.totals.steps == {"train": 30}
     for step in rank.steps:
         data_wait, forward, backward, optimizer = step.components[:4]
-        assert min(data_wait, forward, backward) > 0.0049
+        assert min(forward, backward) > 0.0049
+        assert data_wait > 0.0049 if step.number else data_wait == 0.0  # the first begins with its batch
         assert optimizer > 0
         assert sum(step.components) <= step.duration
     assert [sum(loader.wait_counts) for loader in rank.totals.loaders if loader.phase == "train"] == [30]

@@ -89,7 +89,7 @@ class Spent:
 
 def _known(start: float, totals: LedgerTotals) -> dict[Key, float]:
     """Returns what is known for good, up to the begin of the open step, otherwise the end of the last."""
-    begun, phases = totals.open_since or totals.waiting_since, dict(totals.phase_seconds)
+    begun, phases = _begun(totals), dict(totals.phase_seconds)
     first, last = totals.first_step_start or begun, totals.last_step_end
     if begun is not None and last is not None:
         phases[OTHER] = phases.get(OTHER, 0.0) + max(begun - last, 0.0)
@@ -97,11 +97,18 @@ def _known(start: float, totals: LedgerTotals) -> dict[Key, float]:
     return before | from_first_step_to_last(phases, totals.component_seconds, totals.inside)
 
 
+def _begun(totals: LedgerTotals) -> float | None:
+    """Returns when the open step began, or the wait for its batch; the first step begins with its batch."""
+    if totals.waiting_since is not None and not totals.steps_recorded:
+        return None
+    return totals.open_since or totals.waiting_since
+
+
 def _now(totals: LedgerTotals, place: Place | None) -> tuple[Key, Key]:
     """Returns in which part the process is, and the one for what is not known of the time before."""
     phase = totals.open_phase or main_phase(totals.phase_seconds)
     component = place.component if place and place.component in COMPONENTS else HOST
-    if totals.open_since is not None or totals.waiting_since is not None:
+    if _begun(totals) is not None:
         return Key(phase, component), Key(phase, HOST)
     outside = Key(BETWEEN if totals.steps_recorded else BEFORE)
     return (Key(phase, CHECKPOINT) if component == CHECKPOINT else outside), outside
