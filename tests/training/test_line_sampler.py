@@ -44,10 +44,10 @@ from tests.support.training_script import EXPORTER
 
 RUN = "STEPSCOPE_RUN", "lines"
 TICK = 0.02  # seconds: more samples in less time than by default
-# All ticks are sampled, also where a busy machine makes them expensive.
+# On a busy machine, too, all ticks are sampled, and a fork waits until the thread has ended.
 SAMPLING = (
     f"from stepscope.training import line_sampler; line_sampler.layout.TICK_SECONDS = {TICK}; "
-    "line_sampler.ALLOWED = 1.0; line_sampler.start()\n"
+    "line_sampler.ALLOWED = 1.0; line_sampler.ENDED_WITHIN = 30.0; line_sampler.start()\n"
 )
 LONG_ENOUGH = 0.8  # seconds of the processes' own clock, for what is sampled after 20 ticks
 
@@ -146,6 +146,7 @@ def test_after_a_sample_that_cost_much_cpu_time_ticks_are_skipped_and_count_for_
 import itertools
 clock, samples = itertools.count(), []
 line_sampler.ALLOWED = 0.1
+line_sampler._sampler._owed = 0.0
 line_sampler.thread_time = lambda: next(clock)  # a sample owes 20 ticks
 count = line_sampler.LineTable.count
 line_sampler.LineTable.count = lambda self, *what: (samples.append(what), count(self, *what))
@@ -161,7 +162,6 @@ def test_the_sampler_asks_for_the_interpreter_lock_as_often_as_its_cpu_time_allo
     cost: float, interval: int
 ) -> None:
     turns = Turns()
-    turns.begin()
     try:
         for _ in range(100):  # at half of the interval a wait costs twice as much
             turns.adjust(cost if cost < Turns.COST else cost * 500e-6 / sys.getswitchinterval(), alone=True)
@@ -553,6 +553,7 @@ line_sampler._sampler.stop()
 assert sys.getswitchinterval() == 0.01
 sys.setswitchinterval(0.005)
 line_sampler._sampler.start()
+until({LONG_ENOUGH}, lambda: spin(1000))
 assert sys.getswitchinterval() < 0.005
 line_sampler._sampler.stop()
 assert sys.getswitchinterval() == 0.005

@@ -43,6 +43,7 @@ WORKER_FIRST_TICKS = 5  # a loader worker: it may live for a short epoch only
 LOOK_TICKS = 20  # between two looks at the run, the role and the times of the main thread
 ALLOWED = 0.0022 * layout.TICK_SECONDS  # seconds of CPU time per tick; looks and the start come on top
 MOST_SKIPPED = 10  # ticks between two samples, unless samples usually take more
+CREDIT = 400.0  # ticks, which may be owed before any are skipped: short programs have few samples
 MOST_OWED = 400.0  # ticks, what 100 frames of 100 threads take; what a sample took beyond it is forgotten
 WEIGHT = 0.1  # of the latest sample in what one usually takes
 MOST_STACKS = 1_000  # of which the text is remembered
@@ -68,12 +69,8 @@ class Turns:
     WEIGHT = 0.1  # of the latest wait in the average
 
     def __init__(self) -> None:
-        self._ours = self.DEFAULT
+        self._ours = self.DEFAULT  # until the first wait, which may be for a library that is loaded
         self._affordable = 0.0
-
-    def begin(self) -> None:
-        self._ours = self.DEFAULT
-        self._set(self.ALONE)
 
     def adjust(self, cost: float, alone: bool) -> None:
         """Adjusts the interval after a wait that cost this thread so many seconds of CPU time."""
@@ -113,6 +110,7 @@ class LineSampler:
         # step began or was last seen to be a long one.
         self._waits = self._counted_waits = 0.0
         self._own_cpu = 0.0  # of the threads before this one
+        self._owed = -CREDIT  # ticks: CPU time beyond what is allowed
         self._failed = False
         self._stop = self._ended = allocate_lock()
         self._task = ""
@@ -124,7 +122,6 @@ class LineSampler:
         self._stop, self._ended = allocate_lock(), allocate_lock()
         self._stop.acquire()
         self._ended.acquire()
-        self._turns.begin()  # in this thread: otherwise the other may wait very long for its first turn
         try:
             start_new_thread(self._run, (self._stop, self._ended))
         except RuntimeError:
@@ -172,7 +169,7 @@ class LineSampler:
         times = main.times()
         self._waits = self._counted_waits = times[1]
         tick, jitter = 0, begin % 1.0
-        owed, usual, skipped = 0.0, 0.0, 0  # CPU time in ticks of ALLOWED; how many ticks are skipped now
+        usual, skipped = 0.0, 0  # CPU time of a sample, in ticks of ALLOWED; how many ticks are skipped now
         stopped = False
         while not stopped:
             spent = thread_time()
@@ -195,8 +192,8 @@ class LineSampler:
                 self._until_look -= passed
                 took = (thread_time() - spent) / ALLOWED
                 usual += WEIGHT * (took - usual)
-                owed = min(max(0.0, owed + took - passed), MOST_OWED)
-                skipped = min(int(owed), max(MOST_SKIPPED, int(2 * usual)))
+                self._owe(took - passed)
+                skipped = min(max(int(self._owed), 0), max(MOST_SKIPPED, int(2 * usual)))
             if stopped or self._until_look <= 0:
                 previous, looked, ran = looked, monotonic(), times
                 times = main.times()
@@ -213,6 +210,10 @@ class LineSampler:
                 self._until_look = LOOK_TICKS
                 self._identify(table, tick)
                 stack.check()
+
+    def _owe(self, ticks: float) -> None:
+        """Owes more, or fewer ticks. What was not spent is saved for no later time, but for the credit."""
+        self._owed = min(max(min(self._owed, 0.0), self._owed + ticks), MOST_OWED)
 
     def _count(
         self, table: LineTable, code: int, names: tuple[str, str], main: MainThread, ticks: int
