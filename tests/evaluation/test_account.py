@@ -21,7 +21,7 @@ from stepscope.demo.write import Written
 from stepscope.evaluation.account import Account, Key, Leaf, account, name_of
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.problems import problems_of, small_problems
+from stepscope.evaluation.problems import problems, problems_of, small_problems
 from stepscope.evaluation.unexplained import unexplained
 from stepscope.runs.model import COMPONENTS, PHASES, LineTime, RankFacts, ThreadTime
 from stepscope.runs.open import open_source
@@ -383,6 +383,30 @@ def test_the_loop_of_a_framework_is_not_the_user_s_own_code_but_what_they_gave_i
     logger = line("train.py:9", 1.0, library="fit: fabric.loggers.csv_logs.save")
     assert unexplained(with_lines("train__host", 400, loop)) == []
     assert unexplained(with_lines("train__host", 400, logger))
+
+
+@pytest.mark.parametrize(
+    ("collects", "seconds", "together"),
+    [("train.py:4", 190.0, 590.0), ("train.py:9", 190.0, 400.0), ("train.py:4", 401.0, 400.0)],
+)
+def test_garbage_that_the_own_code_makes_is_part_of_its_cost(
+    collects: str, seconds: float, together: float
+) -> None:
+    run = with_lines("train__host", 400, line("train.py:4", 1.0))
+    assert run.account is not None
+    garbage = Leaf(Key("train", "gc"), seconds / 1000, {0: seconds}, (line(collects, seconds),))
+    run = replace(run, account=replace(run.account, leaves=(garbage, *run.account.leaves)))
+    rows = [{"node": "a", "rank": 0, "triggered": 1}]
+    host_bound = rule(
+        "HostBound",
+        Status.FOUND,
+        seconds_lost=seconds,
+        triggered=1,
+        details={"component": "gc", "ranks": rows},
+    )
+    own = next(found for found in unexplained(run) if found.about.subject == "Your own code")
+    assert own.seconds_lost == pytest.approx(together)
+    assert len(problems([host_bound, own])) == (1 if together > 400 else 2)
 
 
 def test_a_line_that_takes_most_of_the_time_after_training_is_a_finding() -> None:

@@ -112,6 +112,14 @@ def long_steps(component: str | None, *seconds: float, lost: float = 60) -> Rule
     return found("StepOutlier", lost, details={"step_details": {"a, rank 0, train": series}, **known})
 
 
+@pytest.mark.parametrize(("lost", "leader"), [(100, "Account"), (130, "Account"), (240, "StepOutlier")])
+def test_long_steps_of_the_own_code_are_no_second_finding(lost: float, leader: str) -> None:
+    own_code = found("Account", 120.0, details={"part": "train", "component": "host"})
+    long = long_steps(None, 60, lost=lost)
+    assert len(order(own_code, long)) == 2, "it is not known what made them long"
+    assert order(own_code, replace(long, details={**long.details, "explains": "host"})) == [leader]
+
+
 def stalled(*seconds: float, rank: int = 0, lasts: bool = False) -> RuleResult:
     stalls = [{"rank": rank, "seconds": each, "end": None if lasts else 1.0} for each in seconds]
     return found("TrainingStalled", 100, details={"stalls": stalls})

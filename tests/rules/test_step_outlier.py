@@ -219,6 +219,11 @@ def test_an_excess_that_no_component_holds_is_not_blamed_on_one() -> None:
     assert found.status == "found"
     assert "most of the excess is" not in found.finding
     assert found.details["step_details"]["node-a, rank 0, train"]["component"] is None
+    assert found.details["explains"] == "host"
+    unknown = stalls(16, component=None)
+    unknown.components[:] = 0.0
+    assert "explains" not in result(unknown).details, "nothing is known of any component"
+    assert "explains" not in result(stalls(16)).details
 
 
 def test_the_distribution_has_100_bins_without_outliers() -> None:

@@ -222,10 +222,14 @@ def _is_same(result: RuleResult, leader: RuleResult) -> bool:
     if result.rule == "TrainingStalled" and leader.rule == "StepOutlier":
         return _are_long_steps(result, leader)
     component = _explained(result)
+    if component is not None and component == leader.details.get("brings"):
+        return True
     if component is None or component != _explained(leader):
         return False
     ranks, of_leader = _ranks(result), _ranks(leader)
-    return ranks <= of_leader if ranks and of_leader else result.seconds_lost <= leader.seconds_lost
+    if ranks and of_leader:
+        return ranks <= of_leader
+    return result.definition.only_pauses or result.seconds_lost <= leader.seconds_lost
 
 
 def _explained(result: RuleResult) -> str | None:

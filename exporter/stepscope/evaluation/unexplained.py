@@ -39,6 +39,7 @@ LARGE_PHASE = 1 / 3  # of the time of steps, for those of phases that the run is
 LARGE_BEFORE, LARGE_AFTER = 0.25, 0.15  # of the run, in lines of the script outside steps
 MOST = 0.5  # of the time before the first step, in one line
 LONG_BEFORE = 30.0  # seconds: a start that only imports a framework is shorter, whatever the loop takes
+GC = "gc"
 LOOP = (*PHASES, BETWEEN, PROFILING, UNFINISHED)
 # Functions of PyTorch that are a part of each step or set-up; "import" as in training/line_names.py.
 USUAL = (
@@ -62,7 +63,7 @@ REMEDIES = {
     "checkpoint": "Save less often, or asynchronously: `torch.distributed.checkpoint.async_save`.",
     "compile": "Let shapes repeat: pad to a few sizes, or compile with `dynamic=True`. "
     "`TORCH_LOGS=recompiles` gives the reason of each compilation.",
-    "gc": "Call `gc.freeze()` after the set-up, and collect garbage every N steps instead of inside them.",
+    GC: "Call `gc.freeze()` after the set-up, and collect garbage every N steps instead of inside them.",
     BETWEEN: "Look at what runs between steps: logging, saving, evaluation without steps of its own, or a "
     "loader that starts its workers again at each epoch.",
 }
@@ -117,6 +118,7 @@ class LargePart(NamedTuple):
     title: str = ""  # instead of the key's
     rank: int | None = None  # if one rank alone is the reason,
     explains: str = ""  # and the component in which the others wait for it
+    brings: str = ""  # a component that costs time only because of this part, which is in the share
 
 
 def unexplained(analysis: Analysis) -> list[RuleResult]:
@@ -223,11 +225,28 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
         if component in USEFUL or spent < LARGE or component in judged:
             continue
         if part == main and component in REMEDIES:
-            evidence = f"{share(spent, of_main)} of the time of steps"
+            garbage = _garbage_of(leaf, account) if component == HOST else 0.0
+            evidence = f"{share(spent + garbage, of_main)} of the time of steps"
+            if garbage:
+                evidence += f", {share(garbage, of_main)} to collect the garbage of these lines"
             remedy = (_of_wait(leaf) if component == HOST else None) or _remedies(analysis)[component]
-            yield LargePart(leaf.key, spent, remedy, evidence)
+            brings = GC if garbage else ""
+            yield LargePart(leaf.key, spent + garbage, remedy, evidence, brings=brings)
         elif part == BETWEEN:
             yield LargePart(leaf.key, leaf.share, REMEDIES[BETWEEN], "No step was running")
+
+
+def _garbage_of(own: Leaf, account: Account) -> float:
+    """Returns the share of the run in which garbage is collected, if mostly in the lines of the part itself.
+
+    Python collects when enough objects were made, in the line that makes them.
+    """
+    lines = {place.line.place for place in own.places if place.share >= LEAST_PLACE and place.line.place}
+    for leaf in account.leaves:
+        if leaf.key == Key(own.key.part, GC) and leaf.share < own.share:
+            here = sum(place.share for place in leaf.places if place.line.place in lines)
+            return leaf.share if here > MOST else 0.0
+    return 0.0
 
 
 def _remedies(analysis: Analysis) -> dict[str, str]:
@@ -317,8 +336,7 @@ def of_part(found: LargePart, run_seconds: float) -> RuleResult:
     details: dict[str, object] = {"part": found.key.part, "component": found.key.component}
     if found.rank is not None:
         details |= {"rank": found.rank}
-    if found.explains:
-        details |= {"explains": found.explains}
+    details |= {name: value for name in ("explains", "brings") if (value := getattr(found, name))}
     return replace(finding(title, said, found.remedy), seconds_lost=seconds, details=details)
 
 

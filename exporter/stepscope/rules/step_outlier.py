@@ -19,6 +19,7 @@ from stepscope.common.status import Status
 from stepscope.common.words import duration, ordinal, percent
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.own_cores import OWN_CORES
+from stepscope.measurements.pauses import HOST
 from stepscope.measurements.scraped import (
     STEPS,
     Labels,
@@ -386,6 +387,7 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
                 },
                 **({"culprit": culprit.details()} if culprit else {}),
                 **({"component": component} if worst and (component := worst.component()) else {}),
+                **({"explains": HOST} if worst and worst.are_of_the_host() else {}),
                 **_what_ran(fired),
             },
             debugger_triggered=sum(steps.tally.debugger_triggered for steps in series),
@@ -484,6 +486,14 @@ class Series:
         if not len(outliers) or len(outliers) == self.count:
             return None
         return _longer_component(outliers[:, 1:].mean(axis=0) - self._usual())
+
+    def are_of_the_host(self) -> bool:
+        """Returns whether components are known, and more than half of that time is in none of them."""
+        outliers = self.longest_outliers()
+        if not len(outliers) or len(outliers) == self.count or not self.durations.sums.components.any():
+            return False
+        excess, *of_components = outliers[:, 1:].mean(axis=0) - self._usual()
+        return bool(excess - np.clip(of_components, 0, None).sum() > excess / 2)
 
     def _usual(self) -> Times:
         """Returns the mean duration of the other steps, then of each of their components."""
