@@ -119,6 +119,22 @@ until(4, lambda: (sixty(), thirty(), ten()))
     assert file.counts.ticks == sum(map(sum, file.counts.lines.values()))
 
 
+def test_the_thread_is_woken_in_time_and_no_other_thread_is(tmp_path: Path, ledgers: Path) -> None:
+    script = f"""
+import os, threading
+until({LONG_ENOUGH}, lambda: spin(1000))
+def slack(thread):
+    with open(f"/proc/{{thread}}/timerslack_ns") as file: return int(file.read())
+found = []
+other = threading.Thread(target=lambda: found.append(slack(threading.get_native_id())))
+other.start(); other.join()
+usual = slack(os.getppid())
+assert [slack(os.getpid()), *found] == [usual, usual], (usual, found)
+assert slack(line_sampler._sampler._task.rpartition("/")[2]) == 1000
+"""
+    assert len(sampled(tmp_path, ledgers, script)) == 1
+
+
 def test_next_to_busy_processes_a_line_that_gives_up_the_interpreter_lock_is_not_blamed_for_others(
     tmp_path: Path, ledgers: Path
 ) -> None:
@@ -157,7 +173,7 @@ assert len(samples) < 1.6 / {TICK} / 5, len(samples)
     assert file.counts.ticks > 0.5 * file.counts.seconds / TICK  # those after the last sample miss
 
 
-@pytest.mark.parametrize(("cost", "interval"), [(20e-6, 100), (600e-6, 1000), (1.0, 5000)])
+@pytest.mark.parametrize(("cost", "interval"), [(20e-6, 20), (600e-6, 1000), (1.0, 5000)])
 def test_the_sampler_asks_for_the_interpreter_lock_as_often_as_its_cpu_time_allows(
     cost: float, interval: int
 ) -> None:
@@ -224,7 +240,7 @@ until(1.2, lambda: {work})
 def test_a_forked_child_has_samples_of_its_own_and_no_fork_sees_the_thread(
     tmp_path: Path, ledgers: Path
 ) -> None:
-    script = f"""
+    script = """
 import os
 def child(): spin(1000)
 def parent(): spin(1000)
@@ -236,7 +252,8 @@ for _ in range(20):
         os._exit(0)
     os.waitpid(pid, 0)
 pid = os.fork()
-until({LONG_ENOUGH}, child if pid == 0 else parent)
+while not line_sampler._sampler._table.path:
+    (parent if pid else child)()
 if pid:
     os.waitpid(pid, 0)
 """

@@ -21,7 +21,7 @@ from stepscope.training.layout import (
 )
 
 TOO_MANY = 2.0  # threads that compute per core: one of each worker, and as many of the training process
-IDLE = 0.4  # of the cores: with fewer, more threads cannot help
+IDLE = 1 / 3  # of the cores: with fewer, more threads cannot help
 COMPUTES = 0.5  # of the run: with less, more threads hardly help
 MANY_TENSORS = 100  # that an optimizer updates one by one
 OPTIMIZES = 0.2  # of the run: healthy steps spend less on their optimizer

@@ -26,7 +26,7 @@ from stepscope.evaluation.account import (
     name_of,
 )
 from stepscope.evaluation.analysis import Analysis, RuleResult
-from stepscope.evaluation.places import LEAST_PLACE, MAIN_THREADS, places
+from stepscope.evaluation.places import LEAST_PLACE, MAIN_THREADS, Place, places
 from stepscope.measurements.hangs import COMMUNICATION
 from stepscope.rules.max_initialization_time import MaxInitializationTime
 from stepscope.rules.parts.topics import About
@@ -36,7 +36,7 @@ from stepscope.runs.model import PHASES, LineTime
 ACCOUNT = "Account"  # instead of a rule's name
 LARGE = 0.1  # of the run: a smaller part is no finding
 LARGE_PHASE = 1 / 3  # of the time of steps, for those of phases that the run is not for
-LARGE_BEFORE, LARGE_AFTER = 0.25, 0.15  # of the run, in lines of the script outside steps
+LARGE_BEFORE, LARGE_AFTER = 0.2, 0.15  # of the run, in lines of the script outside steps
 MOST = 0.5  # of the time before the first step, in one line
 LONG_BEFORE = 30.0  # seconds: a start that only imports a framework is shorter, whatever the loop takes
 GC = "gc"
@@ -151,7 +151,8 @@ def is_busy(analysis: Analysis) -> bool:
 def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
     """Yields the time in lines of the script before the first step, if mostly in one, or after the last."""
     for leaf in account.leaves:
-        own = leaf.share * _own(leaf) if leaf.lines else 0.0
+        # Only what was sampled: Python's own start and end never are.
+        own = min(sum(place.seconds for place in _own_places(leaf)) / account.seconds, leaf.share)
         evidence = f"That is {share(own, leaf.share)} of the time {uncapitalised(name_of(leaf.key))}"
         if leaf.key.part == AFTER and own >= LARGE_AFTER:
             yield LargePart(leaf.key, own, LOSE_LESS, evidence)
@@ -279,10 +280,14 @@ def _own(leaf: Leaf) -> float:
     found = leaf.places
     if not found:
         return 1.0
-    own = [place for place in found if place.share >= LEAST_PLACE and _is_own(place.line)]
+    own = _own_places(leaf)
     part = sum(place.share for place in own)
     seen = sum(place.seconds for place in found) / leaf.seconds
     return part if seen >= SEEN else min(part, sum(place.seconds for place in own) / leaf.seconds)
+
+
+def _own_places(leaf: Leaf) -> list[Place]:
+    return [place for place in leaf.places if place.share >= LEAST_PLACE and _is_own(place.line)]
 
 
 def _is_own(line: LineTime) -> bool:
