@@ -30,6 +30,8 @@ HOOKS = {
     "deepspeed.runtime.engine": f"{_HOOKS}.deepspeed:install",
     "tensorflow": f"{_HOOKS}.tensorflow_hooks:install",
     "keras": f"{_HOOKS}.keras_hooks:install",
+    "jax": f"{_HOOKS}.jax_hooks:install",
+    "optax": f"{_HOOKS}.jax_hooks:install_optax",
     "multiprocessing.util": "stepscope.training.last_exception:watch_children",
 }
 

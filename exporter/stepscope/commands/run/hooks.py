@@ -30,6 +30,14 @@ _MARKS = (
     'mark the steps with `with stepscope.step("train"):` and the loader with `stepscope.watch(loader)` '
     "(docs/training.md)"
 )
+# Words of frameworks, the most telling first, and what none of them did.
+_OPTIMIZER = "optimizer of it made a step"
+_UNSEEN = (
+    ("keras", "Keras", _OPTIMIZER),
+    ("torch", "PyTorch", _OPTIMIZER),
+    ("jax", "JAX", "function of `jax.jit` with gradients got back what it had returned"),
+    ("tensorflow", "TensorFlow", _OPTIMIZER),
+)
 
 
 def command_environment(
@@ -103,17 +111,14 @@ class HookedProcesses:
                 "strips it. Make the launcher pass on PYTHONPATH and all STEPSCOPE variables (`sudo -E`, "
                 "`srun --export=ALL`, `mpirun -x NAME`, `docker run -e NAME`)."
             )
-        for word, framework in (("keras", "Keras"), ("torch", "PyTorch"), ("tensorflow", "TensorFlow")):
+        for word, framework, none in _UNSEEN:
             if word in words:
-                return (
-                    f"{framework} was imported, but no optimizer of it made a step. If the script trains "
-                    f"without one, {_MARKS}."
-                )
+                return f"{framework} was imported, but no {none}. If the script trains without one, {_MARKS}."
         if "old" in words:
             return f"Python {words['old']} is too old for the hooks. Use Python 3.11 or later, or {_MARKS}."
         if "python" in words:
             return (
-                "No Python process imported PyTorch, TensorFlow or Keras, so there was nothing to hook. "
+                "No Python process imported PyTorch, TensorFlow, Keras or JAX, so there was nothing to hook. "
                 f"To see steps, {_MARKS}."
             )
         if self._unhooked:

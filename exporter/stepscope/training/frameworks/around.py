@@ -36,41 +36,52 @@ def around(
     end: Callable[[Any, bool], None],
     is_traced: Callable[[], bool] = never,
 ) -> None:
-    """Calls `begin` with the arguments of each call of a function, and then `end`, until one of them fails.
+    """Calls `begin` and `end` around each call of a function, as `timed` does."""
+    replace(owner, name, lambda original: timed(original, name, begin, end, is_traced))
+
+
+def timed(
+    original: Callable[..., Any],
+    name: str,
+    begin: Callable[..., Any],
+    end: Callable[[Any, bool], None],
+    is_traced: Callable[[], bool] = never,
+    see: Callable[[Any, Any], None] | None = None,
+) -> Callable[..., Any]:
+    """Returns the function with `begin`, called with the arguments, before and `end` after each call.
 
     `end` gets the answer of `begin`, and whether the function returned instead of raising an error. It is
     called only if there is an answer. Neither is called while `is_traced`: Dynamo folds it, and the hook.
+    `see` then gets the answer and the result. The first failure of one of them switches all off.
     """
+    works = True
 
-    def wrapper_of(original: Callable[..., Any]) -> Callable[..., Any]:
-        works = True
+    def failed(error: Exception) -> None:
+        nonlocal works
+        works = False
+        complain(name, f"{name} is no longer hooked: {type(error).__name__}: {error}")
 
-        def failed(error: Exception) -> None:
-            nonlocal works
-            works = False
-            complain(name, f"{name} is no longer hooked: {type(error).__name__}: {error}")
-
-        def function(*arguments: Any, **keywords: Any) -> Any:
-            if is_traced() or not works:
-                return original(*arguments, **keywords)
+    def function(*arguments: Any, **keywords: Any) -> Any:
+        if is_traced() or not works:
+            return original(*arguments, **keywords)
+        try:
+            begun = begin(*arguments, **keywords)
+        except Exception as error:  # noqa: BLE001 - nothing may raise into training
+            failed(error)
+            return original(*arguments, **keywords)
+        if begun is None:
+            return original(*arguments, **keywords)
+        done = False
+        try:
+            result = original(*arguments, **keywords)
+            done = True
+            return result
+        finally:
             try:
-                begun = begin(*arguments, **keywords)
-            except Exception as error:  # noqa: BLE001 - nothing may raise into training
+                end(begun, done)
+                if done and see is not None:
+                    see(begun, result)
+            except Exception as error:  # noqa: BLE001 - as above
                 failed(error)
-                return original(*arguments, **keywords)
-            if begun is None:
-                return original(*arguments, **keywords)
-            done = False
-            try:
-                result = original(*arguments, **keywords)
-                done = True
-                return result
-            finally:
-                try:
-                    end(begun, done)
-                except Exception as error:  # noqa: BLE001 - as above
-                    failed(error)
 
-        return function
-
-    replace(owner, name, wrapper_of)
+    return function

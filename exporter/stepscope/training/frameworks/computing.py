@@ -1,4 +1,4 @@
-"""Counts what TensorFlow and Keras compute, in calls that hooks see from outside: of a graph, or a layer."""
+"""Counts what TensorFlow, Keras and JAX compute, in calls that hooks see: of a graph, or a layer."""
 
 from __future__ import annotations
 

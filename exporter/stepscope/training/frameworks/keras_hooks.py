@@ -303,16 +303,9 @@ def _gives_tensors(iterator: Any, tensorflow: Any) -> bool:
 
 
 def _hook_jax(trainer: Any) -> None:
+    """Hooks steps on JAX. When it compiles, jax_hooks say."""
     replace(trainer, "_make_function", _with_timed_iterators)
     after(trainer, "train_on_batch", lambda *_, **__: computing.step_ended(trainer))
-    monitoring = sys.modules.get("jax.monitoring")
-    if monitoring is not None:
-        monitoring.register_event_duration_secs_listener(_compiled)
-
-
-def _compiled(event: str, *_: object, **__: object) -> None:
-    if event.endswith("backend_compile_duration"):
-        computing.compiles = True
 
 
 def _with_timed_iterators(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,294 @@
+"""Times stock JAX: calls of what a script, Flax or another library gives to `jax.jit` or `jax.pmap`.
+
+A compiled function is one call. Its time is `forward`, whatever it computes, or `compile` if JAX compiled.
+JAX computes while Python continues, so waits for an array are `forward`, too. Nothing waits that would not
+wait without hooks.
+
+What trains is learned in the first calls of each function, from arrays that a call returned and that come
+back as arguments. A function that computes gradients trains if its own arrays come back to it. One that
+computes none trains if its own do, it gets gradients, and what it returns goes where they are computed.
+Neither evaluation, nor averages of metrics or parameters, nor sampling does that.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from threading import local
+from types import MethodType
+from weakref import WeakSet, ref
+
+from stepscope.training.automatic import automatic
+from stepscope.training.frameworks.around import around, replace, timed
+from stepscope.training.frameworks.computing import FORWARD, OPTIMIZER, computing
+from stepscope.training.frameworks.published import after
+from stepscope.training.off import is_off
+from stepscope.training.session import complain, session, start_as
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, SupportsIndex
+
+    Call = tuple["_Function", int | None]
+
+LOOKS = 20  # first calls of a function in which its arrays are followed
+MOST_ARRAYS = 1000  # that are followed of one call
+_NOT_FOLLOWED = "jax", "jaxlib", "keras"  # packages whose functions are parts of operations, or of a loop
+_installed: set[str] = set()
+
+
+def install() -> None:
+    """Hooks JAX, which must be imported completely. Does nothing if Stepscope is off."""
+    if is_off() or "jax" in _installed:
+        return
+    _installed.add("jax")
+    jax, api = sys.modules["jax"], sys.modules.get("jax._src.api")
+    monitoring = sys.modules.get("jax.monitoring")
+    if monitoring is not None:
+        monitoring.register_event_duration_secs_listener(_compiled)
+    for name in ("source_info_util", "traceback_util"):  # hooks are not the script's code
+        _exclude(sys.modules.get(f"jax._src.{name}"))
+    for name in ("jit", "pmap"):
+        replace(jax, name, _following)
+    for owner in (api, jax):
+        around(owner, "vjp", _gradient_begins, _nothing)
+    around(api, "_vjp", _gradient_begins, _nothing)  # of older versions
+    _time_waits(jax)
+    after(sys.modules.get("jax.distributed"), "initialize", _distributed)
+
+
+def install_optax() -> None:
+    """Hooks Optax, which must be imported completely: outside of compiled functions it ends steps."""
+    if is_off() or "optax" in _installed:
+        return
+    _installed.add("optax")
+    around(sys.modules["optax"], "apply_updates", _update_begins, _updated)
+
+
+def _compiled(event: str, *_: object, **__: object) -> None:
+    if event.endswith("backend_compile_duration"):
+        computing.compiles = True
+
+
+def _exclude(module: Any) -> None:
+    """Keeps the frames of hooks out of the source lines in compiled code, and of JAX's tracebacks."""
+    register = getattr(module, "register_exclusion", None)
+    if register is not None:
+        register(timed.__code__.co_filename)
+        register(__file__)
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+def _distributed(*_: object, **__: object) -> None:
+    state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    rank, world_size = getattr(state, "process_id", None), getattr(state, "num_processes", None)
+    if rank is not None and world_size is not None:
+        start_as(int(rank), int(world_size))
+
+
+# -- compiled functions --------------------------------------------------------------------------------
+
+
+class _Function:
+    """A compiled function, and what is known of it so far."""
+
+    def __init__(self) -> None:
+        self.has_gradients = False
+        self.gets_back = False  # arrays that it has returned
+        self.trains = False
+        self.looks = LOOKS
+        self.returned: dict[int, Callable[[], object]] = {}  # arrays of its latest call, by their identity
+
+
+class _Running(local):
+    """The compiled functions that a thread calls now, the outermost first: the others are traced."""
+
+    def __init__(self) -> None:
+        self.functions: list[_Function] = []
+
+
+class _Functions:
+    """Compiled functions. `updating`: those that get back what they returned, and gradients."""
+
+    def __init__(self) -> None:
+        self.with_gradients: WeakSet[_Function] = WeakSet()
+        self.updating: WeakSet[_Function] = WeakSet()
+
+
+_running, _functions = _Running(), _Functions()
+
+
+def _following(original: Callable[..., Any]) -> Callable[..., Any]:
+    def compiling(*arguments: Any, **keywords: Any) -> Any:
+        compiled = original(*arguments, **keywords)
+        try:
+            caller = str(sys._getframe(1).f_globals.get("__name__"))
+            if caller.partition(".")[0] in _NOT_FOLLOWED:
+                return compiled
+            if hasattr(compiled, "lower"):
+                return _Followed(compiled)
+            if not arguments and callable(compiled):  # a decorator with settings
+                return lambda function: _Followed(compiled(function))
+        except Exception as error:  # noqa: BLE001 - nothing may raise into training
+            complain("jit", f"a function of jax.jit is not timed: {type(error).__name__}: {error}")
+        return compiled
+
+    return compiling
+
+
+class _Followed:
+    """A function of `jax.jit` whose calls are followed. It has the same attributes, and the same `__dict__`.
+
+    JAX copies that into functions that it makes of this one, so nothing of ours may be in it.
+    """
+
+    __slots__ = ("__dict__", "__weakref__", "_call", "_compiled")
+
+    def __init__(self, compiled: Any) -> None:
+        self._compiled = compiled
+        self._call = timed(compiled, "jit", partial(_called, _Function()), _returned, see=_saw)
+        self.__dict__.update(compiled.__dict__)
+
+    def __call__(self, /, *arguments: Any, **keywords: Any) -> Any:
+        return self._call(*arguments, **keywords)
+
+    def __get__(self, instance: object, owner: object = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._compiled, name)
+
+    def __repr__(self) -> str:
+        return repr(self._compiled)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        return self._compiled.__reduce_ex__(protocol)
+
+    @property
+    def lower(self) -> Any:  # this one and the next two are looked up in the class, by isinstance
+        return self._compiled.lower
+
+    @property
+    def trace(self) -> Any:
+        return self._compiled.trace
+
+    @property
+    def eval_shape(self) -> Any:
+        return self._compiled.eval_shape
+
+
+def _called(function: _Function, /, *arguments: Any, **keywords: Any) -> Call:
+    functions = _running.functions
+    if not functions and function.looks:
+        _compare(function, (arguments, keywords))
+    place = None if functions else computing.begin(FORWARD)
+    functions.append(function)
+    return function, place
+
+
+def _returned(call: Call, done: bool) -> None:
+    function, place = call
+    functions = _running.functions
+    functions.pop()
+    if place is not None:
+        computing.end(place)
+    if functions or computing.in_loop or not done:
+        return
+    if function.trains:
+        _step_ended(function)
+    elif function.has_gradients:
+        automatic.trained = True
+
+
+def _step_ended(made_by: object) -> None:
+    automatic.trained = True
+    computing.step_ended(made_by)
+    if "name" not in _installed and session.ledger is not None:
+        _installed.add("name")  # another framework may read the data
+        session.ledger.name_framework("jax", str(getattr(sys.modules["jax"], "__version__", "")))
+
+
+# -- what trains ---------------------------------------------------------------------------------------
+
+
+def _gradient_begins(*_: object, **__: object) -> None:
+    for function in _running.functions:
+        function.has_gradients = True
+        _functions.with_gradients.add(function)
+    if not _running.functions:
+        automatic.trained = True
+
+
+def _compare(function: _Function, arguments: object) -> None:
+    """Looks which functions' arrays are among the arguments of a call."""
+    arrays = _arrays(arguments)
+    function.gets_back = function.gets_back or _has(arrays, function.returned)
+    if not function.has_gradients:
+        if function.gets_back and any(_has(arrays, other.returned) for other in _functions.with_gradients):
+            _functions.updating.add(function)
+    elif function.gets_back:
+        function.trains = True
+    else:
+        for other in _functions.updating:
+            other.trains = other.trains or _has(arrays, other.returned)
+
+
+def _saw(call: Call, result: object) -> None:
+    """Remembers the arrays that a call returned, without keeping them alive."""
+    function = call[0]
+    if not function.looks or _running.functions:
+        return
+    function.looks -= 1
+    function.returned.clear()
+    for array in _arrays(result):
+        try:
+            function.returned[id(array)] = ref(array)
+        except TypeError:  # a number
+            continue
+
+
+def _arrays(tree: object) -> list[Any]:
+    leaves: list[Any] = sys.modules["jax"].tree_util.tree_leaves(tree)
+    return leaves[:MOST_ARRAYS]
+
+
+def _has(arrays: list[Any], returned: dict[int, Callable[[], object]]) -> bool:
+    return any(id(array) in returned and returned[id(array)]() is array for array in arrays)
+
+
+# -- outside of compiled functions ---------------------------------------------------------------------
+
+
+def _update_begins(*arguments: object, **keywords: object) -> tuple[int | None] | None:
+    """Begins an update by Optax, unless it becomes a part of a compiled function, which then makes steps."""
+    tracer = sys.modules["jax"].core.Tracer
+    if _running.functions or any(isinstance(each, tracer) for each in _arrays((arguments, keywords))):
+        return None
+    return (computing.begin(OPTIMIZER),)
+
+
+def _updated(begun: tuple[int | None], done: bool) -> None:
+    if begun[0] is not None:
+        computing.end(begun[0])
+    if done and not computing.in_loop:
+        _step_ended("optax")
+
+
+def _time_waits(jax: Any) -> None:
+    """Hooks what waits for an array, and everything that reads one: `float`, `print`, NumPy's functions."""
+    around(jax, "block_until_ready", _wait_begins, computing.end)
+    array = getattr(sys.modules.get("jax._src.array"), "ArrayImpl", None)
+    functions = vars(array) if array is not None else {}
+    wait, value = functions.get("block_until_ready"), functions.get("_value")
+    if array is not None and callable(wait):  # made in C++: it has no name to copy
+        array.block_until_ready = timed(wait, "block_until_ready", _wait_begins, computing.end)
+    if array is not None and isinstance(value, property) and value.fget is not None:
+        array._value = property(timed(value.fget, "Array", _wait_begins, computing.end), doc=value.__doc__)
+
+
+def _wait_begins(*_: object) -> int | None:
+    return computing.begin(FORWARD)

@@ -1,0 +1,147 @@
+"""Unmodified scripts of JAX, also with Optax and Flax. Without these packages the tests are skipped."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from stepscope.commands.run.hooks import STARTUP
+from stepscope.exporter.ledgers.reader import LedgerReader, LedgerTotals, open_ledgers
+from stepscope.runs.model import COMPONENTS
+
+from tests.training.test_frameworks import SCRIPTS
+
+HOOKED = {"STEPSCOPE_INSTRUMENT": "1", "PYTHONPATH": str(STARTUP)}
+pytestmark = pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
+
+
+def run(folder: Path, *words: str, **variables: str) -> str:
+    """Returns what a script prints, whose errors must be none."""
+    ended = subprocess.run(
+        [sys.executable, *words],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "STEPSCOPE_LEDGER_DIR": str(folder), **variables},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout
+
+
+def train(folder: Path, script: str, how: str) -> LedgerTotals | None:
+    """Returns what hooks saw of a training with JAX; None: no step. It must print what it prints without."""
+    path = str(SCRIPTS / f"{script}.py")
+    assert run(folder, path, how, **HOOKED) == run(folder, path, how)
+    for ledger in open_ledgers(folder):
+        with LedgerReader(ledger) as reader:
+            assert reader.header.framework == "jax"
+            reader.new_steps()
+            return reader.totals()
+    return None
+
+
+TRIAL = pytest.mark.trial
+# The loops have 16 steps. The end of the first one that is known begins the second one.
+WAYS = [("donated", 14), ("parts", 13), ("optax", 15)]
+MORE = [pytest.param(*way, marks=TRIAL) for way in (("step", 14), ("optax in it", 14))]
+
+
+@pytest.mark.parametrize(("how", "steps"), [*WAYS, *MORE])
+def test_a_loop_of_jax_makes_steps_and_the_parameters_are_as_without_hooks(
+    how: str, steps: int, tmp_path: Path
+) -> None:
+    if "optax" in how and find_spec("optax") is None:
+        pytest.skip("Optax is not installed")
+    totals = train(tmp_path, "jax_loop", how)
+    assert totals is not None
+    assert totals.steps == {"train": steps}
+    inside = dict(zip(COMPONENTS, totals.inside["train"], strict=True))
+    assert inside["forward"] > 0
+    assert inside["compile"] > 0  # of the evaluation, between two steps
+    assert (inside["optimizer"] > 0) == (how == "optax")
+
+
+@pytest.mark.parametrize(
+    "how", ["saliency", pytest.param("never", marks=TRIAL), pytest.param("sampling", marks=TRIAL)]
+)
+def test_a_loop_without_a_visible_boundary_has_no_steps(how: str, tmp_path: Path) -> None:
+    assert train(tmp_path, "jax_loop", how) is None
+
+
+@pytest.mark.skipif(find_spec("flax") is None, reason="Flax is not installed")
+@pytest.mark.parametrize(
+    ("how", "steps"),
+    [
+        ("nnx, only gradients", 15),
+        pytest.param("linen", 14, marks=TRIAL),
+        pytest.param("nnx", 14, marks=TRIAL),
+    ],
+)
+def test_a_loop_of_flax_makes_steps_and_its_evaluation_makes_none(
+    how: str, steps: int, tmp_path: Path
+) -> None:
+    totals = train(tmp_path, "flax_loop", how)
+    assert totals is not None
+    assert totals.steps == {"train": steps}
+
+
+def test_a_compiled_function_has_all_that_it_has_without_hooks(tmp_path: Path) -> None:
+    uses = """
+import functools, inspect, weakref
+import jax, jax.numpy as jnp
+@functools.partial(jax.jit, static_argnames="times")
+def train(value, times=2):
+    "Says something."
+    return value * times
+class Model:
+    @functools.partial(jax.jit, static_argnums=0)
+    def step(self, value):
+        return train(value) + 1
+    def __hash__(self):
+        return 1
+    def __eq__(self, other):
+        return True
+outer = jax.jit(lambda value: train(value, times=3) + jax.grad(lambda value: train(value))(value))
+print(train(2.0), train(2.0, times=3), Model().step(1.0), outer(2.0), jax.vmap(train)(jnp.ones(3)))
+print(train.__name__, train.__doc__, inspect.signature(train), train.__wrapped__(3), train._cache_size())
+print(isinstance(train, jax.stages.Wrapped), train.lower(2.0).as_text(), train.eval_shape(2.0))
+print(weakref.ref(train)() is train, callable(train), jax.jit(train, donate_argnums=0).lower(2.0).as_text())
+print(sorted(vars(train)), repr(train)[:20])
+print(outer.lower(2.0).as_text(debug_info=True), jax.make_jaxpr(outer)(2.0))
+train.clear_cache()
+try:
+    train("text")
+except TypeError as error:
+    print(str(error).partition(" at ")[0])
+with jax.disable_jit():
+    print(train(2.0))
+"""
+    script = tmp_path / "uses.py"
+    script.write_text(uses)
+    assert run(tmp_path, str(script), **HOOKED) == run(tmp_path, str(script))
+
+
+def test_a_jax_without_the_internals_that_hooks_use_trains_as_ever(tmp_path: Path) -> None:
+    script = tmp_path / "other_version.py"
+    script.write_text(
+        f"""
+import sys
+import jax
+hidden = {{}}
+for name in ("jax.monitoring", "jax.distributed", "jax._src.array", "jax._src.api"):
+    hidden[name] = sys.modules.pop(name)
+import stepscope
+stepscope.instrument()
+sys.modules.update(hidden)
+exec(open({str(SCRIPTS / "jax_loop.py")!r}).read())
+"""
+    )
+    plain = run(tmp_path, str(SCRIPTS / "jax_loop.py"), "step")
+    exporter = str(STARTUP.parents[2])
+    assert run(tmp_path, str(script), "step", PYTHONPATH=exporter) == plain
+    assert not list(open_ledgers(tmp_path))  # without gradients nobody knows what trains
