@@ -32,6 +32,10 @@ HOOKS = {
     "keras": f"{_HOOKS}.keras_hooks:install",
     "jax": f"{_HOOKS}.jax_hooks:install",
     "optax": f"{_HOOKS}.jax_hooks:install_optax",
+    "horovod.torch.mpi_ops": f"{_HOOKS}.horovod_hooks:install_torch",
+    "horovod.torch.functions": f"{_HOOKS}.horovod_hooks:install_torch_functions",
+    "horovod.torch.optimizer": f"{_HOOKS}.horovod_hooks:install_torch_optimizer",
+    "horovod.tensorflow.mpi_ops": f"{_HOOKS}.horovod_hooks:install_tensorflow",
     "multiprocessing.util": "stepscope.training.last_exception:watch_children",
 }
 

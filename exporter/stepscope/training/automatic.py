@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Wait = tuple[float, float, int | None] | tuple[float, float, int | None, bool]
 
 _DATA_WAIT = COMPONENT_INDEX["data_wait"]
+NESTED = "an optimizer's step inside its own step"  # why hooks are careful, and see only the outer one
 MOST_UNDECIDED = 1000  # batches of which it is not known whether they are trained on
 
 

@@ -41,10 +41,11 @@ class Ranks:
 
 
 # (rank, local rank, world size) of each launcher, the most specific first: torchrun and launchers like
-# it (also inside a Slurm job), Open MPI's mpirun, MPICH's and Intel's mpiexec (which Slurm starts once per
-# node), Slurm's srun.
+# it (also inside a Slurm job), horovodrun without MPI, Open MPI's mpirun, MPICH's and Intel's mpiexec (which
+# Slurm starts once per node), Slurm's srun.
 LAUNCHERS = (
     ("RANK", "LOCAL_RANK", "WORLD_SIZE"),
+    ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"),

@@ -10,7 +10,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizers
 
-from stepscope.training.automatic import automatic
+from stepscope.training.automatic import NESTED, automatic
 from stepscope.training.frameworks.published import publish
 from stepscope.training.frameworks.torch_hooks.device import STEPS, device
 from stepscope.training.frameworks.torch_hooks.patches import (
@@ -98,7 +98,7 @@ _tracing = is_compiling  # until a hook fails
 def _before(optimizer: Optimizer, arguments: tuple[Any, ...] = (), keywords: Any = None) -> Any:
     """Begins an optimizer's step. Returns its arguments with the closure timed, if it has one."""
     global _tracing
-    if _tracing():
+    if _tracing() or NESTED in automatic.unusual:
         return None
     try:
         elected = _steps.elected()
@@ -161,6 +161,8 @@ def _after(optimizer: Optimizer, *_: object) -> None:
     if _tracing():
         if is_compiling():
             automatic.compiled = optimizer  # Dynamo compiles this line into the code of the step
+        return
+    if NESTED in automatic.unusual:
         return
     try:
         if _steps.elected() is not optimizer:
