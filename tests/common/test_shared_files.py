@@ -78,7 +78,7 @@ METHODS = {
     *("open", "read_text", "read_bytes", "write_text", "write_bytes", "iterdir", "glob", "rglob", "walk"),
     *("unlink", "rmdir", "rename", "touch", "chmod", "symlink_to", "hardlink_to"),
 }
-NOT_OF_PATHS = {"os.fdopen", "webbrowser.open", "self._writer.rename"}
+NOT_OF_PATHS = {"os.fdopen", "webbrowser.open", "analysis.open", "self._writer.rename"}
 
 
 def calls(source: str) -> Iterator[tuple[int, str]]:

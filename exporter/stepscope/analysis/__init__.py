@@ -33,6 +33,7 @@ from stepscope.compare.compared_run import ComparedRun, read_run
 from stepscope.compare.comparison import compare
 from stepscope.evaluation.engine import SCAN_INTERVAL
 from stepscope.evaluation.settings import Settings
+from stepscope.report.merged_timeline import write_timeline_file
 from stepscope.report.run_list import PAGE, is_recording, source_of
 from stepscope.report.verdict import verdict
 from stepscope.rules.parts.parameters import Value
@@ -556,6 +557,14 @@ class Run:
         fetch_cpu_seconds        CPU time
         fetch_core_wait_seconds  ready to run, but no core was free"""
         return tables.loaders(self._evaluated.analysis.loaders)
+
+    def write_timeline(self, out: str | Path) -> Path:
+        """Writes what `stepscope timeline` writes, for ui.perfetto.dev, to the file `out` (.json.gz).
+
+        Returns its path. Raises UserError for a run without dates, or a file that cannot be written.
+        """
+        write_timeline_file(Path(out), self._evaluated.analysis, self._reopen())
+        return Path(out)
 
     def compare(self, other: Run) -> pa.Table:
         """Returns one row per figure of `stepscope compare`; this run is A, `other` is B.

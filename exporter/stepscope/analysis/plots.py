@@ -44,13 +44,19 @@ class Plots:
     def __init__(self, run: Any) -> None:
         self._run = run
 
-    def histogram(self, device: str = "gpu", value: str = "utilization_ratio") -> Any:
+    def histogram(
+        self,
+        device: str = "gpu",
+        value: str = "utilization_ratio",
+        start: float | None = None,
+        end: float | None = None,
+    ) -> Any:
         """Returns how often each "gpu" or "cpu" had which `value`: a small histogram per device, in 5 % bins.
 
         `value` is a ratio of `Run.samples(device)`.
         """
         alt = _altair()
-        table = self._samples(device, value)
+        table = self._samples(device, value, start, end)
         ratios = table[value].cast(pa.float64()).to_numpy() + 1e-6  # 0.15 is in the bin from 0.15 on
         bins = np.minimum(np.floor(ratios / BIN), round(1 / BIN) - 1) * BIN
         names = _names(table, device, f"{device.upper()} {{}}")
@@ -63,10 +69,12 @@ class Plots:
         )
         return encoded.properties(width=160, height=80).facet(alt.Facet("device:N", title=None), columns=4)
 
-    def step_histogram(self, phase: str = "train") -> Any:
+    def step_histogram(
+        self, phase: str = "train", start: float | None = None, end: float | None = None
+    ) -> Any:
         """Returns how many steps of a phase took how long, one outline per rank."""
         alt = _altair()
-        steps = self._steps(phase)
+        steps = self._within(self._steps(phase), start, end)
         took = steps["duration_seconds"].to_numpy()
         edges = np.linspace(took.min(), max(took.max(), took.min() + 1e-9), STEP_BINS + 1)
         ranks = steps["rank"].to_numpy()

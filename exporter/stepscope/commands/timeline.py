@@ -8,16 +8,14 @@ from pathlib import Path
 
 from stepscope.common.console import Console
 from stepscope.common.errors import UserError
-from stepscope.common.whole_file import replacing
 from stepscope.common.words import count, number, size
 from stepscope.evaluation.engine import evaluate
-from stepscope.report.merged_timeline import write_timeline
+from stepscope.report.merged_timeline import NAME, write_timeline_file
 from stepscope.report.run_list import source_of
 from stepscope.report.terminal import Progress
 from stepscope.runs.open import open_source
 from stepscope.runs.recording.files import RUNS, holds_recording
 
-NAME = "timeline.json.gz"
 EXAMPLES = f"""\
 examples:
   stepscope timeline resnet                      the newest run of this name in stepscope-runs/
@@ -61,11 +59,7 @@ def run(arguments: Namespace) -> int:
         analysis = evaluate(source, progress=progress.update)
     finally:
         progress.end()
-    try:
-        with replacing(out) as file:
-            written = write_timeline(file, analysis, open_source(place))
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}; choose another file with -o") from error
+    written = write_timeline_file(out, analysis, open_source(place))
     for note in written.notes:
         print(f"stepscope: {note}", file=sys.stderr)
     found = f"{count(written.steps, 'step')}, {number(written.operators)} operators and kernels"

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from stepscope.common.errors import UserError
+from stepscope.common.whole_file import replacing
 from stepscope.common.words import capitalised, count, duration, number
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.problems import problems_of, small_problems
@@ -37,6 +39,7 @@ from stepscope.runs.model import (
 from stepscope.runs.traces.events import MICRO, Trace, traces_of
 from stepscope.runs.traces.source import KinetoTraces
 
+NAME = "timeline.json.gz"  # of a recording's own
 # Events of the whole file: about 100 bytes each before compression, 5 to 15 after it.
 MOST_STEPS, MOST_READINGS, MOST_OPERATORS = 40_000, 200_000, 600_000
 READINGS_OF_NODE, READINGS_OF_GPU = 6 + len(RESOURCES), 3
@@ -49,6 +52,15 @@ class Written:
     steps: int = 0
     operators: int = 0
     notes: list[str] = field(default_factory=list)  # sentences
+
+
+def write_timeline_file(out: Path, analysis: Analysis, source: Source) -> Written:
+    """Replaces the file `out` by the timeline, as `write_timeline`. Raises UserError."""
+    try:
+        with replacing(out) as file:
+            return write_timeline(file, analysis, source)
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror}; choose another file with -o") from error
 
 
 def write_timeline(file: BinaryIO, analysis: Analysis, source: Source) -> Written:

@@ -1,0 +1,48 @@
+"""Readers of steps (smdebug.profiler.algorithm_metrics_reader)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.compute as pc
+
+from stepscope.compat.smdebug.events import framework_events
+from stepscope.compat.smdebug.profiler.metrics_reader_base import MetricsReaderBase
+
+
+@dataclass(frozen=True)
+class TraceEvent:
+    """One step of one rank. Times are microseconds, `start_time` and `end_time` since the epoch."""
+
+    start_time: int
+    end_time: int
+    duration: int
+    event_name: str  # Step:ModeKeys.TRAIN
+    event_phase: str  # its kind: of a step, the same
+    event_args: dict[str, int]  # step_num
+    node_id: str
+    pid: int  # the rank
+
+
+class AlgorithmMetricsReader(MetricsReaderBase):
+    """Reads steps: a TraceEvent per step and rank."""
+
+    def _events(self, start_us: float, end_us: float) -> list[Any]:
+        rows = zip(*framework_events(self.run, start_us, end_us).to_pydict().values(), strict=True)
+        return [
+            TraceEvent(start, end, end - start, name, name, {"step_num": step}, node, rank)
+            for start, end, name, step, node, rank in rows
+        ]
+
+    def get_timestamp_of_latest_available_file(self) -> int:
+        """Returns the end of the last step; 0 if there is none."""
+        return pc.max(framework_events(self.run)["end_us"]).as_py() or 0
+
+
+class LocalAlgorithmMetricsReader(AlgorithmMetricsReader):
+    """Reads a run by its path or name."""
+
+
+class S3AlgorithmMetricsReader(AlgorithmMetricsReader):
+    """Reads a run at s3://, which needs the extra `remote`."""

@@ -1,0 +1,1 @@
+"""Analyses of a run (smdebug.profiler.analysis)."""

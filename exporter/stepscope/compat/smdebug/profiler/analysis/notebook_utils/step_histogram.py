@@ -1,0 +1,45 @@
+"""Histograms of steps (smdebug.profiler.analysis.notebook_utils.step_histogram)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import partial
+
+from stepscope.compat.smdebug.events import STEP_NAMES, elapsed
+from stepscope.compat.smdebug.not_served import not_served
+from stepscope.compat.smdebug.profiler.algorithm_metrics_reader import AlgorithmMetricsReader
+from stepscope.compat.smdebug.profiler.analysis.notebook_utils.chart import Chart
+
+
+class StepHistogram(Chart):
+    """How many steps took how long: `run.plot.step_histogram`."""
+
+    def __init__(self, metrics_reader: AlgorithmMetricsReader, width: int = 500) -> None:
+        super().__init__(metrics_reader.run)
+
+    def plot(
+        self,
+        starttime: float = 0,
+        endtime: float | None = None,
+        select_metrics: Sequence[str] = ("Step:ModeKeys",),
+        show_workers: bool = True,
+    ) -> None:
+        """Draws the steps of each phase that one of the regular expressions matches, an outline per rank."""
+        self.start, self.end = elapsed(self.run, starttime), elapsed(self.run, endtime)
+        there = set(self.run.steps()["phase"].to_pylist())
+        self.phases = [
+            phase
+            for phase, name in STEP_NAMES.items()
+            if phase in there and any(re.search(each, name) for each in select_metrics)
+        ]
+        if not self.phases:
+            raise not_served(
+                f"a histogram of {list(select_metrics)}", "use run.components() and run.operators()"
+            )
+        self.create_plot()
+
+    def create_plot(self) -> None:
+        """Draws the phases chosen by `plot`."""
+        histogram = self.run.plot.step_histogram
+        self.show(partial(histogram, phase, self.start, self.end) for phase in self.phases)

@@ -1,0 +1,49 @@
+"""The training job of a notebook (smdebug.profiler.analysis.notebook_utils.training_job)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from stepscope import analysis
+from stepscope.compat.smdebug.not_served import Instead
+from stepscope.compat.smdebug.profiler.algorithm_metrics_reader import S3AlgorithmMetricsReader
+from stepscope.compat.smdebug.profiler.system_metrics_reader import S3SystemMetricsReader
+
+
+class TrainingJob(Instead):
+    """A run by its name, as in `stepscope report NAME`, or by its path. Raises UserError if there is none."""
+
+    INSTEAD: ClassVar[dict[str, str]] = {  # nothing here is at AWS
+        "get_sm_client": 'use boto3.client("sagemaker")',
+        "describe_training_job": "use run.duration, run.finished and run.nodes",
+    }
+
+    def __init__(self, training_job_name: str, region: str | None = None) -> None:
+        run = analysis.open(training_job_name)
+        self.name = training_job_name
+        self.profiler_s3_output_path = run.source  # which every class here accepts as its path
+        self.profiler_config = {"ProfilingIntervalInMilliseconds": round(1000 * run.interval)}
+        self.system_metrics_reader: S3SystemMetricsReader | None = None
+        self.framework_metrics_reader: S3AlgorithmMetricsReader | None = None
+
+    def wait_for_sys_profiling_data_to_be_available(self) -> None:
+        """Waits for samples. Raises UserError if the run ends without."""
+        reader = self.system_metrics_reader = S3SystemMetricsReader(self.profiler_s3_output_path)
+        reader.run.wait_for_data()
+
+    def wait_for_framework_profiling_data_to_be_available(self) -> None:
+        """Waits for steps. Raises UserError if the run ends without."""
+        reader = self.framework_metrics_reader = S3AlgorithmMetricsReader(self.profiler_s3_output_path)
+        reader.run.wait_for_data("steps")
+
+    def get_systems_metrics_reader(self) -> S3SystemMetricsReader | None:
+        """Returns the reader of samples; None before they were waited for."""
+        return self.system_metrics_reader
+
+    def get_framework_metrics_reader(self) -> S3AlgorithmMetricsReader | None:
+        """Returns the reader of steps; None before they were waited for."""
+        return self.framework_metrics_reader
+
+    def get_config_and_profiler_s3_output_path(self) -> tuple[dict[str, Any], str]:
+        """Returns the interval of samples, and the run's path."""
+        return self.profiler_config, self.profiler_s3_output_path

@@ -1,0 +1,124 @@
+"""Profiles of Python functions (smdebug.profiler.analysis.python_profile_analysis)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stepscope import analysis
+from stepscope.compat.smdebug.not_served import Instead, not_served
+from stepscope.compat.smdebug.profiler.analysis.utils.python_profile_analysis_utils import (
+    cProfileFunctionStats,
+    cProfileStats,
+)
+from stepscope.compat.smdebug.profiler.python_profile_utils import PythonProfileModes, StepPhase
+from stepscope.runs.model import PYTHON
+
+MODES = PythonProfileModes
+
+
+class PythonProfileAnalysis(Instead):
+    """The Python functions of a run: of profile windows `run.operators()`, of phases `run.lines()`."""
+
+    INSTEAD: ClassVar[dict[str, str]] = {
+        "fetch_profile_stats_by_time": "use run.lines(), or stepscope profile RUN --python",
+        "list_profile_stats": "use run.operators() and run.lines()",
+    }
+
+    def __init__(self, local_profile_dir: str = "/tmp/python_stats", s3_path: str | None = None) -> None:
+        self.run = analysis.open(s3_path or local_profile_dir)
+
+    def fetch_profile_stats_by_step(
+        self,
+        start_step: int,
+        end_step: int | None = None,
+        mode: PythonProfileModes = MODES.TRAIN,
+        start_phase: StepPhase = StepPhase.STEP_START,
+        end_phase: StepPhase = StepPhase.STEP_END,
+        node_id: str = "any",
+        refresh_stats: bool = True,
+    ) -> cProfileStats:
+        """Returns the functions of all profile windows together, whatever the steps."""
+        functions = _of_node(self.run.operators(), node_id).filter(pc.field("device") == PYTHON).to_pylist()
+        if not functions:
+            raise not_served(
+                "a Python profile by step",
+                "record with stepscope run --profile 2:8,python, or use run.lines()",
+            )
+        print("stepscope: these are the functions of all profile windows together")
+        return cProfileStats(
+            [
+                cProfileFunctionStats(row["operator"], row["self_seconds"], row["seconds"], row["calls"])
+                for row in functions
+            ]
+        )
+
+    def fetch_profile_stats_between_modes(
+        self,
+        start_mode: PythonProfileModes,
+        end_mode: PythonProfileModes,
+        node_id: str = "any",
+        refresh_stats: bool = True,
+    ) -> cProfileStats:
+        """Returns the sampled lines of one phase. Raises NotImplementedError for two."""
+        if start_mode != end_mode:
+            raise not_served("a profile from one mode to another", "use run.lines(), which has each phase")
+        return self._lines((start_mode,), node_id)
+
+    def fetch_pre_step_zero_profile_stats(
+        self, node_id: str = "any", refresh_stats: bool = True
+    ) -> cProfileStats:
+        """Returns the sampled lines before the first step."""
+        return self._lines((MODES.PRE_STEP_ZERO,), node_id)
+
+    def fetch_post_hook_close_profile_stats(
+        self, node_id: str = "any", refresh_stats: bool = True
+    ) -> cProfileStats:
+        """Returns the sampled lines after the last step."""
+        return self._lines((MODES.POST_HOOK_CLOSE,), node_id)
+
+    def list_available_node_ids(self, refresh_stats: bool = True) -> list[str]:
+        """Returns the names of the run's nodes."""
+        return self.run.nodes
+
+    def _lines(self, modes: tuple[PythonProfileModes, ...], node_id: str) -> cProfileStats:
+        every = _of_node(self.run.lines(), node_id)
+        if not len(every):
+            raise not_served("a Python profile of this run", "read Debugger's own with python -m pstats FILE")
+        rows = every.filter(pc.field("phase").isin([mode.phase for mode in modes])).to_pylist()
+        return cProfileStats(
+            [cProfileFunctionStats(f"{row['place']}({row['function']})", row["seconds"]) for row in rows]
+        )
+
+
+class cProfileAnalysis(PythonProfileAnalysis):  # noqa: N801  # smdebug's name
+    """The same, with profiles by phase."""
+
+    def fetch_profile_stats_by_training_phase(
+        self, node_id: str = "any", refresh_stats: bool = True
+    ) -> dict[tuple[PythonProfileModes, PythonProfileModes], cProfileStats]:
+        """Returns the sampled lines of each phase that has some."""
+        found = {(mode, mode): self._lines((mode,), node_id) for mode in MODES}
+        return {modes: stats for modes, stats in found.items() if stats.function_stats_list}
+
+    def fetch_profile_stats_by_job_phase(
+        self, node_id: str = "any", refresh_stats: bool = True
+    ) -> dict[str, cProfileStats]:
+        """Returns the sampled lines before, in and after the training loop."""
+        loop = (MODES.TRAIN, MODES.EVAL, MODES.PREDICT, MODES.GLOBAL)
+        parts = {"initialization": (MODES.PRE_STEP_ZERO,), "training_loop": loop}
+        parts["finalization"] = (MODES.POST_HOOK_CLOSE,)
+        return {name: self._lines(modes, node_id) for name, modes in parts.items()}
+
+
+class PyinstrumentAnalysis(PythonProfileAnalysis):
+    """Raises NotImplementedError."""
+
+    def __init__(self, local_profile_dir: str = "/tmp/python_stats", s3_path: str | None = None) -> None:
+        raise not_served("PyinstrumentAnalysis", "use run.lines()")
+
+
+def _of_node(table: pa.Table, node_id: str) -> pa.Table:
+    return table if node_id == "any" else table.filter(pc.field("node") == node_id)

@@ -1,0 +1,1 @@
+"""Data frames, timelines and statistics of a run (smdebug.profiler.analysis.utils)."""

@@ -1,0 +1,113 @@
+"""Statistics of data frames (smdebug.profiler.analysis.utils.pandas_data_analysis)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from importlib import import_module
+from typing import Any, ClassVar
+
+from stepscope.compat.smdebug.not_served import Instead, not_served
+from stepscope.runs.debugger.system import CPU, GPU
+
+_QUANTILES = (0.5, 0.95, 0.99)
+
+
+class StatsBy(Enum):
+    """Groups of steps: all three are the same, because every event here is a step."""
+
+    TRAINING_PHASE = "training_phase"
+    FRAMEWORK_METRICS = "framework_metric"
+    PROCESS = "process"
+
+
+class Resource(Enum):
+    """Groups of readings, by their type."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+    IO = "i/o"
+    NETWORK = "network"
+    MEMORY = "memory"
+
+
+class PandasFrameAnalysis(Instead):
+    """Statistics of the frames of PandasFrame: `system_df` of samples, `framework_df` of steps."""
+
+    INSTEAD: ClassVar[dict[str, str]] = {"get_training_phase_intervals": "use run.intervals()"}
+
+    def __init__(self, system_df: Any, framework_df: Any) -> None:
+        self.sys_metrics_df = system_df
+        self.framework_metrics_df = framework_df
+
+    def get_job_statistics(self) -> dict[str, Any]:
+        """Returns when the job and its loop began and ended, and microseconds and percent of its parts."""
+        samples, steps = self.sys_metrics_df, self.framework_metrics_df
+        begin, end = samples["timestamp_us"].min(), samples["timestamp_us"].max()
+        first, last = steps["start_time_us"].min(), steps["end_time_us"].max()
+        parts = {
+            "initialization": first - begin,
+            "training_loop": last - first,
+            "finalization": max(end - last, 0),
+        }
+        return {
+            "start_time": samples["timestamp"].min(),
+            "end_time": samples["timestamp"].max(),
+            "job_duration": end - begin,
+            "training_loop_start": steps["start_time"].min(),
+            "training_loop_end": steps["end_time"].max(),
+            "training_loop_duration": parts["training_loop"],
+            "initialization": parts["initialization"],
+            "finalization": parts["finalization"],
+            **{f"{name}_%": 100 * spent / (end - begin) for name, spent in parts.items()},
+        }
+
+    def get_step_statistics(self, by: StatsBy = StatsBy.TRAINING_PHASE) -> Any:
+        """Returns microseconds per phase; a step lasts from its first rank's start to its last one's end."""
+        steps = self.framework_metrics_df.groupby(["framework_metric", "step"])
+        took = steps["end_time_us"].max() - steps["start_time_us"].min()
+        return _statistics(took.groupby("framework_metric"), [by.value], "duration_{}_us")
+
+    def get_utilization_stats(
+        self,
+        resource: Resource | Sequence[Resource] | None = None,
+        by: StatsBy | None = None,
+        phase: Any = None,
+    ) -> Any:
+        """Returns percent, or bytes per second, per resource and node. I/O wait counts for no resource."""
+        if by is not None or phase is not None:
+            raise not_served("get_utilization_stats(by=...)", "use run.utilization_by_phase()")
+        samples = self.sys_metrics_df
+        samples = samples[samples["dimension"].isin([CPU, GPU]) | ~samples["type"].isin(["cpu", "gpu"])]
+        samples = samples[samples["type"].isin(_types(resource, tuple(Resource)))]
+        groups = samples.groupby(["type", "nodeID"])["value"]
+        return _statistics(groups, ["Resource", "nodeID"], "utilization_{}")
+
+    def get_device_usage_stats(
+        self,
+        device: Resource | Sequence[Resource] | None = None,
+        utilization_ranges: Sequence[tuple[float, float]] | None = None,
+    ) -> Any:
+        """Returns how many readings of cores or GPUs were in each range of percent: the first that fits."""
+        ranges = utilization_ranges or [(90, 100), (10, 90), (0, 10)]
+        samples = self.sys_metrics_df
+        samples = samples[samples["dimension"].isin([CPU, GPU])]
+        samples = samples[samples["type"].isin(_types(device, (Resource.CPU, Resource.GPU)))]
+        fits = [next((each for each in ranges if each[0] <= x <= each[1]), None) for x in samples["value"]]
+        samples = samples.assign(ranges=fits).dropna(subset=["ranges"])
+        found = samples.groupby(["type", "nodeID", "ranges"]).size().unstack(fill_value=0)
+        return found.reset_index()
+
+
+def _types(given: Resource | Sequence[Resource] | None, every: Sequence[Resource]) -> list[str]:
+    chosen = every if given is None else [given] if isinstance(given, Resource) else given
+    return [resource.value for resource in chosen]
+
+
+def _statistics(groups: Any, keys: list[str], name: str) -> Any:
+    """Returns a row per group, with the `keys` as first columns, and a column per statistic."""
+    values = {key: getattr(groups, key)() for key in ("mean", "min", "max")}
+    values |= {f"p{100 * quantile:.0f}": groups.quantile(quantile) for quantile in _QUANTILES}
+    frame = import_module("pandas").DataFrame({name.format(key): each for key, each in values.items()})
+    frame.index.names = keys
+    return frame.reset_index()

@@ -1,0 +1,40 @@
+"""Units of time (smdebug.profiler.utils)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import Enum
+
+
+class TimeUnits(Enum):
+    """The unit of a time since the epoch."""
+
+    SECONDS = 1
+    MILLISECONDS = 2
+    MICROSECONDS = 3
+    NANOSECONDS = 4
+
+
+_MICROSECONDS = {
+    TimeUnits.SECONDS: 1e6,
+    TimeUnits.MILLISECONDS: 1e3,
+    TimeUnits.MICROSECONDS: 1.0,
+    TimeUnits.NANOSECONDS: 1e-3,
+}
+
+
+def convert_utc_timestamp_to_microseconds(
+    timestamp: float, unit: TimeUnits = TimeUnits.MICROSECONDS
+) -> float:
+    """Returns a time in microseconds."""
+    return timestamp * _MICROSECONDS[unit]
+
+
+def convert_utc_datetime_to_microseconds(timestamp_datetime: datetime) -> int:
+    """Returns microseconds since the epoch."""
+    return round(timestamp_datetime.timestamp() * 1e6)
+
+
+def us_since_epoch_to_human_readable_time(us_since_epoch: float) -> str:
+    """Returns a time in UTC, as Debugger's data frames have it."""
+    return datetime.fromtimestamp(us_since_epoch / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%S:%f")

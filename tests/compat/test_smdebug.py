@@ -1,0 +1,182 @@
+"""The notebook of a user of SageMaker Debugger, in which only the imports changed, and what is not served."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stepscope.analysis import UserError
+from stepscope.compat.smdebug.profiler import LocalAlgorithmMetricsReader, LocalSystemMetricsReader
+from stepscope.compat.smdebug.profiler.analysis.notebook_utils.metrics_histogram import MetricsHistogram
+from stepscope.compat.smdebug.profiler.analysis.notebook_utils.step_histogram import StepHistogram
+from stepscope.compat.smdebug.profiler.analysis.notebook_utils.training_job import TrainingJob
+from stepscope.compat.smdebug.profiler.analysis.python_profile_analysis import (
+    PyinstrumentAnalysis,
+    cProfileAnalysis,
+)
+from stepscope.compat.smdebug.profiler.analysis.utils.pandas_data_analysis import (
+    PandasFrameAnalysis,
+    Resource,
+    StatsBy,
+)
+from stepscope.compat.smdebug.profiler.analysis.utils.profiler_data_to_pandas import PandasFrame
+from stepscope.compat.smdebug.profiler.analysis.utils.python_profile_analysis_utils import Metrics
+from stepscope.compat.smdebug.profiler.analysis.utils.pytorch_dataloader_analysis import (
+    PT_dataloader_analysis,
+)
+from stepscope.compat.smdebug.profiler.python_profile_utils import PythonProfileModes
+from stepscope.compat.smdebug.profiler.utils import TimeUnits
+
+from tests.support.debugger_output import START, write_training_job
+from tests.support.environment import unobserved
+from tests.support.notebooks import executed, said_by_code, with_parameters
+
+NOTEBOOK = Path(__file__).with_name("debugger_notebook.ipynb")
+SCRIPT = Path(__file__).parents[1] / "analysis" / "imdb_like.py"
+SECONDS, CORES, GPUS = 320.0, 4, 2  # of the job of Debugger
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What Debugger has written of a job on one node: 4 cores, 2 GPUs, and steps from second 10 on."""
+    place = tmp_path_factory.mktemp("jobs") / "my-job" / "profiler-output"
+    write_training_job(place, nodes=1, seconds=SECONDS)
+    return place
+
+
+def check(notebook: dict[str, Any], *, gpus: bool) -> dict[str, str]:
+    """Each cell shows what its call is for."""
+    said = said_by_code(notebook)
+    charts = {code: words for code, words in said.items() if "vega" in words}
+    drawing = ("Histogram(", "Chart(", "Charts(", "Heatmap(", "plot_detailed", "update_data")
+    assert list(charts) == [code for code in said if any(word in code for word in drawing)]
+    assert "readings of cores, the first ProfilerSystemEvent(timestamp=" in "".join(said.values())
+    assert any("Step:ModeKeys.TRAIN</td>" in words for words in said.values())
+    frame = next(words for code, words in said.items() if "groupby" in code)
+    assert "cpu0" in frame
+    assert ("GPUUtilization" in frame) is gpus
+    assert "duration_p95_us" in next(words for code, words in said.items() if "get_step_statistics" in code)
+    by_step = next(words for code, words in said.items() if "by_step" in code)
+    assert by_step.split()[2] == "3"
+    assert "timeline.json.gz" in next(words for code, words in said.items() if "merge_timeline(" in code)
+    return said
+
+
+def test_each_cell_runs_over_a_recording_of_cores_by_the_name_of_the_run(tmp_path: Path) -> None:
+    run = [sys.executable, "-m", "stepscope", "run", "--no-status-line", "--name", "imdb"]
+    command = [*run, "--", sys.executable, str(SCRIPT), "--slow", "map"]
+    subprocess.run(command, cwd=tmp_path, env=unobserved(), check=True, capture_output=True, timeout=120)
+    said = check(executed(with_parameters(NOTEBOOK), tmp_path), gpus=False)
+    python = next(words for code, words in said.items() if "print_top_n" in code)
+    assert "imdb_like.py:" in python.splitlines()[0]
+    missing = next(words for code, words in said.items() if "MetricsHistogram(" in code)
+    assert "has no gpu_utilization_ratio" in missing
+
+
+def test_each_cell_runs_over_the_output_of_debugger(tmp_path: Path, job: Path) -> None:
+    notebook = with_parameters(NOTEBOOK)
+    cells = notebook["cells"]
+    parameters = next(cell for cell in cells if cell["metadata"].get("tags") == ["parameters"])
+    parameters["source"].append(f"\ntraining_job_name = {str(job)!r}")
+    notebook["cells"] = [cell for cell in cells if cell["metadata"].get("tags") != ["recordings"]]
+    assert len(notebook["cells"]) == len(cells) - 1
+    check(executed(notebook, tmp_path), gpus=True)
+
+
+def test_the_imports_of_the_notebook_are_those_of_the_client_library_below_another_name() -> None:
+    code = "".join("".join(cell["source"]) + "\n" for cell in json.loads(NOTEBOOK.read_text())["cells"])
+    imports = [line for line in code.splitlines() if line.startswith("from ")]
+    assert len(imports) == 11
+    assert all(line.startswith("from stepscope.compat.smdebug.profiler.") for line in imports)
+
+
+def test_readings_and_steps_are_events_with_debugger_s_names_and_numbers(job: Path) -> None:
+    reader = LocalSystemMetricsReader(str(job))
+    readings = reader.get_events(START, START + 0.75, TimeUnits.SECONDS)
+    assert sorted({event.timestamp for event in readings}) == pytest.approx([START, START + 0.5], abs=0.02)
+    busy = [event for event in readings if (event.dimension, event.name) == ("CPUUtilization", "cpu0")]
+    assert [(event.type, event.value, event.node_id) for event in busy] == [("cpu", 98.0, "algo-1")] * 2
+    idle = [event.value for event in readings if (event.dimension, event.name) == ("GPUUtilization", "gpu0")]
+    assert idle == [4.0, 4.0]
+    assert {event.type for event in reader.get_events(0, 0, event_type="gpu")} == {"gpu"}
+    last = reader.get_timestamp_of_latest_available_file()
+    assert (last - reader.get_timestamp_of_first_available_file()) / 1e6 == pytest.approx(SECONDS - 0.5, 0.01)
+
+    steps = LocalAlgorithmMetricsReader(str(job)).get_events_by_step(3, 5)
+    assert [event.event_args["step_num"] for event in steps] == [3, 4, 5]
+    assert {event.event_name for event in steps} == {"Step:ModeKeys.TRAIN"}
+    assert steps[0].duration / 1e6 == pytest.approx(0.75)  # with the wait for its batch
+
+
+def test_frames_have_debugger_s_columns_and_their_statistics_its_units(job: Path) -> None:
+    frame = PandasFrame(str(job))
+    system, framework = frame.get_all_system_metrics(), frame.get_all_framework_metrics()
+    columns = ["timestamp", "timestamp_us", "value", "system_metric", "dimension", "nodeID", "type"]
+    assert list(system) == columns
+    assert {"start_time", "end_time_us", "framework_metric", "step", "process", "nodeID"} <= set(framework)
+    assert system["timestamp"][0].startswith("2020-09-13T12:27:00:0")
+    assert set(frame.get_all_system_metrics(["gpu1"])["value"]) == {60.0, 50.0}  # and its memory
+    analysis = PandasFrameAnalysis(system, framework)
+    steps = analysis.get_step_statistics(StatsBy.PROCESS).to_dict("records")
+    assert [row["process"] for row in steps] == ["Step:ModeKeys.TRAIN"]
+    assert steps[0]["duration_max_us"] == pytest.approx(1.75e6)
+    use = analysis.get_utilization_stats(Resource.GPU).to_dict("records")
+    assert [(row["Resource"], row["utilization_min"], row["utilization_max"]) for row in use] == [
+        ("gpu", 4.0, 60.0)
+    ]
+    ranges = analysis.get_device_usage_stats(Resource.CPU).to_dict("records")
+    samples = 2 * SECONDS
+    assert (ranges[0][(90, 100)], ranges[0][(0, 10)]) == (samples, 3 * samples)
+    job_statistics = analysis.get_job_statistics()
+    assert job_statistics["initialization"] / 1e6 == pytest.approx(9.75, abs=0.02)  # to the first wait
+    shares = [job_statistics[f"{name}_%"] for name in ("initialization", "training_loop", "finalization")]
+    assert sum(shares) == pytest.approx(100)
+
+
+def test_a_call_that_cannot_be_served_names_its_twin_in_one_line(job: Path) -> None:
+    frame, training_job, profile = PandasFrame(str(job)), TrainingJob(str(job)), cProfileAnalysis(str(job))
+    analysis = PandasFrameAnalysis(frame.get_all_system_metrics(), frame.get_all_framework_metrics())
+    readings, steps = (
+        MetricsHistogram(LocalSystemMetricsReader(str(job))),
+        LocalAlgorithmMetricsReader(str(job)),
+    )
+    train, evaluation = PythonProfileModes.TRAIN, PythonProfileModes.EVAL
+    calls: dict[str, Callable[[], Any]] = {
+        "run.loaders": frame.get_all_dataloader_metrics,
+        "run.at": lambda: frame.get_framework_metrics_by_timesteps([], selected_framework_metrics=[]),
+        "run.components": lambda: frame.get_all_framework_metrics(["DataLoaderIter"]),
+        "pandas.concat": lambda: frame.get_profiler_data_by_step(1, 2, cache_metrics=True),
+        "run.intervals": analysis.get_training_phase_intervals,
+        "run.utilization_by_phase": lambda: analysis.get_utilization_stats(by=StatsBy.TRAINING_PHASE),
+        "boto3.client": training_job.get_sm_client,
+        "run.finished": training_job.describe_training_job,
+        "run.plot.heatmap": lambda: readings.plot(select_dimensions=["Algorithm"]),
+        "run.operators": lambda: StepHistogram(steps).plot(select_metrics=["Forward-node"]),
+        "run.collectives": lambda: steps.get_events(0, 0, file_suffix_filter=["horovod_timeline.json"]),
+        "--profile 2:8,python": lambda: profile.fetch_profile_stats_by_step(2),
+        "stepscope profile RUN": lambda: profile.fetch_profile_stats_by_time(0, 1),
+        "python -m pstats": profile.fetch_profile_stats_by_job_phase,
+        "run.lines()": lambda: profile.fetch_profile_stats_between_modes(train, evaluation),
+        "use run.lines()": lambda: PyinstrumentAnalysis(str(job)),
+        "data_wait_seconds": lambda: PT_dataloader_analysis(frame),
+    }
+    for twin, call in calls.items():
+        with pytest.raises(NotImplementedError, match="is not served; ") as refused:
+            call()
+        assert twin in str(refused.value)
+        assert "\n" not in str(refused.value)
+
+
+def test_a_name_that_is_no_run_is_refused_and_no_class_has_any_attribute(job: Path) -> None:
+    with pytest.raises(UserError, match="no-such-job"):
+        TrainingJob("no-such-job", "us-east-1")
+    with pytest.raises(AttributeError, match="PandasFrame has no get_everything"):
+        PandasFrame(str(job)).get_everything()
+    assert list(signature(TrainingJob).parameters) == ["training_job_name", "region"]
+    assert Metrics("tottime") is Metrics.TOTAL_TIME
