@@ -46,6 +46,7 @@ OTHER_FILES = {
     "stepscope/exporter/processes/used.py": "procfs",
     "stepscope/common/rendered.py": "the files that the user names",
     "stepscope/report/page.py": "templates of this package",
+    "stepscope/report/price_list.py": "the file that the user names",
     "stepscope/rules/parts/registry.py": "the folders of STEPSCOPE_RULES_PATH",
     "stepscope/commands/run/directory.py": "a new file in a folder that it has just made",
     "stepscope/commands/run/ended.py": "procfs",

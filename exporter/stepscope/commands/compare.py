@@ -6,7 +6,8 @@ import math
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from stepscope.common.console import Console
@@ -25,8 +26,9 @@ from stepscope.compare.text import as_markdown, as_text
 from stepscope.evaluation.arguments import add_parameters, add_scan_interval
 from stepscope.evaluation.settings import Settings
 from stepscope.report.markdown_text import one_line
+from stepscope.report.price_list import Machine, price_of_node, read_price_list
 from stepscope.report.run_list import find_run, read_folder, read_listed, run_before, source_of
-from stepscope.report.terminal import Progress, add_price
+from stepscope.report.terminal import Progress, add_price, add_prices
 from stepscope.runs.open import open_source
 from stepscope.runs.prometheus.address import without_secrets
 from stepscope.runs.recording.files import RUNS
@@ -86,6 +88,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     for name in ("a", "b"):
         add_price(parser, f"--price-{name}", f"a node of {name.upper()}")
+    add_prices(parser)
     for name in ("a", "b"):
         parser.add_argument(
             f"--workload-{name}",
@@ -109,14 +112,15 @@ def run(arguments: Namespace) -> int:
     """Compares two runs and writes the comparison. Raises UserError, and then writes nothing."""
     settings = Settings.parse(arguments.set, arguments.parameters)
     conditions = [gate.parse(text) for text in arguments.fail_if]
-    if gate.needs_prices(conditions) and None in (arguments.price_a, arguments.price_b):
+    machines = read_price_list(arguments.prices) if arguments.prices else ()
+    if gate.needs_prices(conditions) and None in (arguments.price_a, arguments.price_b) and not machines:
         raise UserError("--fail-if cost: costs need the price of a node; give --price-a and --price-b")
     if arguments.out is not None:
         _check_writable(arguments.out)
 
     sources = _sources(arguments.source_a, arguments.source_b)
     a, b = (
-        _read(place, price, workload, settings, arguments.scan_interval)
+        _priced(_read(place, price, workload, settings, arguments.scan_interval), machines)
         for place, price, workload in (
             (sources[0], arguments.price_a, arguments.workload_a),
             (sources[1], arguments.price_b, arguments.workload_b),
@@ -139,6 +143,11 @@ def run(arguments: Namespace) -> int:
     for outcome in comparison.not_passed:
         print(f"stepscope: {outcome.state}: {outcome.condition.text}: {outcome.reason}", file=sys.stderr)
     return next((status for state, status in gate.STATUSES.items() if state in states), 0)
+
+
+def _priced(run: ComparedRun, machines: Sequence[Machine]) -> ComparedRun:
+    """Returns the run with the price of its instance type, unless one was given."""
+    return replace(run, price=price_of_node(run.analysis, machines, run.price))
 
 
 def _record(comparison: Comparison) -> None:

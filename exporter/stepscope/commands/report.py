@@ -17,10 +17,11 @@ from stepscope.evaluation.settings import Settings
 from stepscope.report.document import render_json
 from stepscope.report.markdown import render_markdown
 from stepscope.report.notebook import NOTEBOOK, render_notebook
+from stepscope.report.price_list import price_of_node, read_price_list
 from stepscope.report.printed import print_verdict
 from stepscope.report.run_list import source_of
 from stepscope.report.sentences import gaps
-from stepscope.report.terminal import Progress, add_price
+from stepscope.report.terminal import Progress, add_price, add_prices
 from stepscope.report.track_record import record_of
 from stepscope.report.write import FORMS, write_report
 from stepscope.runs.debugger.reports import DebuggerReports
@@ -36,6 +37,7 @@ examples:
   stepscope report runs/7 --out /tmp/stricter --set CPUBottleneck.cpu_threshold=80 --set StepOutlier.stddev=2
   stepscope report runs/7 --format markdown --price 32.77 | gh pr comment --body-file -
   stepscope report runs/7 --format json | jq .verdict
+  stepscope report runs/7 --prices prices.csv    names the instance type that serves
 
 Writes DIR/report.html, which opens without a network, DIR/report.json for programs, and
 DIR/profiler-reports/RULE.json for each rule. Without --out, json and markdown are printed, and a page is
@@ -73,6 +75,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help=f"also write {NOTEBOOK}, which opens the run and draws it (charts need `stepscope[notebook]`)",
     )
     add_price(parser)
+    add_prices(parser)
     add_parameters(parser)
     add_scan_interval(parser)
     add_docs_url(parser, "rules link to no docs")
@@ -81,6 +84,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Evaluates a run and writes the report. Raises UserError for bad input, and then writes nothing."""
     settings = Settings.parse(arguments.set, arguments.parameters)
+    machines = read_price_list(arguments.prices) if arguments.prices else ()
     printed = arguments.out is None and arguments.format != "html" and not arguments.notebook
     progress = Progress()
     places = [source_of(place, RUNS) for place in arguments.source]
@@ -97,9 +101,10 @@ def run(arguments: Namespace) -> int:
     for line in gaps(analysis.gaps):
         print(f"stepscope: {line}", file=sys.stderr)
     record = record_of(Path(places[0]), analysis.date)
+    price = price_of_node(analysis, machines, arguments.price)
     if printed:
         render = render_json if arguments.format == "json" else render_markdown
-        sys.stdout.write(render(analysis, arguments.price, record))
+        sys.stdout.write(render(analysis, price, record, machines))
         return 0
     if out is None:
         out = new_directory(source.facts.label)
@@ -112,15 +117,15 @@ def run(arguments: Namespace) -> int:
         print(f"stepscope: {reason}, so the report goes to {out}", file=sys.stderr)
     try:
         typed, docs_url = arguments.typed, arguments.docs_url
-        page = write_report(analysis, out, arguments.price, arguments.format, typed, docs_url, record)
+        page = write_report(analysis, out, price, arguments.format, typed, docs_url, record, machines)
         if arguments.notebook:
             page = out / NOTEBOOK
-            write_whole(page, render_notebook(analysis, places, out, settings, arguments.price))
+            write_whole(page, render_notebook(analysis, places, out, settings, price))
     except OSError as error:
         raise UserError(
             f"cannot write to {out}: {error.strerror}; choose another directory with --out"
         ) from error
-    print_verdict(Console(sys.stderr), analysis, arguments.price)
+    print_verdict(Console(sys.stderr), analysis, price)
     print(Console(sys.stdout).link(page))
     return 0
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from stepscope.report.ended import failed, failure, out_of_memory, signal_name, 
 from stepscope.report.figures import cost_of_finding, cost_of_run, main_steps
 from stepscope.report.hot_lines import Part, parts
 from stepscope.report.predicted_savings import predicted_savings
+from stepscope.report.price_list import Machine
 from stepscope.report.right_sizing import predictions
 from stepscope.report.track_record import NO_RECORD, TrackRecord
 from stepscope.report.verdict import verdict
@@ -37,11 +39,15 @@ SCHEMA_VERSION = 1
 
 
 def document(
-    analysis: Analysis, price: float | None = None, record: TrackRecord = NO_RECORD
+    analysis: Analysis,
+    price: float | None = None,
+    record: TrackRecord = NO_RECORD,
+    machines: Sequence[Machine] = (),
 ) -> dict[str, Any]:
     """Returns the whole report without charts, as JSON values; None for unknown numbers.
 
-    `price`: dollars per hour of one node. `record`: of the predictions of earlier runs.
+    `price`: dollars per hour of one node. `record`: of the predictions of earlier runs. `machines`: the price
+    list of right-sizing.
     """
     content = {
         "schema_version": SCHEMA_VERSION,
@@ -66,7 +72,7 @@ def document(
         "rules": [_rule(rule) for rule in analysis.rules],
         "energy": _energy(analysis),
         "cost": _cost(analysis, price),
-        "predictions": [asdict(row) for row in predictions(analysis, price, record.widening)],
+        "predictions": [asdict(row) for row in predictions(analysis, price, record.widening, machines)],
         "predicted_savings": [asdict(saving) for saving in predicted_savings(analysis, record)],
         "measurement": {
             "complete": not sentences.measuring_failures(analysis),
@@ -82,9 +88,17 @@ def document(
     return known
 
 
-def render_json(analysis: Analysis, price: float | None = None, record: TrackRecord = NO_RECORD) -> str:
+def render_json(
+    analysis: Analysis,
+    price: float | None = None,
+    record: TrackRecord = NO_RECORD,
+    machines: Sequence[Machine] = (),
+) -> str:
     """Returns the document as text with a newline at the end."""
-    return json.dumps(document(analysis, price, record), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return (
+        json.dumps(document(analysis, price, record, machines), indent=2, ensure_ascii=False, allow_nan=False)
+        + "\n"
+    )
 
 
 def _run(analysis: Analysis) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from stepscope.report.markdown import render_markdown
 from stepscope.report.pace import pace_now
 from stepscope.report.page import ECHARTS, render_page
 from stepscope.report.predicted_savings import words_by_kind
+from stepscope.report.price_list import Machine
 from stepscope.report.right_sizing import predictions
 from stepscope.report.rows import boxes, during, outliers, pairs, places, stalls
 from stepscope.report.savings import savings
@@ -65,12 +67,13 @@ def render_html(
     path: Path | None = None,
     total_steps: int | None = None,
     record: TrackRecord = NO_RECORD,
+    machines: Sequence[Machine] = (),
 ) -> str:
     """Returns the whole report as one HTML document; with `refresh_seconds` it refreshes itself in place.
 
     The live page names the `path` at which the report will be, and says when `total_steps` will be made.
     `price`: dollars per hour of one node, for costs in the verdict. `leads`: where it leads. `record`: of the
-    predictions of earlier runs.
+    predictions of earlier runs. `machines`: the price list of right-sizing.
     """
     live = refresh_seconds is not None
     sections = dict(SECTIONS)
@@ -80,7 +83,7 @@ def render_html(
         items = list(SECTIONS.items())
         sections = dict([*items[:before], *more.items(), *items[before:]])
     shown = views(analysis)
-    predicted = predictions(analysis, price, record.widening)
+    predicted = predictions(analysis, price, record.widening, machines)
     track_record = words_by_kind(analysis, record)
     busy = usage(analysis)
     lines, charts = hot_parts(analysis), chart_data(analysis)
@@ -109,7 +112,7 @@ def render_html(
         analysis=analysis,
         price=price,
         leads=leads,
-        markdown=render_markdown(analysis, price, record),
+        markdown=render_markdown(analysis, price, record, machines),
         say=sentences,
         verdict=verdict(analysis, price),
         held=partial(held, analysis),

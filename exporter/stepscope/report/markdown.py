@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from stepscope.common.words import (
     NO_NUMBER,
@@ -22,6 +22,7 @@ from stepscope.report.held import held
 from stepscope.report.hot_lines import parts as hot_parts
 from stepscope.report.markdown_text import code, plain, sentence, table
 from stepscope.report.predicted_savings import words_by_kind
+from stepscope.report.price_list import Machine
 from stepscope.report.right_sizing import Prediction, predicted_figure, predictions
 from stepscope.report.summary import at_a_glance
 from stepscope.report.track_record import NO_RECORD, TrackRecord
@@ -35,12 +36,19 @@ METRICS = {"step_seconds_mean": "a training step (mean)", "run_seconds": "the ru
 STATISTICS = ("max", "p95", "p50", "min")
 
 
-def render_markdown(analysis: Analysis, price: float | None = None, record: TrackRecord = NO_RECORD) -> str:
+def render_markdown(
+    analysis: Analysis,
+    price: float | None = None,
+    record: TrackRecord = NO_RECORD,
+    machines: Sequence[Machine] = (),
+) -> str:
     """Returns paragraphs and tables, separated by empty lines. `price`: dollars per hour of one node."""
-    return "\n\n".join(_blocks(analysis, price, record)) + "\n"
+    return "\n\n".join(_blocks(analysis, price, record, machines)) + "\n"
 
 
-def _blocks(analysis: Analysis, price: float | None, record: TrackRecord) -> Iterator[str]:
+def _blocks(
+    analysis: Analysis, price: float | None, record: TrackRecord, machines: Sequence[Machine]
+) -> Iterator[str]:
     track_record = words_by_kind(analysis, record)
     yield f"## Training run {code(analysis.run) or 'without a name'}"
     missing = sentences.gaps(analysis.gaps)
@@ -60,7 +68,7 @@ def _blocks(analysis: Analysis, price: float | None, record: TrackRecord) -> Ite
         more = ", ".join(plain(f"{problem.title} ({problem.rule.rule})") for problem in found[FINDINGS:])
         yield f"Also found: {more}."
     yield _glance(analysis, price)
-    suggestions = predictions(analysis, price, record.widening)
+    suggestions = predictions(analysis, price, record.widening, machines)
     if suggestions:
         yield "### Right-sizing"
         yield "Each row predicts the effect of one change, with everything else as before."

@@ -6,7 +6,7 @@ Every prediction is for one change, with everything else as before. docs/right-s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +26,7 @@ from stepscope.common.words import (
 from stepscope.evaluation.analysis import Analysis
 from stepscope.report import figures
 from stepscope.report.figures import cost
+from stepscope.report.price_list import Machine, machine_of
 from stepscope.report.step_model import (
     Factor,
     batch_times,
@@ -90,20 +91,27 @@ class _Change:
     nodes: int | None = None  # that are paid for; None: the price of such a machine is unknown
     price_factor: float = 1.0  # of a node
     price_assumption: str = ""
+    price: float | None = None  # of a node, if its type is in the price list; None: `price_factor` holds
     step: Factor | None = None  # of a step, if the work per step changes; None: same as `factor`
 
 
 def predictions(
-    analysis: Analysis, price: float | None = None, widening: Mapping[str, float] = AS_COMPUTED
+    analysis: Analysis,
+    price: float | None = None,
+    widening: Mapping[str, float] = AS_COMPUTED,
+    machines: Sequence[Machine] = (),
 ) -> list[Prediction]:
     """Returns the changes worth trying, those that make the run faster first; empty for a well-used machine.
 
     `price`: dollars per hour of one node. `widening`: by change, how much further out each end of its
-    range is, as a share of the time in training steps.
+    range is, as a share of the time in training steps. `machines`: of which the change names the cheapest
+    that serves, if the run's own is one of them.
     """
     found: list[Prediction] = []
-    for change in _changes(_Run(analysis)):
-        found += _predictions(analysis, _widened(change, widening.get(change.name, 0.0)), price)
+    run, current = _Run(analysis), machine_of(analysis, machines, price)
+    for change in _changes(run):
+        named = change if current is None else _on_machine(change, run, current, machines)
+        found += _predictions(analysis, _widened(named, widening.get(change.name, 0.0)), price)
     return found
 
 
@@ -331,6 +339,41 @@ def _gpus_change(run: _Run, gpus: int, assumption: str, factor: Factor) -> _Chan
     )
 
 
+_OTHER_MACHINE = ("fewer_gpus", "fewer_cores", "more_cores")  # changes of the node itself
+
+
+def _on_machine(change: _Change, run: _Run, current: Machine, machines: Sequence[Machine]) -> _Change:
+    """Returns the change with the cheapest type that has what it needs, if that is another one.
+
+    With fewer GPUs, cores keep up at 70 % of their p99, but stay if ranks wait for data. Memory holds what
+    was used at most.
+    """
+    used = _highest(run.analysis, "CPU memory", "max")
+    if change.name not in _OTHER_MACHINE or used is None:
+        return change
+    gpus, cores = float(current.gpus), float(current.cores)
+    if change.name == "fewer_gpus":
+        gpus = change.suggested
+        if not run.starved and run.cpu_p99 is not None and run.samples >= ENOUGH_SAMPLES:
+            cores = cores_enough(current.cores, run.cpu_p99, WELL, least=max(1, int(gpus)))
+    else:
+        cores = change.suggested
+    memory = min(used / FILL, 1.0) * current.memory_gib
+    serving = [machine for machine in machines if machine.has(current, gpus, cores, memory)]
+    best = min(serving, key=lambda machine: machine.price_per_hour, default=current)
+    if best == current or (change.name != "more_cores" and best.price_per_hour >= current.price_per_hour):
+        return change
+    named = f"({current.name} to {best.name})"
+    return replace(
+        change,
+        resource=f"{change.resource} {named}",
+        words=f"{change.words} {named}",
+        nodes=run.nodes,
+        price=best.price_per_hour,
+        price_assumption=f" {best}.",
+    )
+
+
 def _may_shrink(run: _Run) -> bool:
     return run.load_judged if run.gpu is not None else run.samples >= ENOUGH_SAMPLES
 
@@ -380,8 +423,10 @@ def _predictions(analysis: Analysis, change: _Change, price: float | None) -> It
     seconds = [run - training + training * factor for factor in _bounds(change.factor)]
     yield _prediction(change, "run_seconds", run, seconds, change.assumption)
     if price is not None and change.nodes is not None and analysis.nodes:
-        expected, low, high = (cost(change.nodes, value, price) for value in seconds)
-        bill = [change.price_factor * expected, change.price_factor * low, high]
+        prices = [price * factor for factor in (change.price_factor, change.price_factor, 1.0)]
+        if change.price is not None:
+            prices = [change.price] * 3
+        bill = [cost(change.nodes, *each) for each in zip(seconds, prices, strict=True)]
         yield _prediction(
             change,
             "cost",

@@ -8,6 +8,7 @@ import time
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from stepscope.common.words import number, size
 
@@ -19,6 +20,16 @@ def add_price(parser: ArgumentParser, flag: str = "--price", of: str = "a node")
     """Adds `--price`: dollars per hour of a node; None if not given."""
     parser.add_argument(
         flag, type=price, metavar="$/h", help=f"what an hour of {of} costs in dollars, to say what time cost"
+    )
+
+
+def add_prices(parser: ArgumentParser) -> None:
+    """Adds `--prices`: the file of a price list; None if not given."""
+    parser.add_argument(
+        "--prices",
+        type=Path,
+        metavar="FILE",
+        help="prices of instance types (CSV or YAML): right-sizing names the type that serves",
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from stepscope.common.whole_file import write_whole
 from stepscope.evaluation.analysis import Analysis
@@ -14,6 +15,7 @@ from stepscope.report.html import render_html
 from stepscope.report.index_page import is_runs_folder, refresh_index
 from stepscope.report.leads import Leads, leads_of
 from stepscope.report.markdown import render_markdown
+from stepscope.report.price_list import Machine
 from stepscope.report.track_record import NO_RECORD, TrackRecord
 
 DOCUMENT = "report.json"
@@ -27,6 +29,7 @@ def write_report(
     typed: Sequence[str] = (),
     docs_url: str = "",
     record: TrackRecord = NO_RECORD,
+    machines: Sequence[Machine] = (),
 ) -> Path:
     """Writes the report in a format (a key of FORMS), and returns its main file.
 
@@ -38,7 +41,8 @@ def write_report(
     """
     page, render = FORMS[form]
     leads = leads_of(analysis, directory, is_runs_folder(directory.absolute().parent), typed, docs_url)
-    texts = {DOCUMENT: render_json(analysis, price, record)} | dict(render(analysis, price, leads, record))
+    texts = {DOCUMENT: render_json(analysis, price, record, machines)}
+    texts |= render(analysis, price, leads, record, machines)
     texts[page] = texts.pop(page)
     for name, text in texts.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
@@ -47,16 +51,20 @@ def write_report(
     return directory / page
 
 
-def _html(analysis: Analysis, price: float | None, leads: Leads, record: TrackRecord) -> Mapping[str, str]:
-    page = render_html(analysis, price=price, leads=leads, record=record)
-    return {**_rules(analysis, price, leads, record), "report.html": page}
+def _html(
+    analysis: Analysis, price: float | None, leads: Leads, record: TrackRecord, machines: Sequence[Machine]
+) -> dict[str, str]:
+    page = render_html(analysis, price=price, leads=leads, record=record, machines=machines)
+    return {**_rules(analysis), "report.html": page}
 
 
-def _markdown(analysis: Analysis, price: float | None, _: Leads, record: TrackRecord) -> Mapping[str, str]:
-    return {"report.md": render_markdown(analysis, price, record)}
+def _markdown(
+    analysis: Analysis, price: float | None, _: Leads, record: TrackRecord, machines: Sequence[Machine]
+) -> dict[str, str]:
+    return {"report.md": render_markdown(analysis, price, record, machines)}
 
 
-def _rules(analysis: Analysis, _: float | None, __: Leads, ___: TrackRecord) -> Mapping[str, str]:
+def _rules(analysis: Analysis, *_: Any) -> dict[str, str]:
     return {
         f"profiler-reports/{result.rule}.json": json.dumps(
             rule_json(result), indent=2, ensure_ascii=False, allow_nan=False
@@ -67,7 +75,7 @@ def _rules(analysis: Analysis, _: float | None, __: Leads, ___: TrackRecord) -> 
 
 
 # The main file, and the files in addition to report.json, which every format has.
-FORMS: dict[str, tuple[str, Callable[[Analysis, float | None, Leads, TrackRecord], Mapping[str, str]]]] = {
+FORMS: dict[str, tuple[str, Callable[..., dict[str, str]]]] = {
     "html": ("report.html", _html),
     "json": (DOCUMENT, _rules),
     "markdown": ("report.md", _markdown),

@@ -40,7 +40,7 @@ from stepscope.evaluation.arguments import (
     add_scan_interval,
 )
 from stepscope.exporter.ledgers.endings import tell_ending
-from stepscope.report.terminal import add_price
+from stepscope.report.terminal import add_price, add_prices
 from stepscope.training.stack_request import VARIABLE as STACKS
 from stepscope.training.window_files import DIRECTORY as PROFILES
 from stepscope.training.window_files import IN_RECORDING
@@ -157,6 +157,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="do not show rate, use and findings in the last row of the terminal",
     )
     add_price(parser, of="this node")
+    add_prices(parser)
     add_docs_url(parser, "rules link to no docs")
     add_recording_limits(parser)
     parser.add_argument("words", nargs="...", metavar="COMMAND", help="the training command, after --")
@@ -366,6 +367,7 @@ def _complete_recording(plan: Plan, ledgers: Path, run: RunFile, hooked: HookedP
 def _report(plan: Plan, live: LiveView) -> bool:
     """Returns whether the report was written. Prints errors."""
     try:
+        from stepscope.report.price_list import price_of_node
         from stepscope.report.printed import print_summary
         from stepscope.report.sentences import gaps
         from stepscope.report.track_record import record_of
@@ -373,12 +375,19 @@ def _report(plan: Plan, live: LiveView) -> bool:
 
         analysis = live.final_analysis()
         record = record_of(plan.directory, analysis.date, lambda line: say(line, "warning"))
+        price = price_of_node(analysis, plan.machines, plan.price)
         write_report(
-            analysis, plan.directory, plan.price, typed=plan.typed, docs_url=plan.docs_url, record=record
+            analysis,
+            plan.directory,
+            price,
+            typed=plan.typed,
+            docs_url=plan.docs_url,
+            record=record,
+            machines=plan.machines,
         )
         for line in gaps(analysis.gaps):
             say(line, "warning")
-        print_summary(Console(sys.stderr), analysis, plan.directory / "report.html", plan.price)
+        print_summary(Console(sys.stderr), analysis, plan.directory / "report.html", price)
     except Exception as error:  # noqa: BLE001 - the exit status must always be the command's
         _say_how_to_report(plan, describe(error))
         return False

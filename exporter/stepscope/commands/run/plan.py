@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepscope.commands.run.directory import recording_directory
 from stepscope.commands.run.listener import Listener, listen
@@ -19,6 +20,9 @@ from stepscope.report.shell import shell_command
 from stepscope.training.launch import Launch, read_launch
 from stepscope.training.layout import NAME_BYTES
 from stepscope.training.ranks import read_ranks
+
+if TYPE_CHECKING:
+    from stepscope.report.price_list import Machine
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class Plan:
     scan_interval: float  # seconds
     external_urls: Sequence[str] = ()
     price: float | None = None  # of this node, in dollars per hour
+    machines: Sequence[Machine] = ()  # the price list of right-sizing
     lines: bool = True  # whether to sample the lines of Python
     docs_url: str = ""  # of a copy of docs/, for the report
     typed: Sequence[str] = ()  # the whole command, for the report; () if it must not be stored
@@ -49,6 +54,7 @@ class Plan:
 def planned(arguments: Namespace) -> Iterator[Plan]:
     """Yields the plan. Its port and its directory belong to this run until the end. Raises UserError."""
     command = _command(arguments.words)
+    machines = _machines(arguments.prices)
     name = _name(arguments.name, os.environ.get("STEPSCOPE_RUN"), command)
     launch = read_launch(os.environ, read_ranks(os.environ), name)
     listener = listen(arguments.listen)
@@ -64,6 +70,7 @@ def planned(arguments: Namespace) -> Iterator[Plan]:
             scan_interval=arguments.scan_interval,
             external_urls=arguments.external_urls,
             price=arguments.price,
+            machines=machines,
             lines=arguments.lines,
             stacks=arguments.stacks,
             docs_url=arguments.docs_url,
@@ -73,6 +80,14 @@ def planned(arguments: Namespace) -> Iterator[Plan]:
             profile_findings=arguments.profile_findings,
             windows=";".join(arguments.profile),
         )
+
+
+def _machines(file: Path | None) -> Sequence[Machine]:
+    if file is None:
+        return ()
+    from stepscope.report.price_list import read_price_list  # with numpy: `run` starts fast without
+
+    return read_price_list(file)
 
 
 def _name(flag: str | None, variable: str | None, command: Sequence[str]) -> str:
