@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ import yaml
 from stepscope.commands.cli import main
 from stepscope.prometheus.rules.advice import ADVICE
 from stepscope.rules import all_rules
-from stepscope.rules.parts.registry import FOLDERS
+from stepscope.rules.parts.registry import FOLDERS, PLUGINS
 
 from tests.support.crosscheck import crosscheck, table
 from tests.support.grafana import panels
@@ -154,6 +157,42 @@ def test_the_crosscheck_checks_it(recording: Path, tmp_path: Path) -> None:
     wrong = crosscheck("--recording", recording, "--rules", rules)
     assert table(wrong)["ToyRule"]["disagreements"] > 0
     assert re.search(r"(?m)^ToyRule: .* ALERTS\{.*\}: expected firing, Prometheus has nothing$", wrong.stdout)
+
+
+def with_plugin(site: Path, text: str) -> subprocess.CompletedProcess[str]:
+    """Renders the rules where a package is installed whose entry point is a module with this text."""
+    information = site / "toys-1.0.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(f"[{PLUGINS}]\ntoys = toys\n")
+    (site / "toys.py").write_text(text)
+    command = [sys.executable, "-m", "stepscope", "rules", "render", "--out", str(site / "rules")]
+    environment = {**os.environ, "PYTHONPATH": str(site), FOLDERS: ""}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_an_installed_plug_in_is_seen_without_a_variable(tmp_path: Path) -> None:
+    ended = with_plugin(tmp_path, TOY.read_text())
+    assert ended.returncode == 0, ended.stderr
+    alerts = [entry.get("alert") for entry in entries(tmp_path / "rules" / "stepscope.yml")]
+    assert alerts.count("StepscopeToyRule") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import nowhere", "toys: this plug-in with rules fails ("),
+        (
+            TOY.read_text().replace("class ToyRule(", "class HostBound("),
+            "toys: there is already a rule HostBound",
+        ),
+    ],
+)
+def test_a_plug_in_that_fails_is_named_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+    ended = with_plugin(tmp_path, text)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert message in line
 
 
 @pytest.mark.parametrize(
