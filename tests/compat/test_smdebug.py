@@ -10,6 +10,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from stepscope.analysis import UserError
 from stepscope.compat.smdebug.profiler import LocalAlgorithmMetricsReader, LocalSystemMetricsReader
@@ -32,10 +33,13 @@ from stepscope.compat.smdebug.profiler.analysis.utils.pytorch_dataloader_analysi
 )
 from stepscope.compat.smdebug.profiler.python_profile_utils import PythonProfileModes
 from stepscope.compat.smdebug.profiler.utils import TimeUnits
+from stepscope.runs.model import LineTime, OperatorTime, ThreadTime
 
+from tests.analysis.test_moments import of
 from tests.support.debugger_output import START, write_training_job
 from tests.support.environment import unobserved
 from tests.support.notebooks import executed, said_by_code, with_parameters
+from tests.support.source import node_samples, node_steps
 
 NOTEBOOK = Path(__file__).with_name("debugger_notebook.ipynb")
 SCRIPT = Path(__file__).parents[1] / "analysis" / "imdb_like.py"
@@ -137,6 +141,55 @@ def test_frames_have_debugger_s_columns_and_their_statistics_its_units(job: Path
     assert job_statistics["initialization"] / 1e6 == pytest.approx(9.75, abs=0.02)  # to the first wait
     shares = [job_statistics[f"{name}_%"] for name in ("initialization", "training_loop", "finalization")]
     assert sum(shares) == pytest.approx(100)
+
+
+def test_python_profiles_are_those_of_windows_by_step_and_of_sampled_lines_by_phase(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    functions = [
+        OperatorTime("node-a", 0, device, name, calls, seconds, own)
+        for device, name, calls, seconds, own in (
+            ("python", "data.py:3(load)", 40, 2.0, 0.5),
+            ("python", "data.py:9(decode)", 400, 1.5, 1.5),
+            ("cpu", "aten::conv2d", 7, 9.0, 9.0),
+        )
+    ]
+    lines = tuple(
+        LineTime(phase, "host", "train.py:4", function, "", "", "", {"running": seconds})
+        for phase, function, seconds in (("initialization", "build", 3.0), ("train", "step", 2.0))
+    )
+    threads = [ThreadTime("node-a", 0, "training", 1, 5.0, 4.0, 0.1, 0.0, lines)]
+    run = of(node_samples(np.full((4, 1), 0.5)), node_steps([1.0]), operators=functions, threads=threads)
+    monkeypatch.setattr("stepscope.analysis.open", lambda path: {"imdb": run}[path])
+    profile = cProfileAnalysis("/tmp/python_stats", s3_path="imdb")
+    stats = profile.fetch_profile_stats_by_step(2, 8)
+    assert [each.function_name for each in stats.function_stats_list] == [
+        "data.py:3(load)",
+        "data.py:9(decode)",
+    ]
+    capsys.readouterr()
+    stats.print_top_n_functions(Metrics.TOTAL_TIME, n=1)
+    assert capsys.readouterr().out.split() == ["1.5", "data.py:9(decode)"]
+    stats.print_top_n_functions(by=Metrics.TOTAL_CALLS, n=1)
+    assert capsys.readouterr().out.split() == ["400", "data.py:9(decode)"]
+    assert list(stats.get_function_stats()["cumulative_time"]) == [2.0, 1.5]
+
+    by_phase = profile.fetch_profile_stats_by_training_phase()
+    assert list(by_phase) == [(PythonProfileModes.TRAIN,) * 2, (PythonProfileModes.PRE_STEP_ZERO,) * 2]
+    by_part = profile.fetch_profile_stats_by_job_phase(node_id="node-a")
+    named = {
+        part: [each.function_name for each in of_part.function_stats_list]
+        for part, of_part in by_part.items()
+    }
+    assert named == {
+        "initialization": ["train.py:4(build)"],
+        "training_loop": ["train.py:4(step)"],
+        "finalization": [],
+    }
+    assert profile.fetch_pre_step_zero_profile_stats().function_stats_list[0].total_time == 3.0
+    assert profile.fetch_post_hook_close_profile_stats().function_stats_list == []
+    with pytest.raises(NotImplementedError, match=r"Metrics.TOTAL_CALLS is not served"):
+        by_part["training_loop"].print_top_n_functions(Metrics.TOTAL_CALLS)
 
 
 def test_a_call_that_cannot_be_served_names_its_twin_in_one_line(job: Path) -> None:

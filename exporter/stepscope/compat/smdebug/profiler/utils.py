@@ -30,11 +30,6 @@ def convert_utc_timestamp_to_microseconds(
     return timestamp * _MICROSECONDS[unit]
 
 
-def convert_utc_datetime_to_microseconds(timestamp_datetime: datetime) -> int:
-    """Returns microseconds since the epoch."""
-    return round(timestamp_datetime.timestamp() * 1e6)
-
-
 def us_since_epoch_to_human_readable_time(us_since_epoch: float) -> str:
     """Returns a time in UTC, as Debugger's data frames have it."""
     return datetime.fromtimestamp(us_since_epoch / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%S:%f")

@@ -41,6 +41,7 @@ class PythonProfileAnalysis(Instead):
         refresh_stats: bool = True,
     ) -> cProfileStats:
         """Returns the functions of all profile windows together, whatever the steps."""
+        self._refresh(refresh_stats)
         functions = _of_node(self.run.operators(), node_id).filter(pc.field("device") == PYTHON).to_pylist()
         if not functions:
             raise not_served(
@@ -63,6 +64,7 @@ class PythonProfileAnalysis(Instead):
         refresh_stats: bool = True,
     ) -> cProfileStats:
         """Returns the sampled lines of one phase. Raises NotImplementedError for two."""
+        self._refresh(refresh_stats)
         if start_mode != end_mode:
             raise not_served("a profile from one mode to another", "use run.lines(), which has each phase")
         return self._lines((start_mode,), node_id)
@@ -71,17 +73,24 @@ class PythonProfileAnalysis(Instead):
         self, node_id: str = "any", refresh_stats: bool = True
     ) -> cProfileStats:
         """Returns the sampled lines before the first step."""
+        self._refresh(refresh_stats)
         return self._lines((MODES.PRE_STEP_ZERO,), node_id)
 
     def fetch_post_hook_close_profile_stats(
         self, node_id: str = "any", refresh_stats: bool = True
     ) -> cProfileStats:
         """Returns the sampled lines after the last step."""
+        self._refresh(refresh_stats)
         return self._lines((MODES.POST_HOOK_CLOSE,), node_id)
 
     def list_available_node_ids(self, refresh_stats: bool = True) -> list[str]:
         """Returns the names of the run's nodes."""
+        self._refresh(refresh_stats)
         return self.run.nodes
+
+    def _refresh(self, wanted: bool) -> None:
+        if wanted:
+            self.run.refresh()
 
     def _lines(self, modes: tuple[PythonProfileModes, ...], node_id: str) -> cProfileStats:
         every = _of_node(self.run.lines(), node_id)
@@ -100,6 +109,7 @@ class cProfileAnalysis(PythonProfileAnalysis):  # noqa: N801  # smdebug's name
         self, node_id: str = "any", refresh_stats: bool = True
     ) -> dict[tuple[PythonProfileModes, PythonProfileModes], cProfileStats]:
         """Returns the sampled lines of each phase that has some."""
+        self._refresh(refresh_stats)
         found = {(mode, mode): self._lines((mode,), node_id) for mode in MODES}
         return {modes: stats for modes, stats in found.items() if stats.function_stats_list}
 
@@ -107,6 +117,7 @@ class cProfileAnalysis(PythonProfileAnalysis):  # noqa: N801  # smdebug's name
         self, node_id: str = "any", refresh_stats: bool = True
     ) -> dict[str, cProfileStats]:
         """Returns the sampled lines before, in and after the training loop."""
+        self._refresh(refresh_stats)
         loop = (MODES.TRAIN, MODES.EVAL, MODES.PREDICT, MODES.GLOBAL)
         parts = {"initialization": (MODES.PRE_STEP_ZERO,), "training_loop": loop}
         parts["finalization"] = (MODES.POST_HOOK_CLOSE,)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from stepscope import analysis
 from stepscope.compat.smdebug.events import framework_events, microseconds, system_events, times_of_steps
 from stepscope.compat.smdebug.not_served import Instead, not_served
+from stepscope.compat.smdebug.profiler.utils import us_since_epoch_to_human_readable_time
 
 
 class PandasFrame(Instead):
@@ -30,8 +31,7 @@ class PandasFrame(Instead):
 
     def get_all_system_metrics(self, selected_system_metrics: Sequence[str] = ()) -> Any:
         """Returns a row per reading. The selection is of names: cpu0, gpu1, MemoryUsedPercent."""
-        table = system_events(self.run)
-        return self._system(table, selected_system_metrics)
+        return self._system(system_events(self.run), selected_system_metrics)
 
     def get_all_framework_metrics(self, selected_framework_metrics: Sequence[str] = ()) -> Any:
         """Returns a row per step and rank. The selection is of names: Step:ModeKeys.TRAIN."""
@@ -86,5 +86,4 @@ class PandasFrame(Instead):
 
 
 def _words(times: pa.ChunkedArray) -> list[str]:
-    moments = times.cast(pa.timestamp("us", tz="UTC"))
-    return [f"{moment:%Y-%m-%dT%H:%M:%S:%f}" for moment in moments.to_pylist()]
+    return [us_since_epoch_to_human_readable_time(time) for time in times.to_pylist()]
