@@ -79,6 +79,8 @@ def test_each_cell_runs_over_a_recording_of_cores_by_the_name_of_the_run(tmp_pat
     said = check(executed(with_parameters(NOTEBOOK), tmp_path), gpus=False)
     python = next(words for code, words in said.items() if "print_top_n" in code)
     assert "imdb_like.py:" in python.splitlines()[0]
+    steps = next(words for code, words in said.items() if "StepHistogram(" in code)
+    assert "a histogram of ['Forward-node'] is not served; use run.components()" in steps
     missing = next(words for code, words in said.items() if "MetricsHistogram(" in code)
     assert "has no gpu_utilization_ratio" in missing
 

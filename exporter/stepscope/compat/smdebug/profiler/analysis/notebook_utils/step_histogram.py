@@ -28,15 +28,19 @@ class StepHistogram(Chart):
         """Draws the steps of each phase that one of the regular expressions matches, an outline per rank."""
         self.start, self.end = elapsed(self.run, starttime), elapsed(self.run, endtime)
         there = set(self.run.steps()["phase"].to_pylist())
-        self.phases = [
-            phase
-            for phase, name in STEP_NAMES.items()
-            if phase in there and any(re.search(each, name) for each in select_metrics)
-        ]
+        found = {
+            metric: [
+                phase for phase, name in STEP_NAMES.items() if phase in there and re.search(metric, name)
+            ]
+            for metric in select_metrics
+        }
+        self.phases = sorted({phase for phases in found.values() for phase in phases})
+        missing = [metric for metric, phases in found.items() if not phases]
+        error = not_served(f"a histogram of {missing}", "use run.components() and run.operators()")
         if not self.phases:
-            raise not_served(
-                f"a histogram of {list(select_metrics)}", "use run.components() and run.operators()"
-            )
+            raise error
+        if missing:
+            print(error)
         self.create_plot()
 
     def create_plot(self) -> None:
