@@ -114,6 +114,39 @@ def test_a_rank_that_waits_in_its_tensor_group_is_the_victim_not_the_culprit(
     assert set(found.details["groups"]) == {"all ranks", "data", "tensor"}
 
 
+@pytest.mark.parametrize("sends", ["in their group", "in the world", "alone"])
+@pytest.mark.parametrize("slow", [None, 0, 2, 3])
+def test_a_slow_stage_is_found_if_stages_only_send(slow: int | None, sends: str, tmp_path: Path) -> None:
+    """Four stages, one rank each: no two ranks have a collective in common."""
+    slow_ranks = () if slow is None else (slow,)
+    found = verdict(Job(ranks=4, pipeline=4, slow=slow_ranks, world=False, sends=sends), tmp_path)
+    if slow is None:
+        assert found.status == "healthy", found.finding
+        assert found.finding.startswith("No stage of the pipeline is so slow")
+        return
+    assert found.details["kind"] == "stage", found.finding
+    assert found.details["excess_seconds"] == pytest.approx(0.05, rel=0.2)
+    assert found.details["stage"] == (None if sends == "alone" else slow)
+    assert f"ank {slow}" in found.finding
+
+
+@pytest.mark.parametrize("sends", ["in their group", "in the world", "alone"])
+def test_sends_do_not_disturb_the_collectives_of_their_group(sends: str, tmp_path: Path) -> None:
+    """Stages differ in how many sends they have: collectives are not counted together with them."""
+    found = verdict(Job(ranks=8, pipeline=4, slow=(0, 4), numbered=False, sends=sends), tmp_path)
+    assert found.details["kind"] == "stage", found.finding
+    assert found.details["clock_residual_seconds"] < 1e-4
+
+
+def test_a_slow_stage_is_named_before_a_rank_that_is_a_little_slower_than_its_own_stage(
+    tmp_path: Path,
+) -> None:
+    job = Job(ranks=8, pipeline=4, slow=(4,), delay=0.03)
+    assert verdict(job, tmp_path / "little").details["rank"] == 4
+    found = verdict(replace(job, slow=(4, *(2, 6) * 5)), tmp_path / "much")
+    assert (found.details["kind"], found.details["stage"]) == ("stage", 2), found.finding
+
+
 @pytest.mark.parametrize("slow", [None, 0, 2, 3])
 def test_a_slow_stage_of_a_pipeline_is_named_as_a_stage(slow: int | None, tmp_path: Path) -> None:
     found = verdict(Job(ranks=8, pipeline=4, slow=() if slow is None else (slow, slow + 4)), tmp_path)

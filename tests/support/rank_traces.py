@@ -31,8 +31,10 @@ class Job:
     steps: int = 5
     gloo: bool = False
     tensor: int = 1  # ranks of a tensor-parallel group; the others are data-parallel
+    sends: str = "in their group"  # of stages; or "in the world", or "alone": nothing is known of a send
+    world: bool = True  # whether all ranks begin together: otherwise stages without replicas only send
     pipeline: int = 1  # stages; ranks with the same place in consecutive lots of so many do the same one
-    slow: tuple[int, ...] = ()
+    slow: tuple[int, ...] = ()  # a rank that is listed twice is delayed by twice as much
     cause: str = "compute"
     delay: float = 0.05  # per step
     uneven: float = 0.0  # most seconds by which the sequences of a step lengthen a rank's computing
@@ -171,12 +173,13 @@ def traces(job: Job) -> list[Row]:
                 came = [ranks[member] for member in members]
                 _collect(came, operation, f"{name}{number}", took(seconds), chance, wait)
 
-    collect("allreduce", everybody, "world", 1e-4, True)
+    if job.world:
+        collect("allreduce", everybody, "world", 1e-4, True)
     for step in range(job.steps):
         begins = [rank.host for rank in ranks]
         slower = {rank.rank: chance.uniform(0, job.uneven) for rank in ranks}
         for rank in ranks:
-            delay = job.delay if rank.rank in job.slow else 0.0
+            delay = job.delay * job.slow.count(rank.rank)
             data_wait = took(0.0005) + (delay if job.cause == "data" else 0.0)
             rank.row("user_annotation", LOADING, rank.host, rank.host + data_wait)
             rank.host += data_wait + took(0.0002) + (delay if job.cause == "host" else 0.0)
@@ -216,17 +219,25 @@ def _send(job: Job, source: _Rank, target: _Rank, lot: list[int]) -> None:
     end = max(start for start, _ in arrivals.values()) + job.exchange / 4
     for rank, operation in ((source, "send"), (target, "recv")):
         start, link = arrivals[rank.rank]
-        about = {
-            "Collective name": operation,
-            "Group size": len(lot),
-            "Process Group Name": f"pp{lot[0]}",
-            "Process Group Ranks": str(lot),
-            "Rank": lot.index(rank.rank),
-            "Src Rank": source.rank,
-            "Dst Rank": target.rank,
-        }
+        about = _of_send(job, operation, source.rank, target.rank, lot)
         rank.row("kernel", "ncclDevKernel_SendRecv(ncclArgs)", start, end, 30, stream=30, **link, **about)
         rank.device = max(rank.device, end)
+
+
+def _of_send(job: Job, operation: str, source: int, target: int, lot: list[int]) -> dict[str, Any]:
+    """Returns what PyTorch writes about a send or a receive: only its other end, which "Rank" is, too."""
+    if job.sends == "alone":  # as it writes the kernel of a batch (batch_isend_irecv)
+        return {}
+    members = lot if job.sends == "in their group" else list(range(job.ranks))
+    other = {"send": ("Dst Rank", target), "recv": ("Src Rank", source)}[operation]
+    return {
+        "Collective name": operation,
+        "Group size": len(members),
+        "Process Group Name": f"pp{lot[0]}" if members is lot else "world0",
+        "Process Group Ranks": str(members),
+        "Rank": members.index(other[1]),
+        other[0]: other[1],
+    }
 
 
 def _collect(

@@ -56,11 +56,12 @@ class Arrivals:
 
 
 def arrivals(traces: Sequence[RankTrace]) -> Arrivals | None:
-    """Compares all ranks; None if no two of them have a collective in common."""
+    """Compares all ranks; None if no two of them have a collective in common, or are stages of a pipeline."""
     ranks = sorted(traces, key=lambda trace: (trace.rank, trace.node))
     numbers, places = _common_steps(ranks)
     matched = list(matched_collectives(ranks, places)) if len(numbers) else []
-    if not matched:
+    stages = pipeline_stages(ranks) if len(numbers) else []
+    if not matched and len(stages) < 2:
         return None
     clocks = _clocks(len(ranks), matched)
     shape = (len(ranks), len(numbers))
@@ -89,7 +90,7 @@ def arrivals(traces: Sequence[RankTrace]) -> Arrivals | None:
         waited=waited,
         communicated=np.array([rank.communicated[at] for rank, at in zip(ranks, places, strict=True)]),
         work=np.array([rank.work[place] for rank, place in zip(ranks, places, strict=True)]),
-        stages=pipeline_stages(ranks),
+        stages=stages,
         kinds=tuple(dict.fromkeys(common.kind for common in matched)),
         collectives=sum(len(common.step) for common in matched),
         residual=_residual(matched, clocks),
@@ -158,7 +159,7 @@ def _residual(matched: Sequence[Matched], clocks: Times) -> float:
     for common in matched:
         ends = common.ends[:, common.aligns] - clocks[common.rows][:, None]
         rest.append(np.abs(ends - np.median(ends, axis=0)).ravel())
-    together = np.concatenate(rest)
+    together = np.concatenate([np.empty(0), *rest])
     return float(np.median(together)) if len(together) else np.nan
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.measurements.process_groups import BETWEEN_TWO, kind_of
+from stepscope.measurements.process_groups import BETWEEN_TWO, PIPELINE, kind_of
 from stepscope.runs.model import ProcessGroup, RankTrace, Times
 
 Integers = NDArray[np.int64]
@@ -33,22 +33,24 @@ class Matched(NamedTuple):
 
 
 class _Calls(NamedTuple):
-    """The calls of one rank in one group."""
+    """The calls of one rank in one group, or of these its sends to one other rank, or what it received."""
 
     row: int
     trace: RankTrace
     indices: Integers  # of the calls
+    operations: Sequence[str]  # equal at all ranks: a receive has the name of its send
+    numbered: bool  # whether the numbers of the calls are equal at all ranks
 
 
 def matched_collectives(ranks: Sequence[RankTrace], places: list[Integers]) -> Iterator[Matched]:
     """Yields the common collectives of each group. `places`: for each rank, its rows of the common steps."""
-    calls: dict[ProcessGroup, list[_Calls]] = {}
+    calls: dict[tuple[ProcessGroup, tuple[int, ...]], list[_Calls]] = {}
     for row, trace in enumerate(ranks):
         for index, group in enumerate(trace.groups):
-            indices = np.flatnonzero(trace.group == index)
-            calls.setdefault(group, []).append(_Calls(row, trace, indices))
+            for pair, found in _by_pair(row, trace, group, np.flatnonzero(trace.group == index)):
+                calls.setdefault((group, pair), []).append(found)
     size = len(ranks)
-    for group, members in calls.items():
+    for (group, _), members in calls.items():
         for together in [members] if group.ranks else _communicating(members):
             common = _in_common(together)
             if common is None:
@@ -69,19 +71,41 @@ def matched_collectives(ranks: Sequence[RankTrace], places: list[Integers]) -> I
             )
 
 
+def _by_pair(
+    row: int, trace: RankTrace, group: ProcessGroup, indices: Integers
+) -> Iterator[tuple[tuple[int, ...], _Calls]]:
+    """Yields the collectives of a rank in a group, then its sends and receives by sender and receiver.
+
+    Sends whose other rank is not known count among the collectives, but not in a pipeline: its stages
+    differ in how many they have.
+    """
+    operations = np.array([trace.operations[index] for index in indices.tolist()], object)
+    one_to_one = np.isin(operations, BETWEEN_TWO)
+    peers = np.where(one_to_one, trace.peers[indices], -1)
+    in_pipeline = kind_of(group, operations.tolist(), False) == PIPELINE
+    others = ~one_to_one if in_pipeline else peers < 0
+    numbered = bool((trace.sequence[indices[others]] >= 0).all())
+    yield (), _Calls(row, trace, indices[others], operations[others].tolist(), numbered)
+    receives = np.char.endswith(operations.astype(str), "recv")
+    for peer in np.unique(peers[peers >= 0]).tolist():
+        for ends, rows in (((trace.rank, peer), ~receives), ((peer, trace.rank), receives)):
+            found = indices[(peers == peer) & rows]
+            yield ends, _Calls(row, trace, found, ["send"] * len(found), False)
+
+
 def _in_common(members: Sequence[_Calls]) -> list[Integers] | None:
     """Returns for each rank the indices of the calls that all have, in the same order."""
     if len(members) < 2:
         return None
-    numbered = all((one.trace.sequence[one.indices] >= 0).all() for one in members)
+    numbered = all(one.numbered for one in members)
     keyed = []
     for one in members:
         lag = 0 if numbered else _lag(members[0], one)
         times: dict[tuple[str, int], int] = {}
         found: dict[tuple[tuple[str, int], int], int] = {}
-        for position, index in enumerate(one.indices.tolist()):
+        for position, (index, operation) in enumerate(zip(one.indices.tolist(), one.operations, strict=True)):
             number = int(one.trace.sequence[index]) if numbered else position + lag
-            called = one.trace.operations[index], number
+            called = operation, number
             times[called] = times.get(called, 0) + 1
             found[called, times[called]] = index
         keyed.append(found)
@@ -93,9 +117,7 @@ def _in_common(members: Sequence[_Calls]) -> list[Integers] | None:
 
 def _lag(first: _Calls, other: _Calls) -> int:
     """Returns how many calls of the first came before the other's: most operations, then the ends agree."""
-    mine, theirs = (
-        np.array([one.trace.operations[index] for index in one.indices.tolist()]) for one in (first, other)
-    )
+    mine, theirs = (np.array(one.operations) for one in (first, other))
     if len(mine) == len(theirs) and (mine == theirs).all():
         return 0
     best: tuple[float, float, int] = (-1.0, 0.0, 0)

@@ -24,7 +24,7 @@ BETWEEN_TWO = ("send", "recv", "sendrecv", "isend", "irecv", "batchisendirecv", 
 class Stage(NamedTuple):
     """The ranks that do the same part of a pipeline."""
 
-    place: int
+    place: int | None  # None: not known; the stage is one rank, and others may do the same part
     rows: list[int]
 
 
@@ -44,15 +44,15 @@ def kind_of(group: ProcessGroup, operations: list[str], everybody: bool) -> str:
 
 
 def pipeline_stages(ranks: Sequence[RankTrace]) -> list[Stage]:
-    """Returns the stages of a pipeline, from its groups or from its sends."""
-    lines: set[tuple[int, ...]] = set()
-    for trace in ranks:
-        for index, group in enumerate(trace.groups):
-            here = np.flatnonzero(trace.group == index)
-            operations = [trace.operations[call] for call in here.tolist()]
-            if kind_of(group, operations, False) == PIPELINE and 1 < len(group.ranks) < len(ranks):
-                lines.add(tuple(sorted(group.ranks)))
-    lines = lines or _lines(ranks)
+    """Returns the stages of a pipeline, from its groups or from its sends.
+
+    If neither says who sends to whom, each rank is a stage by itself.
+    """
+    groups = [_pipelines(trace) for trace in ranks]
+    members = {group.ranks for found in groups for group in found}
+    lines = {tuple(sorted(line)) for line in members if 1 < len(line) < len(ranks)} or _lines(ranks)
+    if not lines and all(groups) and len(ranks) > 1:
+        return [Stage(None, [row]) for row in range(len(ranks))]
     rows = {trace.rank: row for row, trace in enumerate(ranks)}
     depth = max(map(len, lines), default=0)
     stages = [
@@ -60,6 +60,16 @@ def pipeline_stages(ranks: Sequence[RankTrace]) -> list[Stage]:
         for index in range(depth)
     ]
     return [Stage(index, found) for index, found in enumerate(stages) if found]
+
+
+def _pipelines(trace: RankTrace) -> list[ProcessGroup]:
+    """Returns the groups of a rank that join the stages of a pipeline."""
+    found = []
+    for index, group in enumerate(trace.groups):
+        operations = [trace.operations[call] for call in np.flatnonzero(trace.group == index).tolist()]
+        if kind_of(group, operations, False) == PIPELINE:
+            found.append(group)
+    return found
 
 
 def _lines(ranks: Sequence[RankTrace]) -> set[tuple[int, ...]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -36,6 +36,19 @@ class Limits(Protocol):
     def deviations(self) -> float: ...
     @property
     def waiting(self) -> float: ...
+
+
+class LongestStage(NamedTuple):
+    """The stage of a pipeline that computes longest; seconds per step."""
+
+    stage: Stage
+    computes: float
+    others: float  # their median
+    waits_less: float  # than the others' median
+
+    @property
+    def excess(self) -> float:
+        return self.computes - self.others
 
 
 @dataclass(frozen=True)
@@ -105,8 +118,8 @@ class LastRank:
         )
 
     @cached_property
-    def slow_stage(self) -> tuple[Stage, float, float] | None:
-        """Returns the stage that computes longest, if too long; its seconds, and the others' median."""
+    def longest_stage(self) -> LongestStage | None:
+        """Returns the stage that computes longest; None without a pipeline."""
         stages = self.arrivals.stages
         if len(stages) < 2:
             return None
@@ -117,10 +130,15 @@ class LastRank:
         )
         worst = int(mine.argmax())
         others, wait = (float(np.median(np.delete(values, worst))) for values in (mine, waited))
-        excess = float(mine[worst]) - others
-        if excess <= self.limit or wait - waited[worst] <= fraction(self.limits.waiting) * excess:
+        return LongestStage(stages[worst], float(mine[worst]), others, wait - float(waited[worst]))
+
+    @cached_property
+    def slow_stage(self) -> LongestStage | None:
+        """Returns the stage that computes longest, if it is too long."""
+        stage = self.longest_stage
+        if stage is None or stage.excess <= self.limit:
             return None
-        return stages[worst], float(mine[worst]), others
+        return stage if stage.waits_less > fraction(self.limits.waiting) * stage.excess else None
 
     @cached_property
     def changing(self) -> str | None:

@@ -9,9 +9,9 @@ import numpy as np
 
 from stepscope.common.status import Status
 from stepscope.common.words import count, duration, listing, percent
-from stepscope.measurements.process_groups import ALL, Stage
+from stepscope.measurements.process_groups import ALL
 from stepscope.rules.parts.base import Verdict
-from stepscope.rules.parts.last_rank import FEW, LastRank
+from stepscope.rules.parts.last_rank import FEW, LastRank, LongestStage
 from stepscope.rules.parts.remedies import CHANGING_RANK, SLOW_RANK, SLOW_STAGE
 from stepscope.runs.model import WORK
 
@@ -31,18 +31,18 @@ def verdict(judged: LastRank) -> Verdict:
     details: dict[str, Any] = {}
     lost = np.where(slow, judged.own * steps, 0.0)
     seconds, triggered = float(lost.max(initial=0.0)), int(judged.late_steps[slow].sum())
-    if slow.any():
-        row = int(np.where(slow, judged.own, -1).argmax())
+    row = int(np.where(slow, judged.own, -1).argmax())
+    if slow.any() and (stage is None or judged.own[row] >= stage.excess):
         finding, remedy = _rank_in_words(judged, row), SLOW_RANK.get(_component(judged, row))
         details = _details(judged, row)
     elif stage is not None:
-        finding, remedy = _stage_in_words(judged, *stage), SLOW_STAGE
-        seconds, triggered = (stage[1] - stage[2]) * steps, steps
+        finding, remedy = _stage_in_words(judged, stage), SLOW_STAGE
+        seconds, triggered = stage.excess * steps, steps
         details = {
             "kind": "stage",
-            "stage": stage[0].place,
+            "stage": stage.stage.place,
             "component": "compute",
-            "excess_seconds": stage[1] - stage[2],
+            "excess_seconds": stage.excess,
         }
     elif changing is not None:
         finding, remedy = _changes_in_words(judged, changing), CHANGING_RANK.get(changing)
@@ -137,16 +137,23 @@ def _rank_in_words(judged: LastRank, row: int) -> str:
     return finding
 
 
-def _stage_in_words(judged: LastRank, stage: Stage, mine: float, others: float) -> str:
-    ranks = [judged.arrivals.ranks[row][1] for row in stage.rows]
+def _stage_in_words(judged: LastRank, longest: LongestStage) -> str:
+    ranks = [judged.arrivals.ranks[row][1] for row in longest.stage.rows]
+    computes = _stage_computes(longest)
+    if longest.stage.place is None:
+        return f"Rank {ranks[0]} of the pipeline is slow, and the other ranks wait for it: it {computes}"
     size = len(judged.arrivals.stages)
-    last = ", the last," if stage.place == size - 1 else ""
+    last = ", the last," if longest.stage.place == size - 1 else ""
     where = f"{'rank' if len(ranks) == 1 else 'ranks'} {listing(list(map(str, ranks)))}"
     return (
-        f"Stage {stage.place + 1} of {size}{last} of the pipeline ({where}) is slow, and the other "
-        f"stages wait for it: it computes for {duration(mine)} per step, they for {duration(others)} "
-        "(median)."
+        f"Stage {longest.stage.place + 1} of {size}{last} of the pipeline ({where}) is slow, and the other "
+        f"stages wait for it: it {computes}"
     )
+
+
+def _stage_computes(longest: LongestStage) -> str:
+    mine, others = duration(longest.computes), duration(longest.others)
+    return f"computes for {mine} per step, they for {others} (median)."
 
 
 def _changes_in_words(judged: LastRank, component: str) -> str:
@@ -161,6 +168,11 @@ def _changes_in_words(judged: LastRank, component: str) -> str:
 
 def _healthy_in_words(judged: LastRank) -> str:
     worst = float(judged.arrivals.late.max(axis=0).mean())
+    if judged.longest_stage is not None and not worst:
+        return (
+            "No stage of the pipeline is so slow that the others wait for it: the slowest one "
+            f"{_stage_computes(judged.longest_stage)}"
+        )
     finding = (
         "No rank comes so late, step after step, that the others wait for it: they wait "
         f"{duration(worst)} per step for the last one."
@@ -184,9 +196,9 @@ def _per_step(judged: LastRank, seconds: float) -> str:
 
 
 def _how(judged: LastRank) -> str:
-    steps = judged.arrivals.late.shape[1]
-    return (
-        f"Compared: {count(len(judged.late), 'rank')} in {count(steps, 'step')}, at "
-        f"{count(judged.arrivals.collectives, 'common collective')}, whose ends align the clocks "
-        f"to {duration(float(judged.arrivals.residual))}."
-    )
+    steps, residual = judged.arrivals.late.shape[1], float(judged.arrivals.residual)
+    words = f"Compared: {count(len(judged.late), 'rank')} in {count(steps, 'step')}"
+    if not np.isnan(residual):
+        calls = count(judged.arrivals.collectives, "common collective")
+        words += f", at {calls}, whose ends align the clocks to {duration(residual)}"
+    return f"{words}."

@@ -113,14 +113,15 @@ def _work(busy: _Busy, starts: Times, ends: Times) -> Times:
 
 
 def _groups(trace: Trace) -> tuple[tuple[ProcessGroup, ...], NDArray[np.int64]]:
-    """Returns the groups of a rank, and the group of each collective.
+    """Returns the groups of a rank, those without a call included, and the group of each collective.
 
     Calls without a group belong to the only set of ranks that the job has. Otherwise those of one stream, or
     of the host, belong together.
     """
     members = {group.ranks for group in trace.groups.values()}
     everybody = next(iter(members)) if len(members) == 1 else ()
-    found: dict[ProcessGroup, int] = {}
+    listed = (ProcessGroup(group.group, group.description, group.ranks) for group in trace.groups.values())
+    found = {group: index for index, group in enumerate(listed)}
     indices = []
     threads = trace.thread_ids[trace.is_collective].tolist()
     for call, thread in zip(trace.collectives, threads, strict=True):

@@ -123,9 +123,10 @@ def sequence_of(arguments: Any) -> int | None:
 
 
 def _peer(arguments: Any) -> int | None:
-    rank = _number(arguments.get("Rank"))
-    ends = (_number(arguments.get("Src Rank")), _number(arguments.get("Dst Rank")))
-    return next((end for end in ends if end is not None and end not in (rank, -1)), None)
+    """Returns the other rank of the job. "Rank" is no help: of a send, it is the receiver's, in its group."""
+    receives = "recv" in str(arguments.get("Collective name"))
+    peer = _number(arguments.get("Src Rank" if receives else "Dst Rank"))
+    return None if peer == -1 else peer
 
 
 def _text(value: Any) -> str:
