@@ -281,6 +281,36 @@ def test_times_before_the_zero_of_a_trace_that_counts_from_its_start_are_read(tm
         read(tmp_path)
 
 
+def test_a_gpu_that_a_trace_lists_without_its_work_is_never_healthy(tmp_path: Path) -> None:
+    """As with torch.profiler's activity CPU only."""
+    steps = [marked(number, 100 * number, 100 * number + 100) for number in range(3)]
+    loads = [row("user_annotation", LOADING, 100 * number, 100 * number + 1) for number in range(3)]
+    write(tmp_path / "t.json", [*steps, *loads], deviceProperties=[{"id": 0, "name": "NVIDIA H100"}])
+    found = verdict(evaluate(KinetoTraces(tmp_path)))
+    assert found.status == "not enough data"
+    assert "the trace lists a GPU, but no work of it" in found.sentence
+    write(tmp_path / "t.json", [*steps, *loads], deviceProperties=[])
+    assert verdict(evaluate(KinetoTraces(tmp_path))).status == "healthy"
+
+
+def test_events_with_a_negative_duration_count_nowhere_and_are_named(tmp_path: Path) -> None:
+    steps = [marked(number, 100 * number, 100 * number + 100) for number in range(3)]
+    wrong = [marked(3, 400, 350), on_gpu("kernel", "gemm", 300, 200)]
+    (read_steps,), _, facts = read(
+        write(tmp_path / "t.json", [*steps, on_gpu("kernel", "a", 0, 200), *wrong])
+    )
+    assert read_steps.numbers.tolist() == [0, 1, 2]
+    assert [round(1000 * device.compute, 6) for device in facts.devices] == [200]
+    assert any("kernel with a negative duration (1)" in sentence for sentence in facts.unknowns)
+
+
+def test_events_that_are_years_apart_are_refused(tmp_path: Path) -> None:
+    """A kernel without a time, as old drivers wrote it."""
+    rows = [marked(1, 0, 100), {**on_gpu("kernel", "a", 0, 10), "ts": -BASE * 1e6}]
+    with pytest.raises(UserError, match="the clock of some was wrong"):
+        read(write(tmp_path / "t.json", rows))
+
+
 @pytest.mark.parametrize("category", ["ai_core", None])
 def test_events_that_may_be_the_work_of_a_device_are_named_and_never_healthy(
     tmp_path: Path, category: str | None
@@ -360,6 +390,21 @@ def test_steps_without_marks_are_between_calls_of_the_optimizer(tmp_path: Path) 
     steps, _, facts = read(write(tmp_path / "t.json", rows))
     np.testing.assert_allclose(steps[0].durations, [0.010, 0.015], atol=1e-9)
     assert any("between calls of the optimizer" in sentence for sentence in facts.unknowns)
+
+
+def test_frames_that_overlap_on_one_thread_do_not_sum_to_more_than_the_wait(tmp_path: Path) -> None:
+    """Frames of generators and annotations end after what they begin in. Each moment counts once."""
+    rows = [on_gpu("kernel", "a", 0, 10), row("cuda_runtime", "cudaLaunchKernel", 0, 1, correlation=1)]
+    for depth in range(10):
+        rows.append(row("python_function", f"train.py({depth}): step", 10 + depth, 60 + 2 * depth))
+        rows.append(row("cpu_op", f"aten::op{depth}", 10.5 + depth, 55 + 3 * depth))
+    rows += [row("cuda_runtime", "cudaLaunchKernel", 110, 111, correlation=2)]
+    rows += [on_gpu("kernel", "b", 112, 120, correlation=2)]
+    summary = summary_of(tmp_path, rows)
+    (device,) = summary.devices
+    assert sum(part.seconds for part in device.host) == pytest.approx(device.idle_for["host"])
+    assert min(each.self_seconds for each in summary.operators) >= 0
+    assert sum(each.self_seconds for each in summary.operators) <= 0.0815  # from 10.5 to 82 ms at most
 
 
 def test_a_gpu_waits_for_data_the_profiler_or_the_host_and_the_host_s_line_is_named(tmp_path: Path) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stepscope.commands.cli import main
 from stepscope.common.errors import UserError
-from stepscope.runs.traces import reading
+from stepscope.runs.traces import events, reading
+from stepscope.runs.traces.json_stream import JsonTrace
 from stepscope.runs.traces.reading import read_files
 from stepscope.runs.traces.source import KinetoTraces, trace_files
 
@@ -77,6 +81,47 @@ def test_a_damaged_file_costs_its_rank_only_and_that_is_printed(
     source = KinetoTraces(tmp_path)
     list(source.read())
     assert [rank.rank for rank in source.facts.ranks] == [0, 2]
+
+
+class Unread(JsonTrace):
+    """Counts what was decoded."""
+
+    def rows(self) -> Iterator[Any]:
+        for event in super().rows():
+            DECODED.append(event)
+            yield event
+
+
+DECODED: list[Any] = []
+
+
+@pytest.mark.parametrize(
+    ("document", "reason", "most"),
+    [
+        ('{"traceEvents": [EVENTS, {"ph": "X", "name": "a", "ts": 1', "the trace is cut off", 0),
+        ('{"rows": [EVENTS]}', "is no trace: it begins with other data", 0),
+        ('{"traceEvents": [STEP1, STEP2, EVENTS]}', "the steps of several processes", 2),
+        ('{"traceEvents": [LATE, EVENTS]}', "not in microseconds", 1),
+    ],
+)
+def test_a_large_file_that_is_refused_is_not_read_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, document: str, reason: str, most: int
+) -> None:
+    """The file has 120,000 events, 12 MB."""
+    monkeypatch.setattr(events, "JsonTrace", Unread)
+    DECODED.clear()
+    words = {
+        "EVENTS": ", ".join([json.dumps(row("cpu_op", "aten::mm", 0, 1))] * 120_000),
+        "STEP1": json.dumps(row("user_annotation", "ProfilerStep#1", 0, 1)),
+        "STEP2": json.dumps({**row("user_annotation", "ProfilerStep#1", 0, 1), "pid": 7}),
+        "LATE": json.dumps({**row("cpu_op", "aten::mm", 0, 1), "ts": 1.7e18}),
+    }
+    for word, text in words.items():
+        document = document.replace(word, text)
+    (tmp_path / "t.json").write_text(document)
+    with pytest.raises(UserError, match=reason):
+        list(KinetoTraces(tmp_path / "t.json").read())
+    assert len(DECODED) == most
 
 
 @pytest.mark.usefixtures("large")

@@ -50,7 +50,7 @@ def test_every_kind_of_device_has_the_same_shares_and_reasons(
         device.idle_for["launch"],
     )
     assert [round(1000 * time, 6) for time in times] == [10, 6, 0, 5, 1]
-    assert not any("unknown categories" in sentence for sentence in facts.unknowns)
+    assert not any("not understood" in sentence for sentence in facts.unknowns)
 
 
 def test_waits_of_streams_are_no_work_and_unknown_categories_are_counted(tmp_path: Path) -> None:
@@ -134,6 +134,42 @@ def test_components_that_overlap_count_once_and_shares_sum_to_the_whole(tmp_path
     assert sum(times) == pytest.approx(0.1)
     assert sum(device.idle_for.values()) == pytest.approx(device.idle)
     assert sum(step.slices.values()) == pytest.approx(step.seconds)
+
+
+CAPTURE = [
+    row("cuda_runtime", "cudaStreamBeginCapture", 12, 12.1),
+    row("cpu_op", "aten::mm", 13, 20),
+    row("cuda_runtime", "cudaLaunchKernel", 14, 15, correlation=7),
+    row("cuda_runtime", "cudaStreamEndCapture", 37, 38),
+]
+
+
+@pytest.mark.parametrize(
+    ("did", "kind", "helps"),
+    [
+        ([row("cuda_runtime", "cudaFree", 12, 38)], "memory", "empty_cache"),
+        ([row("cuda_runtime", "hipHostMalloc", 12, 38)], "memory", "empty_cache"),
+        ([row("cuda_driver", "cuMemCreate", 12, 38)], "memory", "empty_cache"),
+        ([row("cuda_runtime", "cudaStreamSynchronize", 12, 38)], "synchronising", "less often"),
+        ([row("cuda_runtime", "cudaLaunchKernel", 12, 38)], "runtime", "milliseconds instead"),
+        (CAPTURE, "capture", "Graphs are captured once"),
+        ([row("cuda_runtime", "cudaGraphInstantiateWithFlags", 12, 38)], "capture", "Graphs are captured"),
+        ([row("python_function", "train.py(12): step", 12, 38)], "python", "Python code out of the steps"),
+        ([], "not recorded", "with_stack=True"),
+        ([row("cpu_op", "aten::mm", 12, 38)], "operator", "CUDA graphs"),
+    ],
+)
+def test_the_advice_is_about_what_the_host_did_while_the_gpu_waited(
+    tmp_path: Path, did: list[Row], kind: str, helps: str
+) -> None:
+    """The GPU is idle from 10 to 40 ms, because of the host."""
+    analysis = evaluate(open_source(write(tmp_path / "trace.json", waiting_for_host(did))))
+    (device,) = analysis.devices
+    assert device.host[0].kind == kind, device.host
+    assert sum(part.seconds for part in device.host) == pytest.approx(device.idle_for["host"])
+    found = next(result for result in analysis.rules if result.rule == "HostBound")
+    assert helps in found.recommendation
+    assert ("CUDA graphs" in found.recommendation) == (kind == "operator")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.unexplained import LARGE, REMEDIES, finding
 from stepscope.rules.communication_bound import CommunicationBound
 from stepscope.rules.data_starved import DataStarved
-from stepscope.rules.host_bound import LATER_WORK, HostBound, gpu_name
+from stepscope.rules.host_bound import HostBound, gpu_name, remedy
 from stepscope.rules.parts.base import Rule
 from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import PHASES, DeviceTime
@@ -23,7 +23,7 @@ EXPLAINED_BY: dict[str, type[Rule[Any, Any]]] = {
     "collective": CommunicationBound,
 }
 WAITS = {
-    "host": ("for the host to launch work", LATER_WORK),
+    "host": ("for the host to launch work", ""),  # HostBound's remedy depends on what the host did
     "data": ("for data", REMEDIES["data_wait"]),
     "collective": ("for a collective on the host", REMEDIES["communication"]),
     "launch": (
@@ -58,13 +58,13 @@ def traced_devices(analysis: Analysis) -> Iterator[RuleResult]:
     }
     if idle := sum(waits.values()):
         reason = max(waits, key=lambda each: waits[each])
-        words, remedy = WAITS[reason]
+        words, helps = WAITS[reason]
         most = f", {duration(waits[reason])} of it {words}"
-        yield from _large("Idle GPU", f"{who} was idle for", idle, worst, most, remedy)
+        yield from _large("Idle GPU", f"{who} was idle for", idle, worst, most, helps or remedy(worst))
     yield from _large("Copies of memory", f"{who} only copied memory for", worst.copy, worst, "", COPY_LESS)
     if not analysis.found(CommunicationBound):
-        said, remedy = f"{who} only communicated for", REMEDIES["communication"]
-        yield from _large("Exposed communication", said, worst.communication, worst, "", remedy)
+        said, helps = f"{who} only communicated for", REMEDIES["communication"]
+        yield from _large("Exposed communication", said, worst.communication, worst, "", helps)
 
 
 def _communication(analysis: Analysis) -> Iterator[RuleResult]:
@@ -81,9 +81,9 @@ def _communication(analysis: Analysis) -> Iterator[RuleResult]:
 
 
 def _large(
-    title: str, said: str, seconds: float, device: DeviceTime, most: str, remedy: str
+    title: str, said: str, seconds: float, device: DeviceTime, most: str, helps: str
 ) -> Iterator[RuleResult]:
     part = seconds / device.seconds
     if part >= LARGE:
         words = f"{said} {percent(100 * part)} of the {duration(device.seconds)} that were traced{most}."
-        yield replace(finding(title, words, remedy), seconds_lost=seconds)
+        yield replace(finding(title, words, helps), seconds_lost=seconds)

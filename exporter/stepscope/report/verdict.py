@@ -44,6 +44,7 @@ WHY_UNRECORDED = (
 UNRECOGNISED = (
     "The list of what is not known has their categories. Only operators, kernels and copies are judged."
 )
+NO_WORK = "If the run uses the GPU, record its activity (with torch.profiler: ProfilerActivity.CUDA)."
 CAPTURE_BOTH = (
     "Capture host and device with the profiler of your framework while steps run, and let it mark the steps."
 )
@@ -131,8 +132,10 @@ def _knows_where_time_goes(analysis: Analysis) -> bool:
 
 
 def _hides_a_device(analysis: Analysis) -> bool:
-    """Returns whether a trace may have the work of a device in events of unknown categories."""
-    return bool(analysis.unrecognised) and not any(device.seconds for device in analysis.devices)
+    """Returns whether a trace lists a GPU without its work, or may have a device's work in other events."""
+    lists_gpus = analysis.is_trace and any(analysis.gpus.values())
+    seen = any(device.seconds for device in analysis.devices)
+    return not seen and (lists_gpus or bool(analysis.unrecognised))
 
 
 def _spent(analysis: Analysis) -> str:
@@ -177,6 +180,8 @@ def _missing(analysis: Analysis) -> tuple[str, str]:
     """Returns what is missing to judge the run, and the one thing that would provide it."""
     if (gone := unrecorded(analysis)) > MOST_UNRECORDED and _knows_where_time_goes(analysis):
         return f"{share(gone, 1.0)} of the run’s samples are missing", WHY_UNRECORDED
+    if _hides_a_device(analysis) and not analysis.unrecognised:
+        return "the trace lists a GPU, but no work of it", NO_WORK
     if _hides_a_device(analysis):
         events = count(analysis.unrecognised, "event")
         return f"{events} of the trace may be the work of a device, and have no known category", UNRECOGNISED

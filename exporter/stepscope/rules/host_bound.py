@@ -30,10 +30,31 @@ from stepscope.runs.model import DeviceTime, HostTime
 NAMED = 3  # parts of the host's time in the finding
 LISTED = 20  # in the details
 SYNCHRONISING_SHARE = 2  # percent of the device's time in calls that wait for it, from which they are named
+LARGE = 25  # percent of the wait, from which what the host did gets its remedy
+SLOW_CALL = 1e-3  # seconds: a launch takes some microseconds
 LATER_WORK = (
     "Give the GPU more work per launch: CUDA graphs or torch.compile, a fused optimizer (fused=True), or a "
     "larger batch."
 )
+SYNCHRONISES_LESS = (
+    "Wait for the GPU less often: call .item(), .cpu() and print only every some steps, and copy "
+    "from pinned memory with non_blocking=True."
+)
+REMEDIES = {
+    "operator": LATER_WORK,
+    "runtime": LATER_WORK,
+    "slow call": "Those calls take milliseconds instead of microseconds: the first use of a kernel loads its "
+    "module, or another thread or process holds the driver. Leave the first steps out of the trace "
+    "(warmup), and look again.",
+    "python": "Take that Python code out of the steps, or let another process do it.",
+    "synchronising": SYNCHRONISES_LESS,
+    "memory": "Let PyTorch keep the memory that it has: no torch.cuda.empty_cache() in steps, batches of "
+    "equal shape, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, and pinned memory allocated once.",
+    "capture": "Graphs are captured once: leave these steps out of the trace (warmup). If they are captured "
+    "again and again, give all batches the same shapes.",
+    "gc": "Collect garbage between steps: gc.disable(), and gc.collect() every some hundred.",
+    "not recorded": "Record with with_stack=True: then the report shows which Python code the host ran.",
+}
 
 
 @dataclass(frozen=True)
@@ -81,7 +102,7 @@ class HostBound(OfWholeRun[HostBoundParameters]):
             len(fired),
             len(devices),
             _waited(worst) if fired and worst is not None else 0.0,
-            _remedy(worst) if fired and worst is not None else None,
+            remedy(worst) if fired and worst is not None else None,
             {"devices": [_details(device, device in fired) for device in devices]} if devices else {},
         )
 
@@ -162,16 +183,22 @@ def _synchronising(device: DeviceTime) -> Sequence[HostTime]:
     return device.synchronising if 100 * seconds > SYNCHRONISING_SHARE * device.seconds else ()
 
 
-def _remedy(device: DeviceTime) -> str:
-    remedies = [LATER_WORK]
+def remedy(device: DeviceTime) -> str:
+    """Returns what helps against what the host did for a large part of the wait."""
+    seconds: dict[str, float] = {}
+    for part in device.host:
+        helps = REMEDIES[_doing(part)]
+        seconds[helps] = seconds.get(helps, 0.0) + part.seconds
+    longest = sorted(seconds, key=lambda helps: -seconds[helps])
+    chosen = [helps for helps in longest if 100 * seconds[helps] >= LARGE * _waited(device)]
     if _synchronising(device):
-        remedies.append(
-            "Wait for the GPU less often: call .item(), .cpu() and print only every some steps, and copy "
-            "from pinned memory with non_blocking=True."
-        )
-    if any(part.kind == "gc" for part in device.host[:NAMED]):
-        remedies.append("Collect garbage between steps: gc.disable(), and gc.collect() every some hundred.")
-    return " ".join(remedies)
+        chosen.append(SYNCHRONISES_LESS)
+    return " ".join(dict.fromkeys(chosen or longest[:1] or [LATER_WORK]))
+
+
+def _doing(part: HostTime) -> str:
+    slow = part.kind == "runtime" and part.seconds > SLOW_CALL * part.calls
+    return "slow call" if slow else part.kind
 
 
 def _details(device: DeviceTime, triggered: bool) -> dict[str, Any]:

@@ -99,11 +99,11 @@ def _unknowns(trace: Trace, summary: TraceSummary) -> Iterator[str]:
         )
     elif not summary.marked:
         yield f"{name} marks no step: {MARKS[trace.writer]} to see their times."
-    if trace.unknown:
+    if trace.unknown:  # in words: a category, or what is wrong with events of it
         found = listing(
             [f"{category} ({number(count)})" for category, count in sorted(trace.unknown.items())]
         )
-        yield f"{name} has events of unknown categories, which count nowhere: {found}."
+        yield f"{name} has events that are not understood, which count nowhere: {found}."
     yield from (f"{name} {note}." for note in trace.notes)
     if not is_date(trace.origin):
         yield f"{name} does not contain the date: its times count from the start of the profile."

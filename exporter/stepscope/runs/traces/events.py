@@ -32,7 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.common.errors import UserError
-from stepscope.runs.malformed import EARLIEST, finite, moment, naming
+from stepscope.common.words import duration
+from stepscope.runs.malformed import EARLIEST, LATEST, finite, moment, naming
 from stepscope.runs.traces.collectives import Collective, Described, described, operation_of, sequence_of
 from stepscope.runs.traces.json_stream import JsonTrace
 from stepscope.runs.traces.nsight import REMEDY, is_export, processes
@@ -73,6 +74,9 @@ REPEATED_ENDING = "_user_annotation"  # of a device: gpu_user_annotation
 ON_DEVICE = (KERNEL, COPY)
 NONE = -1  # no correlation
 MICRO = 1e-6
+MARKER = "ProfilerStep#"  # the profiler's own marker of a step, and the step's number
+LARGE = 1 << 20  # bytes: of a smaller file, reading finds the line where it is damaged
+LONGEST = 7 * 86400e6  # microseconds: profilers record for minutes
 MOST_LINES, MOST_ALLOCATIONS = 20_000, 500_000  # of a trace, the first ones
 MEMORY = "[memory]"  # the name of an allocation
 Numbers = NDArray[np.float64]
@@ -194,6 +198,7 @@ class _Columns:
     lines: list[Line] = field(default_factory=list)  # times as in the file
     allocations: list[tuple[int, float, int, int, int]] = field(default_factory=list)
     devices: dict[str, int] = field(default_factory=dict)  # of allocations
+    stepping: set[int] = field(default_factory=set)  # processes that mark steps
 
     def add(self, row: Any) -> None:
         """Adds a complete event; leaves out all others, and what repeats them."""
@@ -208,8 +213,13 @@ class _Columns:
         kind = _kind(category)
         if kind is None:
             return
-        if kind == UNKNOWN:
+        length = float(row.get("dur") or 0)
+        if length < 0:
+            category = f"{category} with a negative duration"
+        if kind == UNKNOWN or length < 0:
             self.unknown[category] = self.unknown.get(category, 0) + 1
+        if length < 0:
+            return
         arguments = row.get("args") or {}
         name = str(row["name"])
         name_id = self.name_ids.get(name)
@@ -233,12 +243,16 @@ class _Columns:
         if operation is not None:
             about = described(arguments), sequence_of(arguments)
             self.collective.append(_Call(len(self.kinds), operation, *about, arguments.get("External id")))
+        if kind == ANNOTATION and name.startswith(MARKER) and isinstance(row.get("pid"), int):
+            self.stepping.add(row["pid"])
+        if not self.kinds and float(row["ts"]) * MICRO >= LATEST:
+            raise ValueError("its times are not in microseconds")
         thread = row.get("pid"), row.get("tid"), device
         self.kinds.append(kind)
         self.names.append(name_id)
         self.threads.append(self.thread_ids.setdefault(thread, len(self.thread_ids)))
         self.starts.append(float(row["ts"]))
-        self.durations.append(float(row.get("dur") or 0))
+        self.durations.append(length)
         self.correlations.append(int(correlation))
 
     def _add_allocation(self, row: Any) -> None:
@@ -279,10 +293,17 @@ def load(path: Path, progress: Callable[[int], None] | None = None) -> Trace:
     """
     stream, columns = JsonTrace(path, progress), _Columns()
     xla = AsPyTorch()
+    if path.stat().st_size > LARGE and stream.is_cut_off:
+        raise UserError(f"{path}: not JSON to its end; the trace is cut off, export it again")
     with naming(path, "a trace of the profiler", "export it again"):
         pairs = Pairs()
         for row in xla.rows(pairs.rows(stream.rows())):
             columns.add(row)
+            if len(columns.stepping) > 1:
+                raise UserError(
+                    f"{path} holds the steps of several processes together: give a folder with one trace per "
+                    "process"
+                )
         if not stream.has_events:
             raise UserError(f"{path} is no trace (no traceEvents in it): give what torch.profiler exported")
         if not len(columns.kinds):
@@ -304,7 +325,8 @@ def _trace(
     zero = finite(np.min(starts[kinds != PYTHON], initial=starts.max()))
     starts -= zero  # in place: the columns of a large trace are never in memory twice
     ends += starts
-    finite(starts.sum() + ends.sum())
+    if finite(starts.sum() + ends.sum()) and ends.max() > LONGEST:
+        raise ValueError(f"its events are {duration(ends.max() * MICRO)} apart: the clock of some was wrong")
     order = np.lexsort((-ends, starts))
     place = np.empty(len(order), np.int32)
     place[order] = np.arange(len(order), dtype=np.int32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +16,13 @@ from stepscope.runs.traces.intervals import Intervals, Numbers
 
 LISTED = 200  # parts of the host's time that are kept
 # What the host's time is spent on.
-OPERATORS, FRAMES, CALLS, SYNCHRONISING, COLLECTING, NOT_RECORDED = (
+OPERATORS, FRAMES, CALLS, SYNCHRONISING, ALLOCATING, CAPTURING, COLLECTING, NOT_RECORDED = (
     "operator",
     "python",
     "runtime",
     "synchronising",
+    "memory",
+    "capture",
     "gc",
     "not recorded",
 )
@@ -28,6 +31,16 @@ _WAITS = re.compile(
     r"(?:cuda|cu|hip)\w*Synchronize\w*|(?:cuda|hip)Memcpy(?:2D|3D)?|(?:ze|mtia|xpu)\w*Synchronize\w*"
 )
 _PAGEABLE = re.compile(r"Memcpy .*Pageable", re.IGNORECASE)
+# Calls that allocate memory of the device or pinned memory, or free it; most of them wait for the device.
+_ALLOCATES = re.compile(
+    r"(?:cuda|hip)(?:Ext)?(?:Host)?(?:Malloc|Free|Alloc|Register|Unregister)\w*"
+    r"|cuMem(?:Host)?(?:Alloc|Free|Create|Map|Unmap|Release|SetAccess)\w*"
+)
+_CAPTURE_BEGINS, _CAPTURE_ENDS, _CAPTURED = (
+    re.compile(rf"(?:cuda|cu|hip){call}\w*")
+    for call in ("StreamBeginCapture", "StreamEndCapture", "Graph(?:Instantiate|ExecUpdate|Upload)")
+)
+CAPTURE = "the capture of a graph"
 _SYNCHRONISING = re.compile(r"aten::(?:item|_local_scalar_dense|is_nonzero|nonzero|equal)")
 _COLLECTING = re.compile(
     r"Python GC|gc\b.*|.*\bgc\.collect\b.*|.*built-in (?:method|function) collect\b.*", re.IGNORECASE
@@ -38,12 +51,20 @@ _ADDRESS = re.compile(r" object at 0x[0-9a-fA-F]+")
 _LIBRARIES = {"torch", "numpy", "lightning", "pytorch_lightning", "accelerate", "transformers", "deepspeed"}
 
 
-def callers(starts: Numbers, ends: Numbers, threads: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Returns the index of the event that called each event on its thread, NONE if there is none.
+class Calls(NamedTuple):
+    """The caller of each event on its thread, and the end of the event, at most that of its caller."""
 
-    The events are in time order, callers first.
+    parents: NDArray[np.int32]  # index of the caller; NONE: there is none
+    ends: Numbers
+
+
+def calls_of(starts: Numbers, ends: Numbers, threads: NDArray[np.int32]) -> Calls:
+    """Returns the calls. The events are in time order, callers first.
+
+    Events of one thread may overlap without one in the other: each moment belongs to the one that began
+    first, so that own times never sum to more than the time of the thread.
     """
-    parents = np.full(len(starts), NONE, np.int32)
+    parents, ends = np.full(len(starts), NONE, np.int32), ends.copy()
     stacks: dict[int, list[int]] = {}  # by thread, the outermost first
     end_of = ends.data  # lists would need four times the memory of the arrays
     for index, (start, thread) in enumerate(zip(starts.data, threads.data, strict=True)):
@@ -52,8 +73,10 @@ def callers(starts: Numbers, ends: Numbers, threads: NDArray[np.int32]) -> NDArr
             stack.pop()
         if stack:
             parents[index] = stack[-1]
+            if end_of[index] > end_of[stack[-1]]:
+                end_of[index] = end_of[stack[-1]]
         stack.append(index)
-    return parents
+    return Calls(parents, ends)
 
 
 def host_times(trace: Trace, waits: Mapping[int, Intervals]) -> tuple[HostTime, ...]:
@@ -61,7 +84,8 @@ def host_times(trace: Trace, waits: Mapping[int, Intervals]) -> tuple[HostTime, 
     sums: dict[tuple[str, str, str], list[float]] = {}
     for thread, intervals in waits.items():
         stack = _Stack(trace, thread)
-        within = intervals.within(*stack.times())
+        intervals = _without_captures(stack, intervals, sums)
+        within = intervals.within(stack.times()[0], stack.ends)
         rest = intervals.length - float(within[stack.parents == NONE].sum())
         _add(sums, (NOT_RECORDED, "", ""), 1, max(rest, 0.0))
         called = stack.parents != NONE
@@ -70,6 +94,18 @@ def host_times(trace: Trace, waits: Mapping[int, Intervals]) -> tuple[HostTime, 
         for index in np.flatnonzero(own > 0).data:
             _add(sums, stack.describe(index), 1, float(own[index]))
     return _ordered(sums)
+
+
+def _without_captures(
+    stack: _Stack, waits: Intervals, sums: dict[tuple[str, str, str], list[float]]
+) -> Intervals:
+    """Returns the waits outside of captures, and adds those in captures: what they launch runs later."""
+    begins, starts, ends = stack.captures()
+    if not begins:
+        return waits
+    for begin, time in zip(begins, waits.within(starts, ends).tolist(), strict=True):
+        _add(sums, (CAPTURING, CAPTURE, stack.site(begin)), 1, time)
+    return waits.minus(Intervals.union(starts, ends))
 
 
 def synchronising(trace: Trace, thread: int) -> tuple[HostTime, ...]:
@@ -102,12 +138,23 @@ class _Stack:
         self.trace = trace
         here = (trace.thread_ids == thread) & ~trace.of(WAIT) & ~trace.named(_STEP.fullmatch)
         self.rows = np.flatnonzero(here).astype(np.int32)
-        self.parents = callers(*self.times(), trace.thread_ids[self.rows])
+        self.parents, self.ends = calls_of(*self.times(), trace.thread_ids[self.rows])
         self._sites = [_site(name) for name in trace.names]
 
     def times(self) -> tuple[Numbers, Numbers]:
         """Returns the starts and ends; not kept, as a large trace has millions."""
         return self.trace.starts[self.rows], self.trace.ends[self.rows]
+
+    def captures(self) -> tuple[list[int], Numbers, Numbers]:
+        """Returns the indices of the calls that begin a capture, and when each capture starts and ends."""
+        starts, ends = self.times()
+        begins, closes = (
+            np.flatnonzero(self.trace.named(pattern.fullmatch)[self.rows])
+            for pattern in (_CAPTURE_BEGINS, _CAPTURE_ENDS)
+        )
+        last = np.searchsorted(starts[closes], starts[begins])
+        until = np.append(ends[closes], ends.max(initial=0.0))[last]
+        return begins.tolist(), starts[begins], until
 
     def name(self, index: int) -> str:
         return self.trace.names[int(self.trace.name_ids[self.rows[index]])]
@@ -135,6 +182,10 @@ class _Stack:
             what = COLLECTING
         elif _WAITS.fullmatch(name) or _SYNCHRONISING.fullmatch(name):
             what = SYNCHRONISING
+        elif _ALLOCATES.fullmatch(name):
+            what = ALLOCATING
+        elif _CAPTURED.fullmatch(name):
+            what = CAPTURING
         else:
             what = {PYTHON: FRAMES, RUNTIME: CALLS}.get(int(kind), OPERATORS)
         return what, _ADDRESS.sub("", name), self.site(index)

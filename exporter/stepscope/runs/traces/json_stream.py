@@ -9,9 +9,11 @@ from __future__ import annotations
 import codecs
 import gzip
 import json
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,10 @@ from stepscope.common.errors import UserError
 
 PIECE = 1 << 18  # bytes read at a time
 LONGEST = 1 << 26  # characters of one value; a longer one counts as damaged
+LONGEST_BEFORE = 1 << 22  # the same before the events: other documents are not read to their end
+ENDING = 256  # bytes that show whether a document is complete
 EVENTS = "traceEvents"
+COMPRESSED = b"\x1f\x8b"  # the first bytes of gzip
 _SPACE = re.compile(r"[ \t\r\n]*")
 _NEXT_EVENT = re.compile(r"[ \t\r\n]*,[ \t\r\n]*(?=\{)")
 
@@ -42,6 +47,15 @@ class JsonTrace:
         self._text, self._at, self._ended = "", 0, False
         self._lines = 0  # in the text that was dropped
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Returns whether the end of a document is missing, without reading it; False if it is compressed."""
+        with suppress(OSError), self.path.open("rb") as file:
+            if file.peek(2)[:2] != COMPRESSED:
+                file.seek(max(file.seek(0, os.SEEK_END) - ENDING, 0))
+                return file.read().rstrip()[-1:] not in (b"]", b"}")
+        return False
+
     def rows(self) -> Iterator[Any]:
         """Yields the events in the order of the file."""
         try:
@@ -62,7 +76,7 @@ class JsonTrace:
 
     def _read(self, file: BufferedReader) -> Iterator[str]:
         decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        compressed = file.peek(2)[:2] == b"\x1f\x8b"
+        compressed = file.peek(2)[:2] == COMPRESSED
         source = gzip.GzipFile(fileobj=file) if compressed else file
         before = 0
         while piece := source.read(PIECE):
@@ -125,7 +139,10 @@ class JsonTrace:
             try:
                 value, end = self._decode(self._text, self._at)
             except json.JSONDecodeError:
-                if len(self._text) - self._at > LONGEST or not self._more():
+                length = len(self._text) - self._at
+                if length > LONGEST_BEFORE and not self.has_events:
+                    raise UserError(f"{self.path} is no trace: it begins with other data") from None
+                if length > LONGEST or not self._more():
                     raise
                 continue
             if end < len(self._text) or not self._more():  # a number may continue in the next piece

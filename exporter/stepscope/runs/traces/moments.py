@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stepscope.runs.model import DeviceMemory, OperatorMemory
 from stepscope.runs.traces.events import NONE, Trace
-from stepscope.runs.traces.host import callers
+from stepscope.runs.traces.host import calls_of
 from stepscope.runs.traces.intervals import Numbers
 
 # Microseconds after an operator in which a sample still is of it: an operator gives up the interpreter lock,
@@ -109,7 +109,7 @@ def _stacks(trace: Trace, rows: Rows, times: Numbers, after: float = 0.0) -> Ite
     """
     chosen = np.flatnonzero(rows)
     starts, ends = trace.starts[chosen], trace.ends[chosen]
-    parents = callers(starts, ends, trace.thread_ids[chosen])
+    parents = calls_of(starts, ends, trace.thread_ids[chosen]).parents
     latest = np.searchsorted(starts, times, "right") - 1
     for time, row in zip(times.tolist(), latest.tolist(), strict=True):
         while row != NONE and ends[row] + after < time:

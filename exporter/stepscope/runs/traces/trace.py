@@ -28,6 +28,7 @@ from stepscope.runs.traces.events import (
     ANNOTATION,
     COPY,
     KERNEL,
+    MARKER,
     MICRO,
     NONE,
     OPERATOR,
@@ -37,14 +38,14 @@ from stepscope.runs.traces.events import (
     Trace,
     launches,
 )
-from stepscope.runs.traces.host import callers, host_times, summed_host, synchronising
+from stepscope.runs.traces.host import calls_of, host_times, summed_host, synchronising
 from stepscope.runs.traces.intervals import Intervals, Numbers
 from stepscope.runs.traces.moments import Places, memory_of, places_of
 from stepscope.runs.traces.repetition import repetition
 from stepscope.runs.traces.transfers import transfers
 
 # The profiler's own marker of a step, and of a wait on a torch DataLoader.
-STEP = re.compile(r"ProfilerStep#(\d+)")
+STEP = re.compile(rf"{MARKER}(\d+)")
 LOADER = ("enumerate(DataLoader)#", "IteratorGetNext")  # PyTorch, TensorFlow
 OPTIMIZER = "Optimizer.step#"
 BACKWARD = "autograd::engine::evaluate_function"
@@ -319,9 +320,9 @@ def _named(trace: Trace, rows: Rows, self_times: Numbers | None = None) -> Itera
 def _self_times(trace: Trace, rows: Rows) -> Numbers:
     """Returns the microseconds of each event without the events that it called on its thread."""
     chosen = np.flatnonzero(rows)
-    starts, ends = trace.starts[chosen], trace.ends[chosen]
+    starts = trace.starts[chosen]
+    parents, ends = calls_of(starts, trace.ends[chosen], trace.thread_ids[chosen])
     own = ends - starts
-    parents = callers(starts, ends, trace.thread_ids[chosen])
     called = parents != NONE
     lengths = own.copy()
     np.subtract.at(own, parents[called], lengths[called])
