@@ -10,12 +10,13 @@ import pytest
 from stepscope.common.status import Status
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.problems import problems_of
 from stepscope.report import sentences, shares
 from stepscope.report.html import render_html
 from stepscope.report.markdown import render_markdown
 from stepscope.report.summary import at_a_glance
 from stepscope.report.verdict import verdict
-from stepscope.runs.model import Steps
+from stepscope.runs.model import IDLE_REASONS, DeviceTime, Steps
 from stepscope.runs.traces.source import KinetoTraces
 
 from tests.support.rank_traces import Job
@@ -60,6 +61,41 @@ def test_the_use_of_a_gpu_is_that_of_its_traced_time_and_no_size_of_machine_fits
     page = render_html(analysis)
     assert "The use of the machine was not measured" in page
     assert "suggests no other size" not in page
+
+
+# -- idle devices -----------------------------------------------------------------------------------------
+
+
+def device(rank: int, **waits: float) -> DeviceTime:
+    """A GPU of one second, which waits for these reasons and computes otherwise."""
+    idle_for = dict.fromkeys(IDLE_REASONS, 0.0) | waits
+    idle = sum(waits.values())
+    return DeviceTime("gpu0", 1 - idle, 0.0, 0.0, idle, idle_for, node="node-a", rank=rank, steps=10)
+
+
+@pytest.mark.parametrize(
+    ("starved", "waited", "idle"),
+    [
+        (0, 0.3, None),  # the rule has found all of it
+        (0, 0.6, "was idle for another 30 %"),
+        (1, 0.3, "was idle for 30 %"),  # the rule is about the other rank
+    ],
+)
+def test_a_rule_explains_the_idle_seconds_that_it_measured_and_no_others(
+    starved: int, waited: float, idle: str | None
+) -> None:
+    """Ranks 0 and 1 take 10 steps of 100 ms; one of them waits for data for 30 % of them."""
+    steps = [
+        node_steps(np.full(10, 0.1), rank=rank, data_wait=0.03 if rank == starved else 0.0) for rank in (0, 1)
+    ]
+    facts = run_facts(devices=(device(0, data=waited), device(1)))
+    analysis = evaluate(MemorySource(*steps, facts=facts, judged_whole=True))
+    assert result(analysis, "DataStarved").status == "found"
+    found = [problem for problem in problems_of(analysis) if problem.title == "Idle GPU"]
+    assert len(found) == (idle is not None)
+    if idle is not None:
+        assert idle in found[0].rule.finding
+        assert found[0].seconds_lost == pytest.approx(0.3)
 
 
 # -- single long steps ------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepscope.common.words import duration, percent
 from stepscope.evaluation.analysis import Analysis, RuleResult
@@ -16,11 +16,19 @@ from stepscope.rules.parts.base import Rule
 from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import PHASES, DeviceTime
 
-# Reasons for idle time that a rule judges.
-EXPLAINED_BY: dict[str, type[Rule[Any, Any]]] = {
-    "host": HostBound,
-    "data": DataStarved,
-    "collective": CommunicationBound,
+
+class Explained(NamedTuple):
+    """The rule that judges a reason for idle time, and where its details have what it measured."""
+
+    rule: type[Rule[Any, Any]]
+    rows: str
+    seconds: str  # of a row
+
+
+EXPLAINED_BY = {
+    "host": Explained(HostBound, "devices", "waited_seconds"),
+    "data": Explained(DataStarved, "ranks", "data_wait_seconds"),
+    "collective": Explained(CommunicationBound, "ranks", "communication_seconds"),
 }
 WAITS = {
     "host": ("for the host to launch work", ""),  # HostBound's remedy depends on what the host did
@@ -51,20 +59,32 @@ def traced_devices(analysis: Analysis) -> Iterator[RuleResult]:
     worst = max(devices, key=lambda device: 1 - device.compute / device.seconds)
     of = f" (of {len(devices)} GPUs the one that computed least)" if len(devices) > 1 else ""
     who = f"{gpu_name(worst)} of rank {worst.rank}{of}"
-    waits = {
-        reason: worst.idle_for[reason]
-        for reason in WAITS
-        if reason not in EXPLAINED_BY or not analysis.found(EXPLAINED_BY[reason])
-    }
+    explained = {reason: _explained(analysis, reason, worst) for reason in WAITS}
+    waits = {reason: max(worst.idle_for[reason] - explained[reason], 0.0) for reason in WAITS}
     if idle := sum(waits.values()):
         reason = max(waits, key=lambda each: waits[each])
         words, helps = WAITS[reason]
         most = f", {duration(waits[reason])} of it {words}"
-        yield from _large("Idle GPU", f"{who} was idle for", idle, worst, most, helps or remedy(worst))
+        said = f"{who} was idle for{' another' if any(explained.values()) else ''}"
+        yield from _large("Idle GPU", said, idle, worst, most, helps or remedy(worst))
     yield from _large("Copies of memory", f"{who} only copied memory for", worst.copy, worst, "", COPY_LESS)
     if not analysis.found(CommunicationBound):
         said, helps = f"{who} only communicated for", REMEDIES["communication"]
         yield from _large("Exposed communication", said, worst.communication, worst, "", helps)
+
+
+def _explained(analysis: Analysis, reason: str, device: DeviceTime) -> float:
+    """Returns the seconds of a device's idle time that a rule has found on its rank."""
+    if reason not in EXPLAINED_BY:
+        return 0.0
+    rule, rows, seconds = EXPLAINED_BY[reason]
+    of_device = {"node": device.node, "rank": device.rank, "gpu": gpu_name(device)}
+    found = [
+        float(row[seconds])
+        for row in analysis.details_of(rule).get(rows, ())
+        if row["triggered"] and all(row.get(name, value) == value for name, value in of_device.items())
+    ]
+    return sum(found)
 
 
 def _communication(analysis: Analysis) -> Iterator[RuleResult]:
