@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stepscope.evaluation.analysis import RuleResult
-from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.engine import Evaluator, evaluate
 from stepscope.evaluation.settings import Settings
 from stepscope.runs.model import NodeSamples, RankFacts, RunFacts, Stay, Steps
 
@@ -98,6 +98,33 @@ def test_a_pause_that_is_spent_in_known_work_or_as_before_is_no_stall(
     steps = node_steps(np.full(100, 1.0))
     known = tuple(Stay(component, "", START + begin, START + end) for component, begin, end in stays)
     assert result(steps, facts=alive(210, stays=known)).status == status
+
+
+@pytest.mark.parametrize(
+    ("component", "minutes", "status"),
+    [
+        ("host", 2, "healthy"),  # an evaluation without a loader, text generation
+        ("host", 10, "healthy"),
+        ("host", 11, "found"),
+        ("communication", 2, "found"),
+        ("data_wait", 2, "found"),
+    ],
+)
+def test_live_code_of_the_script_is_no_stall_for_ten_minutes_as_its_alert_is_not_critical(
+    component: str, minutes: int, status: str
+) -> None:
+    """A report on what ended has it as a stall: it cost the time."""
+    end = 100 + 60 * minutes
+    facts = alive(end, stays=(Stay(component, "", START + 100, START + end),))
+    evaluator = Evaluator(MemorySource(node_steps(np.full(100, 1.0)), facts=facts))
+    evaluator.advance()
+    live, ended = (
+        next(found for found in evaluator.analysis(live).rules if found.rule == "TrainingStalled")
+        for live in (True, False)
+    )
+    assert (live.status, ended.status) == (status, "found")
+    says = "Code of the script has run for" in live.finding
+    assert says == (component == "host" and status == "healthy")
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ from stepscope.measurements.usage import USAGE, GpuUsage, usage_rows
 from stepscope.rules.parts.base import Rule, Verdict
 from stepscope.rules.parts.judgement import Tallies, Tally
 from stepscope.rules.parts.shares import summed
+from stepscope.rules.parts.starting import beginning_of
 from stepscope.rules.parts.starvation import Starvation
 from stepscope.rules.parts.topics import Effect
 from stepscope.rules.step_outlier import StepOutlier
@@ -61,6 +62,7 @@ REPORTED: tuple[Measure[Any], ...] = (
     *(USAGE, OWN_CORES, OWN_TIMES, RUN_USE, HOST_MEMORY_GROWTH, LOAD),
     *(STEP_DURATIONS, COMPONENTS_BY_PHASE, LAST_STEPS, TIMELINE),
 )
+USUAL = "Usual while a run starts or evaluates, so it is no finding yet."
 T = TypeVar("T")
 
 
@@ -112,15 +114,20 @@ class Evaluator:
         facts = self._source.facts
         nodes = {name: self._nodes[name].settled() for name in sorted(self._nodes)}
         run = RunMeasurements(
-            facts, {name: node.measured for name, node in nodes.items()}, self._source.judged_whole
+            facts, {name: node.measured for name, node in nodes.items()}, self._source.judged_whole, live
         )
-        verdicts = [(rule, _verdict(rule, nodes, run, live)) for rule in self._rules]
-        results = [
-            RuleResult.of(
-                rule, verdict, [*_bands(rule, nodes, facts), *(Band(*held) for held in verdict.held)]
-            )
-            for rule, verdict in verdicts
-        ]
+        now = max((node.last_scan for node in nodes.values()), default=-np.inf)
+        beginning = beginning_of(facts.ranks, now) if live else None
+        results = []
+        for rule in self._rules:
+            verdict = _verdict(rule, nodes, run, live)
+            bands = [*_bands(rule, nodes, facts), *(Band(*held) for held in verdict.held)]
+            if beginning is not None and rule.is_usual(beginning):
+                bands = [band for band in bands if not band.lasts]
+                if verdict.status is Status.FOUND:
+                    finding = f"{USUAL} {verdict.finding}"
+                    verdict = replace(verdict, status=Status.COLLECTING, finding=finding)
+            results.append(RuleResult.of(rule, verdict, bands))
         stddev = next(rule.parameters.stddev for rule in self._rules if isinstance(rule, StepOutlier))
         found = _analysis(run, nodes, in_order(results), stddev)
         if found.is_trace:

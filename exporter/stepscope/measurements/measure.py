@@ -176,6 +176,7 @@ class RunMeasurements:
     facts: RunFacts
     nodes: Mapping[str, NodeMeasurements]
     whole: bool = False  # of a trace, which is judged once, over its span, without patience
+    live: bool = False  # more will come
 
     def of(self, measure: Measure[M]) -> dict[str, M]:
         """Returns one measurement of each node, by node."""

@@ -144,6 +144,12 @@ def stays_as_before(ranks: Sequence[RankFacts], known: float) -> list[Stay]:
     return found
 
 
+def lasting_in_script(ranks: Sequence[RankFacts], longest: float) -> list[Stay]:
+    """Returns open stays in code of the script of `longest` seconds at most, such as text generation."""
+    last = (max(rank.stays, key=lambda stay: stay.end) for rank in ranks if rank.stays and rank.end is None)
+    return [stay for stay in last if stay.component == HOST and stay.end - stay.start <= longest]
+
+
 def explained(pause: Pause, stays: Sequence[Stay]) -> float:
     """Returns the most seconds of a pause that one stay explains.
 

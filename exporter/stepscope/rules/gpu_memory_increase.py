@@ -47,7 +47,7 @@ from stepscope.rules.parts.promql import (
     ratio,
 )
 from stepscope.rules.parts.registry import rule
-from stepscope.rules.parts.starting import is_starting
+from stepscope.rules.parts.starting import Beginning, is_starting
 from stepscope.rules.parts.topics import Effect
 
 MEAN = "run_instance_gpu:stepscope_gpu_memory:mean"
@@ -104,6 +104,9 @@ class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, Rises]):
         increase = fraction(self.parameters.increase)
         debugger = None if view.above_lowest is None else view.above_lowest > increase
         return judgement(view.enough, (view.lasting, view.lasting > increase), debugger=debugger)
+
+    def is_usual(self, beginning: Beginning) -> bool:
+        return beginning.is_starting(60 * (self.parameters.hold + self.parameters.horizon) + 2 * MINUTE)
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rules; moving averages cover at least one scrape interval, one per evaluation."""

@@ -28,6 +28,7 @@ from stepscope.measurements.pauses import (
     Standstills,
     by_rank,
     explained,
+    lasting_in_script,
     stays_as_before,
 )
 from stepscope.measurements.scraped import STEPS, Labels, Moment, Scraped, column, highest
@@ -42,7 +43,7 @@ from stepscope.rules.parts.promql import MINUTE, OF_RUN, Alert, PrometheusRules,
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.remedies import no_steps
 from stepscope.rules.parts.topics import IDLE_GPUS
-from stepscope.runs.model import ranks_of
+from stepscope.runs.model import Stay, ranks_of
 
 MOST = "run_instance:stepscope_steps:max"
 USUAL = "run_instance:stepscope_time_between_steps:mean_seconds"
@@ -230,7 +231,7 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
 
     def _ranks(self, run: RunMeasurements) -> list[Rank]:
         found = []
-        stays = stays_as_before(run.facts.ranks, 60 * self.parameters.known)
+        stays = [*stays_as_before(run.facts.ranks, 60 * self.parameters.known), *self._in_script(run)]
         for name, node in run.of(self.measure).items():
             processes = ranks_of(run.facts, name)
             for rank, measured in sorted(node.ranks.items()):
@@ -251,6 +252,10 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
                 found.append(Rank(name, rank, steps, usual, bool(judged.enough.any()), stalls))
         return found
 
+    def _in_script(self, run: RunMeasurements) -> list[Stay]:
+        """Returns open stays in code of the script, which are no stall yet while the run lasts."""
+        return lasting_in_script(run.facts.ranks, 60 * self.parameters.known) if run.live else []
+
     def _finding(
         self, run: RunMeasurements, ranks: Sequence[Rank], stalls: Sequence[tuple[Rank, Pause]]
     ) -> str:
@@ -260,6 +265,12 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
                 return no_steps(run.facts)
             return too_few("steps of a rank", most, self.parameters.patience)
         if not stalls:
+            longest = max((stay.end - stay.start for stay in self._in_script(run)), default=0.0)
+            if longest > 60 * self.parameters.minimum:
+                return (
+                    f"Code of the script has run for {duration(longest)} since the last step, such as an "
+                    f"evaluation or text generation; after {self.parameters.known:g} min, that is a stall."
+                )
             no = "No rank" if len(ranks) > 1 else "Training never"
             return f"{no} paused for more than {self.parameters.minimum:g} min between two steps."
         lasting = [item for item in stalls if item[1].end is None]

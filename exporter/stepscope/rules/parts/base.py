@@ -15,6 +15,7 @@ from stepscope.rules.parts.judgement import Judgement, Tallies
 from stepscope.rules.parts.other_exporters import OtherExporters
 from stepscope.rules.parts.parameters import Parameters
 from stepscope.rules.parts.promql import Alert, Audience, PrometheusRules, Scraping
+from stepscope.rules.parts.starting import Beginning
 from stepscope.rules.parts.topics import About, Effect, Symptom
 
 P = TypeVar("P", bound=Parameters)
@@ -127,6 +128,10 @@ class Rule(ABC, Generic[P, V]):
         Alerts and bands follow this judgement; the whole run follows `judge`.
         """
         return self.judge(view)
+
+    def is_usual(self, beginning: Beginning) -> bool:
+        """Returns whether what holds now is usual so early in a run: live, it is no finding yet."""
+        return False
 
     @abstractmethod
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:

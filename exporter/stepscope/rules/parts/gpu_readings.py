@@ -32,10 +32,11 @@ from stepscope.rules.parts.promql import (
     Scraping,
     at_most,
 )
-from stepscope.rules.parts.starting import is_short_evaluation
+from stepscope.rules.parts.starting import Beginning, is_short_evaluation
 from stepscope.rules.parts.tallied import Patient
 from stepscope.rules.parts.topics import IDLE_GPUS
 
+AFTER_START = 5 * MINUTE  # live, readings of a start are not judged; alerts are pending for as long
 HISTOGRAMS: dict[Quantity, str] = {"gpu": GPU_SAMPLES, "gpu_memory": MEMORY_SAMPLES, "cpu": CPU_SAMPLES}
 
 
@@ -59,6 +60,9 @@ class FollowsReadings(Patient[P, RecentReadings | CountedWindow]):
         parameters: Any = self.parameters
         quantities = tuple(dict.fromkeys(quantity for quantity, _ in self.recorded.values()))
         return Measure(RecentOfGpus, quantities, parameters.window, parameters.patience)
+
+    def is_usual(self, beginning: Beginning) -> bool:
+        return beginning.is_short_evaluation() or beginning.is_starting(AFTER_START)
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rules: a percentile is below a threshold if more than its share of the samples is.

@@ -1,15 +1,23 @@
-"""Finds runs that have just started: what cores and GPUs do then says little about training."""
+"""Finds runs that have just started: what cores and GPUs do then says little about training.
+
+Twice: in Prometheus, and for the live page and terminal of `stepscope run`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 from stepscope.rules.parts.expressions import Expression
 from stepscope.rules.parts.promql import MINUTE, Scraping
+from stepscope.runs.model import RankFacts
 
 START = "stepscope_run_start_time_seconds"
 FIRST_STEP = "stepscope_run_first_step_time_seconds"
 AGE = "stepscope_run_age_seconds"  # on the exporter's own clock
 PHASE_SECONDS = "stepscope_phase_seconds_total"
 SLOW = 20 * MINUTE  # a longer start is a finding of MaxInitializationTime, and rules may say why
+SHORT_EVALUATION = 60 * MINUTE
 MOST = 3  # times the start: of a window over all of the run, a third is the start
 
 
@@ -26,10 +34,49 @@ def is_short_evaluation(scraping: Scraping) -> Expression:
         for phase in ("eval", "predict", "train")
     )
     age = scraping.held(AGE)
-    return ((age < 60 * MINUTE) & (evaluates | predicts)).unless(trains)
+    return ((age < SHORT_EVALUATION) & (evaluates | predicts)).unless(trains)
 
 
 def is_mostly_start(scraping: Scraping, window: float) -> Expression:
     """Returns the runs, by node, of whose last `window` seconds the start may be more than a third."""
     start, first, age = map(scraping.held, (START, FIRST_STEP, AGE))
     return is_starting(scraping, window).unless(age - (first - start) * MOST >= 0)
+
+
+class Beginning(NamedTuple):
+    """The progress of a run whose processes report their steps; seconds."""
+
+    age: float  # since its start
+    first_step: float | None  # from its start to its first step; None: there is none yet
+    phases: frozenset[str]  # in which it has been
+
+    def is_starting(self, seconds: float) -> bool:
+        """Returns what the function `is_starting` finds."""
+        if self.first_step is None:
+            return self.age < SLOW
+        return self.age - self.first_step < seconds
+
+    def is_short_evaluation(self) -> bool:
+        """Returns what the function `is_short_evaluation` finds."""
+        return self.age < SHORT_EVALUATION and bool(self.phases) and "train" not in self.phases
+
+    def is_mostly_start(self, window: float) -> bool:
+        """Returns what the function `is_mostly_start` finds."""
+        over = self.first_step is not None and self.age >= MOST * self.first_step
+        return self.is_starting(window) and not over
+
+
+def beginning_of(ranks: Iterable[RankFacts], now: float) -> Beginning | None:
+    """Returns the progress of a run at `now`, seconds since the epoch; None: no rank reports its steps."""
+    ranks = list(ranks)
+    if not ranks:
+        return None
+    start = min(rank.start for rank in ranks)
+    first = min((rank.first_step_start for rank in ranks if rank.first_step_start is not None), default=None)
+    phases = {
+        phase
+        for rank in ranks
+        for phase in ("train", "eval", "predict")
+        if rank.phase_seconds.get(phase, 0.0) > 0
+    }
+    return Beginning(now - start, None if first is None else first - start, frozenset(phases))

@@ -23,7 +23,7 @@ from stepscope.rules.parts.other_exporters import MEMORY_IN_USE, ON_GPU, OtherEx
 from stepscope.rules.parts.parameters import Parameters
 from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Scraping, on_grid, ratio
 from stepscope.rules.parts.shares import inside_steps, of_phases
-from stepscope.rules.parts.starting import is_mostly_start
+from stepscope.rules.parts.starting import Beginning, is_mostly_start
 from stepscope.rules.parts.tallied import Patient
 from stepscope.runs.model import COMPONENTS, PHASES
 
@@ -86,6 +86,9 @@ class Starvation(Patient[S, Portion]):
 
     def judge_live(self, view: Portion, sample_interval: float) -> Judgement:
         return too_large_live(view, self.parameters, sample_interval)
+
+    def is_usual(self, beginning: Beginning) -> bool:
+        return beginning.is_mostly_start(MINUTE * self.parameters.live_window)
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         parameters = self.parameters
