@@ -23,6 +23,7 @@ from tests.support.alertmanager import (
     configured,
     ended,
     http_stub,
+    labels_by_rule,
     mail_stub,
     needs_alertmanager,
     needs_teams,
@@ -77,6 +78,26 @@ def test_alerts_of_a_run_and_rule_come_in_one_notification_and_so_does_their_end
         assert (end.content["status"], end.content["groupLabels"]["run"]) == ("resolved", "bert")
         assert end.headers["Authorization"] == "Bearer secret-word"
         assert stub.posted.empty()
+
+
+def test_a_run_with_ranks_on_several_nodes_is_one_notification_per_rule(tmp_path: Path) -> None:
+    """Each rule that alerts, symptoms included, on a run of its own, so that none silences another."""
+    with webhook(tmp_path) as (server, stub):
+        rules, nodes = sorted(labels_by_rule()), ["gpu-node-1", "gpu-node-2", "gpu-node-3"]
+        server.post(
+            *(
+                an_alert(rule, run=f"of-{rule}", instance=node, user="alice", rank=str(rank), gpu="0")
+                for rule in rules
+                for rank, node in enumerate(nodes)
+            )
+        )
+        came = [stub.next().content for _ in rules]
+        told = {content["commonLabels"]["rule"]: content["alerts"] for content in came}
+        assert sorted(told) == rules
+        for alerts in told.values():
+            assert sorted(alert["labels"]["instance"] for alert in alerts) == nodes
+        server.post(sentinel := an_alert("Sentinel", run=now()))
+        assert stub.next().content["groupLabels"]["run"] == sentinel["labels"]["run"]
 
 
 def heard(server: Alertmanager, stub: HttpStub, expected: int) -> set[tuple[str, str, str]]:
