@@ -9,9 +9,10 @@ from pathlib import Path
 
 from stepscope.common.errors import UserError
 from stepscope.prometheus.crosscheck.compare import Outcome, check_rules
+from stepscope.prometheus.crosscheck.hardware import check_hardware
 from stepscope.prometheus.crosscheck.offline.check import check_recording
 from stepscope.prometheus.crosscheck.replay.run import RecordedRun
-from stepscope.prometheus.crosscheck.rule_files import CHECK, rendered, rules_of
+from stepscope.prometheus.crosscheck.rule_files import CHECK, hardware_of, rendered, rules_of
 from stepscope.prometheus.crosscheck.scrape_times import scrape_times
 from stepscope.prometheus.crosscheck.server import Milliseconds, Server
 from stepscope.prometheus.crosscheck.stored import Window
@@ -91,6 +92,7 @@ def run(arguments: Namespace) -> int:
         raise UserError("give either --prometheus URL or --recording DIR")
     if arguments.recording and rules.options.speed != 1:
         raise UserError("--rules were rendered with --speed, for a demo; a recording needs rules without it")
+    hardware: list[Outcome] = []  # recordings do not have its counters
     if arguments.recording:
         recorded = RecordedRun(arguments.recording)
         if arguments.run not in (None, recorded.name, recorded.facts.name):
@@ -100,15 +102,18 @@ def run(arguments: Namespace) -> int:
             print(line)
     else:
         with Server(arguments.prometheus, arguments.ruler) as server:
-            outcomes = _check_server(server, rules.options, arguments)
+            outcomes, hardware = _check_server(server, rules.options, arguments)
             for warning in server.warnings:
                 print(f"The server's answers may be incomplete. It warns: {warning}")
-    for outcome in outcomes:
+    every = [*outcomes, *hardware]
+    for outcome in every:
         for line in disagreements(outcome.disagreements):
             print(line)
-    for line in summary(outcomes):
+    for line in summary(every):
         print(line)
-    wrong = sorted({outcome.rule for outcome in outcomes if outcome.disagreements})
+    wrong = sorted({outcome.rule for outcome in every if outcome.disagreements})
+    if silent := sorted({each.rule for each in hardware if not each.firing} - {*wrong}):
+        print(f"Alerts on hardware that never fired, or are not loaded: {', '.join(silent)}.")
     untested = _print_verdict(outcomes, wrong)
     return 1 if wrong else 3 if arguments.strict and untested else 0
 
@@ -130,7 +135,10 @@ def moment(text: str) -> Milliseconds:
     return round(1000 * parsed.timestamp())
 
 
-def _check_server(server: Server, options: Options, arguments: Namespace) -> list[Outcome]:
+def _check_server(
+    server: Server, options: Options, arguments: Namespace
+) -> tuple[list[Outcome], list[Outcome]]:
+    """Returns the outcomes of runs, and those of alerts on hardware, which healthy nodes never raise."""
     start, end = _time(server, arguments)
     loaded = server.pace()
     if not any(f"stepscope-{rule}" in loaded for rule in all_rules()):
@@ -149,7 +157,10 @@ def _check_server(server: Server, options: Options, arguments: Namespace) -> lis
         Window(run, start, end, scrape_times(server, run, start, end), server.started(), options.speed)
         for run in runs
     ]
-    return check_rules(server, options, rules_of(options), loaded, windows)
+    return (
+        check_rules(server, options, rules_of(options), loaded, windows),
+        check_hardware(server, hardware_of(options), loaded, start, end),
+    )
 
 
 def _time(server: Server, arguments: Namespace) -> tuple[Milliseconds, Milliseconds]:

@@ -75,7 +75,7 @@ def check_rules(
                     interval = loaded[group].interval
                     stored = Stored(server, rule, options.scraping, interval, window, options.labels())
                     outcome = _Check(server, rule, options.scraping, stored).outcome()
-                    outcome.disagreements += _of_pace(rule.name, window.end, meant[group], loaded[group])
+                    outcome.disagreements += of_pace(rule.name, window.end, meant[group], loaded[group])
                 else:
                     missing = Disagreement(
                         rule.name, window.end, f"group {group}", frozenset(), "a group", None
@@ -86,7 +86,7 @@ def check_rules(
     return outcomes
 
 
-def _of_pace(rule: str, time: Milliseconds, meant: Pace, loaded: Pace) -> Iterator[Disagreement]:
+def of_pace(rule: str, time: Milliseconds, meant: Pace, loaded: Pace) -> Iterator[Disagreement]:
     """Yields what is not evaluated as it was rendered: its interval, or how long an alert waits or stays."""
     none: Labels = frozenset()
     if meant.interval != loaded.interval:

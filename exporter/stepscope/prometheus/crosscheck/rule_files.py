@@ -17,7 +17,8 @@ from stepscope.common.durations import parse_duration
 from stepscope.common.errors import UserError
 from stepscope.prometheus.crosscheck.server import Milliseconds, Pace
 from stepscope.prometheus.rules.engines import ENGINES, PROMETHEUS
-from stepscope.prometheus.rules.files import RULES, command_of, render
+from stepscope.prometheus.rules.files import META, RULES, command_of, render
+from stepscope.prometheus.rules.hardware import HARDWARE
 from stepscope.prometheus.rules.options import Options
 from stepscope.rules.parts.promql import MINUTE
 
@@ -65,6 +66,12 @@ def read_groups(text: str, place: str) -> list[FileGroup]:
 def rules_of(options: Options) -> list[FileGroup]:
     """Returns the groups of rules that the options give."""
     return read_groups(render(options)[RULES], RULES)
+
+
+def hardware_of(options: Options) -> FileGroup:
+    """Returns the group of alerts on hardware that the options give."""
+    groups = read_groups(render(options)[META], META)
+    return next(group for group in groups if group.name == HARDWARE)
 
 
 def pace(group: FileGroup) -> Pace:

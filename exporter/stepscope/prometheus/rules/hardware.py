@@ -9,6 +9,8 @@ from stepscope.rules.parts.expressions import time_span
 from stepscope.rules.parts.hardware import hardware_rules
 from stepscope.rules.parts.promql import MINUTE
 
+HARDWARE = "stepscope-hardware"  # the group's name
+
 
 def hardware_group(options: Options) -> Group:
     """Returns the alerts; docs/rules.md has a section on each."""
@@ -18,7 +20,7 @@ def hardware_group(options: Options) -> Group:
         for advised in options.settings.silence(rule).alerts(options.scraping)
     ]
     return {
-        "name": "stepscope-hardware",
+        "name": HARDWARE,
         "interval": time_span(max(MINUTE, options.scraping.interval)),
         "rules": [silence.entry(options) for silence in found],
     }
