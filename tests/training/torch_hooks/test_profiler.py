@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
+import re
 from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stepscope.exporter.ledgers.reader import LedgerTotals
 from stepscope.runs.traces.source import KinetoTraces
 
 from tests.support.pytorch import needs_torch
@@ -43,6 +46,54 @@ def profiled(folder: Path, plan: str, *script: str, **more: Any) -> Trained:
     if plan:
         environment["STEPSCOPE_PROFILE"] = plan
     return train(MODEL, *script, folder=folder, **environment)
+
+
+# What is trained in one process, part by part: under the hooks, each part is a run with windows of its own.
+PART = """
+import stepscope
+print("part {name}")
+os.environ["STEPSCOPE_PROFILE_DIR"] = {folder!r}
+if {plan!r}: os.environ["STEPSCOPE_PROFILE"] = {plan!r}
+stepscope.start(run={name!r})
+torch.manual_seed(0)
+{script}
+stepscope.finish()
+"""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts that a process has trained."""
+
+    folder: Path
+    trained: Trained
+
+    def output(self, name: str) -> str:
+        """Returns what the part has printed."""
+        (text,) = re.findall(
+            rf"^part {name}\n(.*?)(?=^part |\Z)", self.trained.output, re.DOTALL | re.MULTILINE
+        )
+        return str(text)
+
+    def windows(self, name: str) -> list[tuple[int, int, str, str]]:
+        return summary(self.folder / name)
+
+    def traces(self, name: str) -> Path:
+        """Returns the folder of the part's windows."""
+        return self.folder / name / "profiles"
+
+    def totals(self, name: str) -> LedgerTotals:
+        (rank,) = self.trained.of(name)
+        return rank.totals
+
+
+def in_parts(folder: Path, parts: Mapping[str, tuple[str, str]], status: int = 0, **more: Any) -> Parts:
+    """Trains parts: their names, their windows and scripts. Returns when the process has ended like this."""
+    scripts = [
+        PART.format(name=name, plan=plan, folder=str(folder / name / "profiles"), script=MODEL + script)
+        for name, (plan, script) in parts.items()
+    ]
+    return Parts(folder, train(*scripts, folder=folder, status=status, **more))
 
 
 def listed(folder: Path) -> list[dict[str, Any]]:
@@ -87,49 +138,18 @@ def self_times(found: list[dict[str, Any]]) -> dict[str, tuple[int, float]]:
     return dict(sums)
 
 
-BY_HAND = """
-if "BY_HAND" in os.environ:
-    profile = torch.profiler.profile()
-    for number, (x, y) in enumerate(loader):
-        step(x, y)
-        if number == 2: profile.start()
-        if number == 5: profile.stop()
-    print({each.key: each.count for each in profile.key_averages()})
-else:
-    train()
-    said()
+TRAINS = """
+train()
+said()
 """
-
-
-def test_a_window_has_the_operators_of_its_steps_and_changes_no_parameter(tmp_path: Path) -> None:
-    plain, windows = tmp_path / "plain", tmp_path / "windows"
-    without = profiled(plain, "", BY_HAND)
-    trained = profiled(windows, "3:5 6:8 12:13", BY_HAND)
-    by_hand = profiled(tmp_path / "by_hand", "", BY_HAND, BY_HAND="1", STEPSCOPE="off")
-    assert trained.output == without.output
-    assert not (plain / "profiles").exists()
-    assert [each[:3] for each in summary(windows)] == [
-        (3, 5, "written"),
-        (7, 8, "written"),  # a step later: a new profiler at once would write into what the other has freed
-        (12, 11, "failed"),  # the run ended at its beginning
-    ]
-    (trace,) = windows.glob("profiles/rank-0.steps-3-5.*.gz")
-    counted = Counter(event["name"] for event in events(trace) if event["cat"] == "cpu_op")
-    expected = eval(by_hand.output)  # a dictionary that the script printed
-    names = [name for name in expected if name.startswith("aten::")]
-    assert len(names) > 10
-    assert {name: counted[name] for name in names} == {name: expected[name] for name in names}
-    source = KinetoTraces(trace)
-    (steps,) = source.read()
-    assert list(steps.numbers) == [3, 4, 5]  # type: ignore[union-attr]
-    own = self_times(events(trace))
-    read = {each.operator: (each.calls, 1e6 * (each.self_seconds or 0)) for each in source.facts.operators}
-    largest = sorted(own, key=lambda name: -own[name][1])[:10]
-    for name in largest:
-        assert read[name][0] == own[name][0]
-        assert read[name][1] == pytest.approx(own[name][1], rel=0.05, abs=1.0)
-
-
+BY_HAND = """
+profile = torch.profiler.profile()
+for number, (x, y) in enumerate(loader):
+    step(x, y)
+    if number == 2: profile.start()
+    if number == 5: profile.stop()
+print({each.key: each.count for each in profile.key_averages()})
+"""
 LINES = """
 def slow(x):
     for _ in range(20): x = x @ x / 256
@@ -139,43 +159,12 @@ for x, y in loader:
     step(x, y)
     slow(large)
 """
-
-
-def test_the_line_that_calls_an_operator_is_known_without_with_stack(tmp_path: Path) -> None:
-    trained = profiled(tmp_path, "2:11", LINES)
-    assert [each[:3] for each in summary(tmp_path)] == [(2, 11, "written")]
-    (trace,) = tmp_path.glob("profiles/*.gz")
-    source = KinetoTraces(trace)
-    assert list(source.read())
-    (place,) = [each.place for each in source.facts.operators if each.operator == "aten::mm"]
-    script = (tmp_path / "train.py").read_text().splitlines()
-    line = next(number for number, text in enumerate(script, 1) if "x @ x" in text)
-    assert place.endswith(f"train.py:{line}"), trained.errors
-
-
 MEMORY = """
 def train():
     for x, y in loader:
         large = torch.zeros(1 << 20)  # 4 MiB
         step(x, y)
 """
-
-
-def test_a_window_of_memory_has_what_operators_allocate_and_changes_no_parameter(tmp_path: Path) -> None:
-    script = f"{MEMORY}{BY_HAND}"
-    without = profiled(tmp_path / "plain", "", script)
-    trained = profiled(tmp_path / "windows", "3:5,memory 7:8", script)
-    assert trained.output == without.output
-    assert [each[:3] for each in summary(tmp_path / "windows")] == [(3, 5, "written"), (7, 8, "written")]
-    source = KinetoTraces(tmp_path / "windows" / "profiles")
-    assert len(list(source.read())) == 1
-    (memory,) = source.facts.memory
-    assert (memory.device, memory.steps) == ("cpu", 3)  # those of the second window are not of it
-    largest = memory.operators[0]
-    assert (largest.operator, largest.allocations, largest.allocated) == ("aten::zeros", 3, 3 << 22)
-    assert 1 << 22 <= memory.most < 3 << 22  # each one is freed when the next is there, at the latest
-
-
 EVALUATION = """
 for epoch in range(2):
     for number, (x, y) in enumerate(loader):
@@ -186,44 +175,6 @@ for epoch in range(2):
     with torch.no_grad():
         for x, y in loader: model(x)
 """
-
-
-def test_a_window_of_python_functions_changes_no_parameter(tmp_path: Path) -> None:
-    without = profiled(tmp_path / "plain", "", BY_HAND)
-    trained = profiled(tmp_path / "windows", "3:5,python 7:8", BY_HAND)
-    assert trained.output == without.output
-    assert [each[:3] for each in summary(tmp_path / "windows")] == [(3, 5, "written"), (7, 8, "written")]
-    (path,) = (tmp_path / "windows").glob("profiles/rank-0.steps-3-5.*.python.json.gz")
-    found = {name: calls for name, calls, *_ in json.loads(gzip.decompress(path.read_bytes()))["functions"]}
-    calls = {name.partition(",")[0]: count for name, count in found.items() if "train.py:" in name}
-    assert calls["batch"] == 3
-    assert calls["forward"] == 3
-    assert next(count for name, count in found.items() if "_nn.linear" in name) == 2 * 3
-
-
-def test_steps_of_accumulated_gradients_count_once_and_an_evaluation_ends_the_window(tmp_path: Path) -> None:
-    trained = profiled(tmp_path, "2:9", EVALUATION)
-    assert trained.only.totals.steps == {"train": 12, "eval": 24}
-    assert summary(tmp_path) == [(2, 5, "written", "an evaluation began")]
-    (trace,) = tmp_path.glob("profiles/*.gz")
-    backward = [event for event in events(trace) if event["name"].startswith("autograd::engine::evaluate")]
-    steps = [event for event in events(trace) if event["name"].startswith("ProfilerStep#")]
-    assert len(steps) == 4
-    assert len([each for each in events(trace) if each["name"] == "Optimizer.step#SGD.step"]) == 4
-    assert len([each for each in backward if "NllLoss" in each["name"]]) == 8
-
-
-def test_an_exception_in_a_window_leaves_its_steps(tmp_path: Path) -> None:
-    failing = """
-    for number, (x, y) in enumerate(loader):
-        step(x, y)
-        if number == 6: raise RuntimeError("of the script")
-    """
-    trained = profiled(tmp_path, "2:90", failing, status=1)
-    assert "RuntimeError: of the script" in trained.errors
-    assert summary(tmp_path) == [(2, 6, "written", "the run ended")]
-    (trace,) = tmp_path.glob("profiles/*.gz")
-    assert len(events(trace)) > 50
 
 
 OWN_PROFILER = """
@@ -238,19 +189,129 @@ train()
 said()
 print(len(done) == 1 and done[0] > 20)
 """
+NO_PLAN = """
+train()
+print("stepscope.training.windows" in sys.modules, torch.autograd._profiler_enabled())
+"""
+FAILS = """
+for number, (x, y) in enumerate(loader):
+    step(x, y)
+    if number == 6: raise RuntimeError("of the script")
+"""
 
 
-def test_the_scripts_own_profiler_goes_first(tmp_path: Path) -> None:
-    plain = profiled(tmp_path / "plain", "", OWN_PROFILER)
-    own = profiled(tmp_path / "own", "1:9 5:5 15:16", OWN_PROFILER)
-    assert own.output == plain.output
-    assert own.output.endswith("True\n")
-    assert [each[2:] for each in summary(tmp_path / "own")] == [
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Parts:
+    """Trained without hooks."""
+    parts = {"alone": ("", TRAINS), "by hand": ("", BY_HAND), "own profiler": ("", OWN_PROFILER)}
+    return in_parts(tmp_path_factory.mktemp("bare"), parts, STEPSCOPE="off")
+
+
+@pytest.fixture(scope="module")
+def windows(tmp_path_factory: pytest.TempPathFactory) -> Parts:
+    parts = {
+        "no plan": ("", NO_PLAN),  # before any other has loaded what makes windows
+        "operators": ("3:5 6:8 12:13", TRAINS),
+        "lines": ("2:11", LINES),
+        "memory": ("3:5,memory 7:8", MEMORY + TRAINS),
+        "python": ("3:5,python 7:8", TRAINS),
+        "evaluation": ("2:9", EVALUATION),
+        "own profiler": ("1:9 5:5 15:16", OWN_PROFILER),
+        "exception": ("2:90", FAILS),  # ends the process
+    }
+    return in_parts(tmp_path_factory.mktemp("windows"), parts, status=1)
+
+
+def test_a_window_has_the_operators_of_its_steps_and_changes_no_parameter(
+    bare: Parts, windows: Parts
+) -> None:
+    assert windows.output("operators") == bare.output("alone") != ""
+    assert not list(bare.folder.glob("*/profiles"))
+    assert [each[:3] for each in windows.windows("operators")] == [
+        (3, 5, "written"),
+        (7, 8, "written"),  # a step later: a new profiler at once would write into what the other has freed
+        (12, 11, "failed"),  # the run ended at its beginning
+    ]
+    (trace,) = windows.traces("operators").glob("rank-0.steps-3-5.*.gz")
+    counted = Counter(event["name"] for event in events(trace) if event["cat"] == "cpu_op")
+    expected = eval(bare.output("by hand"))  # a dictionary that the script printed
+    names = [name for name in expected if name.startswith("aten::")]
+    assert len(names) > 10
+    assert {name: counted[name] for name in names} == {name: expected[name] for name in names}
+    source = KinetoTraces(trace)
+    (steps,) = source.read()
+    assert list(steps.numbers) == [3, 4, 5]  # type: ignore[union-attr]
+    own = self_times(events(trace))
+    read = {each.operator: (each.calls, 1e6 * (each.self_seconds or 0)) for each in source.facts.operators}
+    largest = sorted(own, key=lambda name: -own[name][1])[:10]
+    for name in largest:
+        assert read[name][0] == own[name][0]
+        assert read[name][1] == pytest.approx(own[name][1], rel=0.05, abs=1.0)
+
+
+def test_the_line_that_calls_an_operator_is_known_without_with_stack(windows: Parts) -> None:
+    assert [each[:3] for each in windows.windows("lines")] == [(2, 11, "written")]
+    (trace,) = windows.traces("lines").glob("*.gz")
+    source = KinetoTraces(trace)
+    assert list(source.read())
+    (place,) = [each.place for each in source.facts.operators if each.operator == "aten::mm"]
+    script = (windows.folder / "train.py").read_text().splitlines()
+    line = next(number for number, text in enumerate(script, 1) if "x @ x" in text)
+    assert place.endswith(f"train.py:{line}"), windows.trained.errors
+
+
+def test_a_window_of_memory_has_what_operators_allocate_and_changes_no_parameter(
+    bare: Parts, windows: Parts
+) -> None:
+    assert windows.output("memory") == bare.output("alone")
+    assert [each[:3] for each in windows.windows("memory")] == [(3, 5, "written"), (7, 8, "written")]
+    source = KinetoTraces(windows.traces("memory"))
+    assert len(list(source.read())) == 1
+    (memory,) = source.facts.memory
+    assert (memory.device, memory.steps) == ("cpu", 3)  # those of the second window are not of it
+    largest = memory.operators[0]
+    assert (largest.operator, largest.allocations, largest.allocated) == ("aten::zeros", 3, 3 << 22)
+    assert 1 << 22 <= memory.most < 3 << 22  # each one is freed when the next is there, at the latest
+
+
+def test_a_window_of_python_functions_changes_no_parameter(bare: Parts, windows: Parts) -> None:
+    assert windows.output("python") == bare.output("alone")
+    assert [each[:3] for each in windows.windows("python")] == [(3, 5, "written"), (7, 8, "written")]
+    (path,) = windows.traces("python").glob("rank-0.steps-3-5.*.python.json.gz")
+    found = {name: calls for name, calls, *_ in json.loads(gzip.decompress(path.read_bytes()))["functions"]}
+    calls = {name.partition(",")[0]: count for name, count in found.items() if "train.py:" in name}
+    assert calls["batch"] == 3
+    assert calls["forward"] == 3
+    assert next(count for name, count in found.items() if "_nn.linear" in name) == 2 * 3
+
+
+def test_steps_of_accumulated_gradients_count_once_and_an_evaluation_ends_the_window(windows: Parts) -> None:
+    assert windows.totals("evaluation").steps == {"train": 12, "eval": 24}
+    assert windows.windows("evaluation") == [(2, 5, "written", "an evaluation began")]
+    (trace,) = windows.traces("evaluation").glob("*.gz")
+    backward = [event for event in events(trace) if event["name"].startswith("autograd::engine::evaluate")]
+    steps = [event for event in events(trace) if event["name"].startswith("ProfilerStep#")]
+    assert len(steps) == 4
+    assert len([each for each in events(trace) if each["name"] == "Optimizer.step#SGD.step"]) == 4
+    assert len([each for each in backward if "NllLoss" in each["name"]]) == 8
+
+
+def test_the_scripts_own_profiler_goes_first(bare: Parts, windows: Parts) -> None:
+    assert windows.output("own profiler") == bare.output("own profiler")
+    assert bare.output("own profiler").endswith("True\n")
+    assert [each[2:] for each in windows.windows("own profiler")] == [
         ("written", "the script started its own profiler"),
         ("skipped", "the script's own profiler is active"),
         ("written", ""),
     ]
-    assert "the script's own profiler is active" in own.errors
+    assert "the script's own profiler is active" in windows.trained.errors
+
+
+def test_an_exception_in_a_window_leaves_its_steps(windows: Parts) -> None:
+    assert "RuntimeError: of the script" in windows.trained.errors
+    assert windows.windows("exception") == [(2, 6, "written", "the run ended")]
+    (trace,) = windows.traces("exception").glob("*.gz")
+    assert len(events(trace)) > 50
 
 
 FORKS = """
@@ -299,11 +360,6 @@ def test_a_rank_that_is_killed_in_its_window_costs_only_its_own_trace(tmp_path: 
     assert source.facts.collectives
 
 
-def test_without_a_plan_nothing_is_written_and_nothing_replaced_in_training(tmp_path: Path) -> None:
-    script = """
-    train()
-    print("stepscope.training.windows" in sys.modules, torch.autograd._profiler_enabled())
-    """
-    trained = profiled(tmp_path, "", script)
-    assert trained.output == "False False\n"
-    assert sorted(os.listdir(tmp_path)) == ["ledgers", "train.py"]
+def test_without_a_plan_nothing_is_written_and_nothing_replaced_in_training(windows: Parts) -> None:
+    assert windows.output("no plan") == "False False\n"
+    assert not (windows.folder / "no plan").exists()
