@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,7 @@ class RuleTest:
 
     def __init__(self, *rule_files: Path, interval: float = 15) -> None:
         self.rule_files, self.interval = rule_files, interval
-        self._groups: list[Any] = [
-            group for file in rule_files for group in yaml.load(file.read_text(), yaml.CSafeLoader)["groups"]
-        ]
+        self._groups: list[Any] = [group for file in rule_files for group in _groups(file)]
         self._series: dict[str, str] = {}
         self._expressions: list[dict[str, Any]] = []
         self._alerts: list[dict[str, Any]] = []
@@ -94,9 +93,8 @@ class RuleTest:
     def _file(self, folder: Path) -> Path:
         """Writes the groups that are read, with no annotations but descriptions if these are expected."""
         groups = self._read_groups()
-        for entry in (entry for group in groups for entry in group["rules"]):
-            if self._describes and "annotations" in entry:
-                entry["annotations"] = {"description": entry["annotations"]["description"]}
+        if self._describes:
+            groups = [{**group, "rules": [_described(rule) for rule in group["rules"]]} for group in groups]
         path = folder / "rules.json"
         path.write_text(json.dumps({"groups": groups}))
         return path
@@ -132,10 +130,24 @@ class RuleTest:
         )
 
 
+@cache
+def _groups(file: Path) -> list[Any]:
+    """Returns the groups of a file that no test changes. Do not change them."""
+    return list(yaml.load(file.read_text(), yaml.CSafeLoader)["groups"])
+
+
+def _described(rule: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "annotations" not in rule:
+        return rule
+    return {**rule, "annotations": {"description": rule["annotations"]["description"]}}
+
+
 def _reads(text: str, rule: Mapping[str, Any]) -> bool:
     """Returns whether an expression may select what the rule records or fires."""
-    labels = {name: text for name, text in rule.get("labels", {}).items() if "$" not in text}
     name = rule.get("record", "ALERTS")
+    if name not in text:
+        return False
+    labels = {name: text for name, text in rule.get("labels", {}).items() if "$" not in text}
     labels |= {"alertname": rule["alert"]} if "alert" in rule else {}
     for match in re.finditer(rf"(?<![\w:]){name}(?![\w:])(\{{[^}}]*)?", text):
         asked = re.findall(r'(\w+)=\\?"([^"\\]*)', match[1] or "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
@@ -25,7 +24,6 @@ SCRAPE_SECONDS = 15
 ROWS_A_SCRAPE = round(SCRAPE_SECONDS / INTERVAL)
 
 Series = dict[str, list[float | None]]
-_LINE = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
 
 
 def scraped_samples(
@@ -89,19 +87,22 @@ def scraped_steps(
 def written(scrapes: Iterable[Iterable[Family]], instance: str) -> Series:
     """Series by name and labels, as a Prometheus that scrapes `instance` stores them."""
     exposition = Exposition()
-    series: Series = {}
+    columns: dict[str, list[float | None]] = {}  # by what is before the value
     for number, families in enumerate(scrapes):
         for line in exposition.write(families, "text").decode().splitlines():
-            match = _LINE.fullmatch(line)
-            if match is None:
+            if line.startswith("#"):
                 continue
-            labels = ",".join(
-                filter(None, ('job="stepscope"', f'instance="{instance}"', match["labels"] or ""))
-            )
-            values = series.setdefault(f"{match['name']}{{{labels}}}", [])
+            name, _, value = line.rpartition(" ")
+            values = columns.setdefault(name, [])
             values += [None] * (number - len(values))
-            values.append(float(match["value"]))
-    return series
+            values.append(float(value))
+    return {_with_target(name, instance): values for name, values in columns.items()}
+
+
+def _with_target(series: str, instance: str) -> str:
+    name, _, labels = series.removesuffix("}").partition("{")
+    target = f'job="stepscope",instance="{instance}"'
+    return f"{name}{{{target},{labels}}}" if labels else f"{name}{{{target}}}"
 
 
 def only(series: Series, *names: str) -> Series:
