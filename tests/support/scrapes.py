@@ -71,11 +71,13 @@ def scraped_steps(
     Times in the series are seconds since the first scrape, for that is where promtool's clock begins.
     """
     families = training.Families()
+    counted = _Counted(steps)
 
     def all_scrapes() -> Iterator[Iterable[Family]]:
         for number in range(scrapes):
             now = number * SCRAPE_SECONDS
-            seen: Any = _Run(steps, now, None if end is None or now < end else end, loaders or {})
+            totals = counted.until(now)
+            seen: Any = _Run(steps, totals, now, None if end is None or now < end else end, loaders or {})
             families.publish({run: seen}, now, 0, {})
             yield families.all
 
@@ -136,11 +138,12 @@ class _Run:
     def __init__(
         self,
         steps: Sequence[Steps],
+        totals: dict[int, run_totals.RankTotals],
         now: float,
         end: float | None,
         loaders: Mapping[int, Sequence[LoaderTotals]],
     ) -> None:
-        self._steps, self._now, self._end = steps, now, end
+        self._steps, self._totals, self._now, self._end = steps, totals, now, end
         names = ("name", "framework", "framework_version", "scheduler", "scheduler_job", "namespace", "pod")
         header = SimpleNamespace(**dict.fromkeys(names, ""), start=0.0, attempt=0, world_size=1)
         self.ledgers = [SimpleNamespace(header=header, key=run_totals.RunKey("run", 0))]
@@ -157,12 +160,7 @@ class _Run:
         return None
 
     def ranks(self) -> dict[int, run_totals.RankTotals]:
-        totals: dict[int, run_totals.RankTotals] = {}
-        for steps in self._steps:
-            its = totals.setdefault(steps.rank, run_totals.RankTotals())
-            for row in self._finished(steps):
-                _count(its, steps, int(row))
-        return totals
+        return self._totals
 
     def launch_known(self) -> bool:
         return True
@@ -193,7 +191,28 @@ class _Run:
         return self._end
 
     def _finished(self, steps: Steps) -> Any:
-        return np.flatnonzero(steps.starts + steps.durations - START <= self._now)
+        return _ended_until(steps, self._now)
+
+
+class _Counted:
+    """The totals of ranks, to which each scrape adds the steps that have ended since the one before."""
+
+    def __init__(self, steps: Sequence[Steps]) -> None:
+        self._rest = [(each, np.ones(len(each), np.bool_)) for each in steps]
+        self._totals: dict[int, run_totals.RankTotals] = {}
+
+    def until(self, now: float) -> dict[int, run_totals.RankTotals]:
+        for steps, is_left in self._rest:
+            totals = self._totals.setdefault(steps.rank, run_totals.RankTotals())
+            for row in np.flatnonzero(is_left & _ended_until(steps, now)):
+                _count(totals, steps, int(row))
+                is_left[row] = False
+        return self._totals
+
+
+def _ended_until(steps: Steps, now: float) -> Any:
+    """Returns (n,) whether each step has ended at `now`, in seconds since the first scrape."""
+    return steps.starts + steps.durations - START <= now
 
 
 def _count(totals: run_totals.RankTotals, steps: Steps, row: int) -> None:
