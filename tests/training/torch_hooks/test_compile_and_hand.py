@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.pytorch import needs_torch
-from tests.support.smallest import smallest
-from tests.support.torch_script import train
+from tests.support.torch_script import Rank, Trained, train
 
 pytestmark = needs_torch
 
 COMPILED = """
+import stepscope
+stepscope.start(run="modules")
 from torch._dynamo.utils import counters
 def count(how):
     counters.clear(); torch.manual_seed(0)
@@ -29,10 +30,13 @@ def count(how):
           sum(p.double().sum().item() for p in model.parameters()))
     torch._dynamo.reset()  # also removes the callbacks at compilations
 for how in ("module", "function", "in place", "eager", "module"): count(how)
+stepscope.finish()
 """
 COMPILED_STEPS = """
+import stepscope
+stepscope.start(run="{kind}")
 from torch._dynamo.utils import counters
-def count(kind, how):
+def count_steps(kind, how):
     counters.clear(); torch.manual_seed(0)
     model = Net()
     optimizer = kind(model.parameters(), lr=0.01)
@@ -50,10 +54,12 @@ def count(kind, how):
                 loss_of(model(x), y).backward(); compiled(); optimizer.zero_grad()
     print(kind.__name__, how, dict(counters["stats"]), dict(counters["graph_break"]),
           dict(counters["recompiles"]), sum(p.double().sum().item() for p in model.parameters()))
-for how in ("step", "function", "loop"): count(torch.optim.{kind}, how)
+for how in ("step", "function", "loop"): count_steps(torch.optim.{kind}, how)
+stepscope.finish()
 """
 BY_HAND = """
 import stepscope
+stepscope.start(run="by hand")
 model = Net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for x, y in DataLoader(data, batch_size=8):
@@ -63,26 +69,54 @@ for x, y in DataLoader(data, batch_size=8):
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+stepscope.finish()
 """
+KINDS = ("SGD", "AdamW")
 
 
-def test_dynamo_makes_the_same_graphs_with_and_without_hooks(tmp_path: Path) -> None:
-    hooked = train(COMPILED, folder=tmp_path)
-    bare = train(COMPILED, folder=tmp_path, STEPSCOPE="off")
-    assert hooked.output == bare.output
-    assert hooked.output.count("'unique_graphs'") == 4
-    assert hooked.only.totals.steps["train"] == 15
-    assert hooked.only.totals.component_seconds["compile"] > 0
+@pytest.fixture(scope="module")
+def hooked(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return train_all(tmp_path_factory.mktemp("hooked"), "on")
 
 
-@pytest.mark.parametrize("kind", smallest(["SGD", "AdamW"], {0}))
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return train_all(tmp_path_factory.mktemp("bare"), "off")
+
+
+def train_all(folder: Path, stepscope: str) -> Trained:
+    """Runs all scripts in one process: each is a run, which begins when the optimizers before it are gone."""
+    scripts = [COMPILED, *(COMPILED_STEPS.replace("{kind}", kind) for kind in KINDS), BY_HAND]
+    return train("import gc", "gc.collect()\n".join(scripts), folder=folder, STEPSCOPE=stepscope)
+
+
+def of(trained: Trained, name: str) -> Rank:
+    (rank,) = trained.of(name)
+    return rank
+
+
+def lines(trained: Trained, *beginnings: str) -> list[str]:
+    """Returns what the script has printed of a kind."""
+    return [line for line in trained.output.splitlines() if line.startswith(beginnings)]
+
+
+def test_dynamo_makes_the_same_graphs_with_and_without_hooks(hooked: Trained, bare: Trained) -> None:
+    found = lines(hooked, "module", "function", "in place", "eager")
+    assert found == lines(bare, "module", "function", "in place", "eager")
+    assert sum("'unique_graphs'" in line for line in found) == 4
+    rank = of(hooked, "modules")
+    assert rank.totals.steps["train"] == 15
+    assert rank.totals.component_seconds["compile"] > 0
+    assert bare.ranks == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_compiled_step_of_an_optimizer_ends_a_step_and_is_compiled_as_without_hooks(
-    tmp_path: Path, kind: str
+    hooked: Trained, bare: Trained, kind: str
 ) -> None:
-    script = COMPILED_STEPS.replace("{kind}", kind)
-    hooked, bare = train(script, folder=tmp_path), train(script, folder=tmp_path, STEPSCOPE="off")
-    assert hooked.output == bare.output
-    rank = hooked.only
+    assert len(lines(hooked, kind)) == 3
+    assert lines(hooked, kind) == lines(bare, kind)
+    rank = of(hooked, kind)
     assert rank.totals.steps == {"train": 3 * 12}
     assert rank.totals.component_seconds["data_wait"] > 0.0
     (loader,) = rank.totals.loaders
@@ -90,8 +124,8 @@ def test_a_compiled_step_of_an_optimizer_ends_a_step_and_is_compiled_as_without_
     assert rank.totals.component_seconds["optimizer"] == 0.0  # no hook sees where it begins
 
 
-def test_steps_and_components_by_hand_win_and_the_hooks_add_the_rest(tmp_path: Path) -> None:
-    rank = train(BY_HAND, folder=tmp_path).only
+def test_steps_and_components_by_hand_win_and_the_hooks_add_the_rest(hooked: Trained) -> None:
+    rank = of(hooked, "by hand")
     assert rank.totals.steps == {"train": 12}
     assert rank.seconds("host_to_device") > 0.01
     assert rank.seconds("forward") == 0.0  # inside a component by hand

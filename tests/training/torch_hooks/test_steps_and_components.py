@@ -14,108 +14,6 @@ from tests.support.torch_script import Rank, Trained, train
 pytestmark = needs_torch
 
 
-def test_a_plain_loop_with_evaluation_has_its_steps_and_all_their_components(tmp_path: Path) -> None:
-    script = f"""
-    class Slow(torch.utils.data.Dataset):
-        def __len__(self): return 12
-        def __getitem__(self, i): time.sleep(0.01); return data[i]
-    class Wait(torch.autograd.Function):
-        @staticmethod
-        def forward(context, x): time.sleep(0.02); return x
-        @staticmethod
-        def backward(context, gradient): time.sleep(0.03); return gradient
-    class Model(nn.Module):
-        def __init__(self): super().__init__(); self.inner = Net()
-        def forward(self, x): return Wait.apply(self.inner(x))
-    model = Model()
-    optimizer = torch.optim.Adam(model.parameters())
-    for epoch in range(2):
-        for x, y in DataLoader(Slow(), batch_size=2):
-            optimizer.zero_grad()
-            loss = loss_of(model(x), y)
-            time.sleep(0.015)
-            loss.backward()
-            optimizer.step()
-        model.eval()
-        for x, y in DataLoader(Slow(), batch_size=4):
-            with torch.no_grad(): model(x)
-        torch.save(model.state_dict(), "{tmp_path}/model.pt")
-        time.sleep(0.05)
-    """
-    rank = train(script, folder=tmp_path).only
-    assert rank.totals.steps == {"train": 12, "eval": 6}
-    # Each has what sleeps in it, and nothing counts twice: the rest of the step is the script's own pause.
-    data_wait, forward, backward = (rank.seconds(name) for name in ("data_wait", "forward", "backward"))
-    assert (data_wait > 0.019, forward > 0.019, backward > 0.029) == (True, True, True)
-    assert rank.duration() - data_wait - forward - backward > 0.0149
-    fetched = rank.seconds("data_wait", "eval", skip=0)
-    assert fetched > 0.039
-    assert rank.duration("eval", skip=0) - fetched > 0.019
-    assert rank.totals.component_seconds["checkpoint"] > 0
-    waits = {loader.phase: (sum(loader.wait_counts), loader.batch_size) for loader in rank.totals.loaders}
-    assert waits == {"train": (12, 2), "eval": (6, 4)}
-
-
-def test_the_first_step_begins_with_its_batch_and_later_passes_wait_for_their_workers(tmp_path: Path) -> None:
-    script = """
-    class Late(torch.utils.data.Dataset):
-        def __init__(self): self.begun = False
-        def __len__(self): return 6
-        def __getitem__(self, i):
-            if not self.begun: self.begun = True; time.sleep(0.3)
-            return data[i]
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for epoch in range(2):
-        for x, y in DataLoader(Late(), batch_size=2, num_workers=1):
-            loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
-    """
-    rank = train(script, folder=tmp_path).only
-    waits = [step.components[0] for step in rank.steps]
-    assert len(waits) == 6
-    assert waits[0] == 0.0
-    assert waits[3] > 0.3
-    assert rank.totals.loaders[0].wait_sum > 0.6
-
-
-def test_a_usual_step_is_recorded_as_one_that_hooks_look_at_closely(tmp_path: Path) -> None:
-    script = """
-    from stepscope.training.automatic import AutomaticSteps, automatic
-    class Slow(torch.utils.data.Dataset):
-        def __len__(self): return 30
-        def __getitem__(self, i): time.sleep(0.005); return data[i]
-    class Wait(torch.autograd.Function):
-        @staticmethod
-        def forward(context, x): time.sleep(0.005); return x
-        @staticmethod
-        def backward(context, gradient): time.sleep(0.005); return gradient
-    closely = []
-    ended = AutomaticSteps.step_ended
-    def step_ended(self, place): closely.append(place); ended(self, place)
-    AutomaticSteps.step_ended = step_ended
-    class Model(Net):
-        def forward(self, x): return Wait.apply(super().forward(x))
-    model = Model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for i, (x, y) in enumerate(DataLoader(Slow())):
-        loss_of(model(x), y).backward()
-        optimizer.step(); optimizer.zero_grad()
-        (automatic.unusual.add if i % 4 == 0 else automatic.unusual.discard)("test")
-    print(len(closely))
-    """
-    trained = train(script, folder=tmp_path)
-    assert 7 <= int(trained.output) < 30
-    rank = trained.only
-    assert rank.totals.steps == {"train": 30}
-    for step in rank.steps:
-        data_wait, forward, backward, optimizer = step.components[:4]
-        assert min(forward, backward) > 0.0049
-        assert data_wait > 0.0049 if step.number else data_wait == 0.0  # the first begins with its batch
-        assert optimizer > 0
-        assert sum(step.components) <= step.duration
-    assert [sum(loader.wait_counts) for loader in rank.totals.loaders if loader.phase == "train"] == [30]
-
-
 LOOPS = {
     "accumulation": (
         """
@@ -388,10 +286,12 @@ def hooked(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return train_all(tmp_path_factory.mktemp("hooked"), "on")
 
 
-ALL = [
-    EACH.format(name=name, body=textwrap.indent(textwrap.dedent(body), "    "))
-    for name, (body, _) in LOOPS.items()
-]
+def each(name: str, body: str) -> str:
+    """Returns the script of a loop that is a run of its own."""
+    return EACH.format(name=name, body=textwrap.indent(textwrap.dedent(body), "    "))
+
+
+ALL = [each(name, body) for name, (body, _) in LOOPS.items()]
 
 
 @pytest.mark.parametrize("name", LOOPS)
@@ -412,21 +312,6 @@ def of(trained: Trained, name: str) -> Rank:
     return rank
 
 
-def test_the_operators_of_a_step_are_counted_after_the_20th(tmp_path: Path) -> None:
-    script = """
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for _ in range(21):
-        out = model.inner[0](data.tensors[0][:8])
-        torch.stack([out[i] * 2 for i in range(8)]).sum().backward()
-        optimizer.step(); optimizer.zero_grad()
-    """
-    gauges = train(script, folder=tmp_path).only.totals.gauges
-    of_rows = 2 * 8 + 2  # each row is selected and doubled; all are stacked and summed
-    of_layer = 2  # a matrix is transposed and multiplied
-    assert (gauges[OPERATORS], gauges[LEAVES]) == (of_rows + of_layer, 2)
-
-
 def test_what_a_closure_does_is_not_the_optimizer_s_time(hooked: Trained) -> None:
     rank = of(hooked, "a closure that takes its time")
     timed = sum(rank.seconds(name) for name in ("data_wait", "forward", "backward", "optimizer"))
@@ -438,25 +323,150 @@ def test_saving_with_safetensors_is_a_checkpoint_and_counts_once(hooked: Trained
         assert 0.04 <= step.components[COMPONENTS.index("checkpoint")] <= step.duration
 
 
+# -- loops that sleep in known places ---------------------------------------------------------------------
+
+PLAIN = """
+class Slow(torch.utils.data.Dataset):
+    def __len__(self): return 12
+    def __getitem__(self, i): time.sleep(0.01); return data[i]
+class Wait(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x): time.sleep(0.02); return x
+    @staticmethod
+    def backward(context, gradient): time.sleep(0.03); return gradient
+class Model(nn.Module):
+    def __init__(self): super().__init__(); self.inner = Net()
+    def forward(self, x): return Wait.apply(self.inner(x))
+model = Model()
+optimizer = torch.optim.Adam(model.parameters())
+for epoch in range(2):
+    for x, y in DataLoader(Slow(), batch_size=2):
+        optimizer.zero_grad()
+        loss = loss_of(model(x), y)
+        time.sleep(0.015)
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    for x, y in DataLoader(Slow(), batch_size=4):
+        with torch.no_grad(): model(x)
+    torch.save(model.state_dict(), sys.argv[0] + ".pt")
+    time.sleep(0.05)
+"""
+USUAL = """
+from stepscope.training.automatic import AutomaticSteps, automatic
+class Slow(torch.utils.data.Dataset):
+    def __len__(self): return 30
+    def __getitem__(self, i): time.sleep(0.005); return data[i]
+class Wait(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x): time.sleep(0.005); return x
+    @staticmethod
+    def backward(context, gradient): time.sleep(0.005); return gradient
+closely = []
+ended = AutomaticSteps.step_ended
+def step_ended(self, place): closely.append(place); ended(self, place)
+AutomaticSteps.step_ended = step_ended
+class Model(Net):
+    def forward(self, x): return Wait.apply(Net.forward(self, x))
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for i, (x, y) in enumerate(DataLoader(Slow())):
+    loss_of(model(x), y).backward()
+    optimizer.step(); optimizer.zero_grad()
+    (automatic.unusual.add if i % 4 == 0 else automatic.unusual.discard)("test")
+stepscope.gauge("closely", len(closely))
+"""
+LATE_WORKERS = """
+class Slow(torch.utils.data.Dataset):
+    def __init__(self): self.begun = False
+    def __len__(self): return 6
+    def __getitem__(self, i):
+        if not self.begun: self.begun = True; time.sleep(0.3)
+        return data[i]
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(2):
+    for x, y in DataLoader(Slow(), batch_size=2, num_workers=1):
+        loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+"""
+OF_ROWS = """
+for _ in range(21):
+    out = model.inner[0](data.tensors[0][:8])
+    torch.stack([out[i] * 2 for i in range(8)]).sum().backward()
+    optimizer.step(); optimizer.zero_grad()
+"""
+LATE = """
+from torch.utils.checkpoint import checkpoint
+class Late(Net):
+    def forward(self, module): time.sleep(0.005); return Net.forward(self, module)
+late = Late()
+optimizer = torch.optim.SGD([*model.parameters(), *late.parameters()], lr=0.01)
+for i, (x, y) in enumerate(DataLoader(data, batch_size=4)):
+    if i == 16: late.compile(backend="eager")
+    if i < 8: out = model(x)
+    elif i < 12: out = late(module=x)
+    elif i < 16: out = checkpoint(late, x, use_reentrant=False)
+    else: out = late(x)
+    loss_of(out, y).backward(); optimizer.step(); optimizer.zero_grad()
+"""
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """One process: the operators of its 20th step are counted, and the last loop changes the hooks."""
+    loops = {"of rows": OF_ROWS, "plain": PLAIN, "late": LATE, "workers": LATE_WORKERS, "usual": USUAL}
+    return train(*map(each, loops, loops.values()), folder=tmp_path_factory.mktemp("timed"))
+
+
+def test_a_plain_loop_with_evaluation_has_its_steps_and_all_their_components(timed: Trained) -> None:
+    rank = of(timed, "plain")
+    assert rank.totals.steps == {"train": 12, "eval": 6}
+    # Each has what sleeps in it, and nothing counts twice: the rest of the step is the script's own pause.
+    data_wait, forward, backward = (rank.seconds(name) for name in ("data_wait", "forward", "backward"))
+    assert (data_wait > 0.019, forward > 0.019, backward > 0.029) == (True, True, True)
+    assert rank.duration() - data_wait - forward - backward > 0.0149
+    fetched = rank.seconds("data_wait", "eval", skip=0)
+    assert fetched > 0.039
+    assert rank.duration("eval", skip=0) - fetched > 0.019
+    assert rank.totals.component_seconds["checkpoint"] > 0
+    waits = {loader.phase: (sum(loader.wait_counts), loader.batch_size) for loader in rank.totals.loaders}
+    assert waits == {"train": (12, 2), "eval": (6, 4)}
+
+
+def test_a_usual_step_is_recorded_as_one_that_hooks_look_at_closely(timed: Trained) -> None:
+    rank = of(timed, "usual")
+    assert 7 <= rank.totals.gauges["closely"] < 30
+    assert rank.totals.steps == {"train": 30}
+    for step in rank.steps:
+        data_wait, forward, backward, optimizer = step.components[:4]
+        assert min(forward, backward) > 0.0049
+        assert data_wait > 0.0049 if step.number else data_wait == 0.0  # the first begins with its batch
+        assert optimizer > 0
+        assert sum(step.components) <= step.duration
+    assert [sum(loader.wait_counts) for loader in rank.totals.loaders if loader.phase == "train"] == [30]
+
+
+def test_the_first_step_begins_with_its_batch_and_later_passes_wait_for_their_workers(timed: Trained) -> None:
+    rank = of(timed, "workers")
+    waits = [step.components[0] for step in rank.steps]
+    assert len(waits) == 6
+    assert waits[0] == 0.0
+    assert waits[3] > 0.3
+    assert rank.totals.loaders[0].wait_sum > 0.6
+
+
+def test_the_operators_of_a_step_are_counted_after_the_20th(timed: Trained) -> None:
+    gauges = of(timed, "of rows").totals.gauges
+    of_rows = 2 * 8 + 2  # each row is selected and doubled; all are stacked and summed
+    of_layer = 2  # a matrix is transposed and multiplied
+    assert (gauges[OPERATORS], gauges[LEAVES]) == (of_rows + of_layer, 2)
+
+
 def test_a_module_is_timed_whenever_the_script_first_calls_it_and_counts_for_backward_if_called_there(
-    tmp_path: Path,
+    timed: Trained,
 ) -> None:
-    script = """
-    from torch.utils.checkpoint import checkpoint
-    class Late(Net):
-        def forward(self, module): time.sleep(0.005); return super().forward(module)
-    model, late = Net(), Late()
-    optimizer = torch.optim.SGD([*model.parameters(), *late.parameters()], lr=0.01)
-    for i, (x, y) in enumerate(DataLoader(data, batch_size=4)):
-        if i == 16: late.compile(backend="eager")
-        if i < 8: out = model(x)
-        elif i < 12: out = late(module=x)
-        elif i < 16: out = checkpoint(late, x, use_reentrant=False)
-        else: out = late(x)
-        loss_of(out, y).backward(); optimizer.step(); optimizer.zero_grad()
-    """
-    rank = train(script, folder=tmp_path).only
-    slow = [[part > 0.0049 for part in step.components[1:3]] for step in rank.steps]  # forward, backward
+    steps = of(timed, "late").steps
+    slow = [[part > 0.0049 for part in step.components[1:3]] for step in steps]  # forward, backward
     assert slow[8:12] == [[True, False]] * 4
     assert slow[12:16] == [[True, True]] * 4
     assert [forward for forward, _ in slow[16:]] == [True] * 8
