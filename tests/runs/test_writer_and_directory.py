@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -331,9 +332,9 @@ def test_samples_of_several_nodes_are_not_mixed(tmp_path: Path) -> None:
 
 
 def test_samples_and_steps_of_the_same_time_come_near_each_other(tmp_path: Path) -> None:
-    record(tmp_path, range(30 * MINUTE)).close()
+    record(tmp_path, range(11 * MINUTE)).close()
     kinds = [type(chunk).__name__ for chunk in RecordingDirectory(tmp_path).read()]
-    assert kinds == ["NodeSamples", "Steps"] * 3, "10 minutes at a time"
+    assert kinds == ["NodeSamples", "Steps"] * 2, "10 minutes at a time"
 
 
 KILLED_WRITER = """
@@ -533,9 +534,17 @@ def test_damage_at_the_end_is_named_with_the_steps_that_the_totals_have(tmp_path
     assert all_gone["steps"] == (None, None, 2 * MINUTE)
 
 
+@pytest.fixture(scope="module")
+def five_minutes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of five parts. Do not change it."""
+    folder = tmp_path_factory.mktemp("recorded")
+    record(folder, range(5 * MINUTE)).close()
+    return folder
+
+
 @pytest.mark.parametrize("table", ["samples", "steps", "ranks"])
-def test_a_part_that_is_gone_is_named(tmp_path: Path, table: str) -> None:
-    record(tmp_path, range(5 * MINUTE)).close()
+def test_a_part_that_is_gone_is_named(tmp_path: Path, five_minutes: Path, table: str) -> None:
+    shutil.copytree(five_minutes, tmp_path, dirs_exist_ok=True)
     for number in (2, 3, 4):
         the_part(tmp_path / "n1", table, number).unlink()
     (gap,) = gaps(Seen(tmp_path).read())
