@@ -16,10 +16,10 @@ from stepscope.report.page import templates
 
 from tests.support.browser import chromium, in_dark_mode
 from tests.support.scenarios import WrittenScenarios
-from tests.support.servers import prefer_newer
+from tests.support.servers import prepare_servers
 from tests.support.world import ROOT
 
-prefer_newer()  # before any test looks for servers on the PATH
+prepare_servers()  # before any test looks for servers on the PATH
 sys.dont_write_bytecode = False  # of the tests, which each worker and call imports
 
 # How long an example takes is the machine's business: no test asserts it. `make test` tries the same examples

@@ -21,7 +21,7 @@ JUST_EQUAL = 1e-9
 class RuleTest:
     """One storage, filled with series, in which the rules of some files are evaluated from 0 s on.
 
-    Of the groups, only those are evaluated that what is expected reads, and those that these read.
+    Only those rules are evaluated that what is expected reads, and those that these read.
     """
 
     def __init__(self, *rule_files: Path, interval: float = 15) -> None:
@@ -76,19 +76,21 @@ class RuleTest:
         self.alerts(rule, at, {"labels": {**labels, **where}, "annotations": annotations})
 
     def _read_groups(self) -> list[Any]:
-        """Returns the groups that what is expected reads, with those that these read, in their order."""
+        """Returns the rules that what is expected reads, with those that these read, in their groups."""
+        rest = {id(rule): rule for group in self._groups for rule in group["rules"]}
         read = [each["expr"] for each in self._expressions]
         read += [f'ALERTS{{alertname="{each["alertname"]}"}}' for each in self._alerts]
-        chosen: list[Any] = []
-        while more := [
-            group
+        chosen: set[int] = set()
+        while more := [rule for rule in rest.values() if any(_reads(text, rule) for text in read)]:
+            for rule in more:
+                chosen.add(id(rule))
+                del rest[id(rule)]
+            read = [text for rule in more for text in (rule["expr"], *rule.get("annotations", {}).values())]
+        groups = [
+            {**group, "rules": [rule for rule in group["rules"] if id(rule) in chosen]}
             for group in self._groups
-            if group not in chosen and any(_reads(text, rule) for rule in group["rules"] for text in read)
-        ]:
-            chosen += more
-            rules = [rule for group in more for rule in group["rules"]]
-            read = [text for rule in rules for text in (rule["expr"], *rule.get("annotations", {}).values())]
-        return [group for group in self._groups if group in chosen]
+        ]
+        return [group for group in groups if group["rules"]]
 
     def _file(self, folder: Path) -> Path:
         """Writes the groups that are read, with no annotations but descriptions if these are expected."""

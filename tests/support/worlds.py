@@ -15,12 +15,12 @@ from stepscope.demo.scenarios import all_scenarios
 
 from tests.support.backfill import every_scenario_world
 from tests.support.scenarios import WrittenScenario
-from tests.support.servers import prefer_newer
+from tests.support.servers import prepare_servers
 
 
 def main() -> None:
     """Makes what is not there yet, the longest runs first."""
-    prefer_newer()
+    prepare_servers()
     names = sorted(all_scenarios(), key=lambda name: -all_scenarios()[name].minutes)
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
         made: list[Future[Any]] = []
