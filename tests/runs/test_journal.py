@@ -16,6 +16,7 @@ from stepscope.runs.recording.writer import RecordingWriter, _sample_batch
 
 from tests.support.damage import flipped
 from tests.support.recording import Seen, header, sample, step
+from tests.support.smallest import smallest
 
 ROWS = 3
 
@@ -40,10 +41,12 @@ def rows(batches: list[pa.RecordBatch]) -> int:
     return sum(batch.num_rows for batch in batches)
 
 
-def test_a_journal_cut_at_every_byte_gives_all_whole_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", smallest([7, 1], {0}))
+def test_a_journal_cut_at_any_byte_gives_all_whole_rows(tmp_path: Path, every: int) -> None:
     path, sizes = make_journal(tmp_path / "n1")
     whole = path.read_bytes()
-    for cut in range(len(whole)):
+    edges = (edge + near for edge in (0, HEAD.size, *sizes) for near in range(-HEAD.size, HEAD.size + 1))
+    for cut in sorted({*range(0, len(whole), every), *edges} & {*range(len(whole))}):
         path.write_bytes(whole[:cut])
         reader = JournalReader(path)
         expected = sum(size <= cut for size in sizes)
