@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, NamedTuple, Protocol, get_args, get_type_hints
 
@@ -128,11 +129,16 @@ def live_minimum(parameters: ShareLimits, sample_interval: float) -> float:
     return min(parameters.patience, 0.9 * 60 * parameters.live_window / sample_interval)
 
 
-def specifications(parameters: type[Parameters]) -> dict[str, Specification]:
+_known: dict[type[Parameters], Mapping[str, Specification]] = {}  # type hints are slow to read
+
+
+def specifications(parameters: type[Parameters]) -> Mapping[str, Specification]:
     """Returns the parameters of a rule by name, in order."""
-    hints = get_type_hints(parameters, include_extras=True)
-    found = {}
-    for item in fields(parameters):
-        kind, limits, doc = get_args(hints[item.name])
-        found[item.name] = Specification(item.name, kind is int, limits, getattr(parameters, item.name), doc)
-    return found
+    if parameters not in _known:
+        hints = get_type_hints(parameters, include_extras=True)
+        parts = {item.name: get_args(hints[item.name]) for item in fields(parameters)}
+        _known[parameters] = {
+            name: Specification(name, kind is int, limits, getattr(parameters, name), doc)
+            for name, (kind, limits, doc) in parts.items()
+        }
+    return _known[parameters]
