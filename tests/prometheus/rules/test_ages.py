@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import cache, partial
 from math import inf
 from pathlib import Path
 
@@ -104,11 +104,17 @@ def scraped(folder: Path, clocks: Clocks, scrape: int, minutes: float, until: fl
     return found
 
 
-def rule_test(folder: Path, scrape: int) -> RuleTest:
+@cache
+def judged(scrape: int) -> str:
+    """Returns the rule file of the two rules, for such an interval of scrapes."""
     groups = yaml.load(render(Options(scraping=Scraping(scrape)))[RULES], yaml.CSafeLoader)["groups"]
     names = ("stepscope-TrainingStalled", "stepscope-MaxInitializationTime")
+    return json.dumps({"groups": [group for group in groups if group["name"] in names]})
+
+
+def rule_test(folder: Path, scrape: int) -> RuleTest:
     rules = folder / RULES
-    rules.write_text(json.dumps({"groups": [group for group in groups if group["name"] in names]}))
+    rules.write_text(judged(scrape))
     return RuleTest(rules, interval=scrape)
 
 
