@@ -8,7 +8,8 @@ NEWER := $(VENV)/newer-servers
 NPM := tests/axe tests/operator-models
 # The tests marked `trial` are those of `make trials`. What is marked `alone` says why in its file.
 PYTEST := $(BIN)/python -m pytest
-TWO_AT_ONCE := --numprocesses 2 --dist loadfile --no-loadscope-reorder  # in the order of tests/conftest.py
+# Three for two cores: many tests wait for servers and for windows of time. In the order of tests/conftest.py.
+AT_ONCE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help run test lint worlds bench bench-scale trials truth golden pictures servers docs package lock sbom clean
@@ -56,10 +57,10 @@ worlds: $(VENV)/.developing  # what many tests read
 # Lint and worlds are made at once: mypy takes one core, and worlds wait for servers.
 test: $(if $(TESTS),$(VENV)/.developing,servers $(if $(CI),sbom)) ## lint, then all tests; TESTS=tests/rules: only these, without lint
 ifdef TESTS
-	$(PYTEST) $(TWO_AT_ONCE) -m 'not trial' $(TESTS)
+	$(PYTEST) $(AT_ONCE) -m 'not trial' $(TESTS)
 else
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint worlds
-	$(PYTEST) $(TWO_AT_ONCE) -m 'not trial and not alone'
+	$(PYTEST) $(AT_ONCE) -m 'not trial and not alone'
 	$(PYTEST) -m 'alone and not trial' $$(grep -rl --include='test_*.py' pytest.mark.alone tests)
 	$(BIN)/python -m tests.support.audit
 endif
