@@ -57,6 +57,7 @@ def open_page(chrome: webdriver.Chrome, address: str | Path, width: int = 1440, 
         "Emulation.setDeviceMetricsOverride",
         {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
     )
+    chrome.get("about:blank")  # a live page that is still open complains once its exporter has ended
     chrome.get_log("browser")  # type: ignore[no-untyped-call]
     chrome.get(address.as_uri() if isinstance(address, Path) else address)
 
