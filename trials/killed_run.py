@@ -60,7 +60,7 @@ class _Run:
         self.trainer = Trainer(0, counts)
         _wait(lambda: self.trainer.begun > 0, self.command.log.read_text)
         children = {
-            "--exit-with-parent" in child.cmdline(): child
+            "exit-with-parent" in str(child.cmdline()): child
             for child in psutil.Process(self.command.pid).children()
         }
         self.exporter, self.training = children[True], children[False]

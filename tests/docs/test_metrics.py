@@ -36,7 +36,7 @@ def collectors(ledgers: Path) -> list[Collector]:
     found = discover()
     add_flags(parser, found)
     parser.set_defaults(path_procfs="/proc", path_sysfs="/sys", path_nvml_library=None)
-    parser.set_defaults(run=None, exit_with_parent=False)
+    parser.set_defaults(run=None, exit_with_parent=None)
     return enabled(parser.parse_args(["--ledger-dir", str(ledgers)]), found)
 
 

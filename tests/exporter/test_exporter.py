@@ -319,7 +319,7 @@ def test_two_exporters_do_not_count_into_the_same_files(ledgers: Path) -> None:
 def test_it_ends_at_once_if_its_parent_was_gone_before_it_looked(ledgers: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    words = [sys.executable, "-m", "stepscope", "exporter", "--exit-with-parent", f"--parent={gone.pid}"]
+    words = [sys.executable, "-m", "stepscope", "exporter", f"--exit-with-parent={gone.pid}"]
     words += ["--web.listen-address=127.0.0.1:0", f"--ledger-dir={ledgers}"]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
     assert "the process that started this exporter is gone" in ended.stderr

@@ -120,7 +120,7 @@ class Observed:
         found: list[psutil.Process] = []
 
         def look() -> bool:
-            found[:] = [child for child in self._children() if "--exit-with-parent" not in child.cmdline()]
+            found[:] = [child for child in self._children() if "exit-with-parent" not in str(child.cmdline())]
             return bool(found)
 
         wait_until(look, "the command")

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import socket
-from argparse import SUPPRESS, ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -121,10 +121,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_limit_flags(parser)
     add_log_level(parser)
     parser.add_argument(
-        "--exit-with-parent", action="store_true", help="exit when the process that started the exporter ends"
+        "--exit-with-parent",
+        nargs="?",
+        type=int,
+        const=os.getppid(),
+        metavar="PID",
+        help="exit when the process that started the exporter ends; PID: which one, if it may be gone by now",
     )
-    # The pid of that process, which may be gone before the exporter looks.
-    parser.add_argument("--parent", type=int, help=SUPPRESS)
     parser.set_defaults(collectors=collectors)
 
 
@@ -134,7 +137,7 @@ def run(arguments: Namespace) -> int:
     Raises UserError before anything is started.
     """
     log_to_stderr(arguments.log_level)
-    parent = (arguments.parent or os.getppid()) if arguments.exit_with_parent else None
+    parent: int | None = arguments.exit_with_parent
     serving = Serving.of(arguments, DEFAULT_ADDRESS)
     with ExitStack() as stack:
         # The ports come first: if one is taken, nothing has been written yet.

@@ -35,8 +35,8 @@ class ExporterProcess:
         stepscope = (sys.executable, "-m", "stepscope")
         self._socket = listener.socket.fileno()
         inherited = f"--web.listen-fd={self._socket}"
-        parent = ("--exit-with-parent", f"--parent={os.getpid()}")
-        self._command = [*stepscope, "exporter", *parent, inherited, *flags]
+        parent = f"--exit-with-parent={os.getpid()}"
+        self._command = [*stepscope, "exporter", parent, inherited, *flags]
         self._address = listener.reachable
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
