@@ -560,6 +560,26 @@ def test_a_step_is_long_from_twice_the_time_that_nine_in_ten_take(
     assert is_long(counters, ring, began + open_for) is expected
 
 
+@pytest.mark.parametrize(("work", "least", "most"), [("done.wait()", 0, 400), ("run()", 500, 5000)])
+def test_only_threads_that_compute_make_the_sampler_ask_later_for_the_interpreter_lock(
+    tmp_path: Path, ledgers: Path, work: str, least: int, most: int
+) -> None:
+    script = f"""
+import sys, threading
+done = threading.Event()
+def run():
+    while not done.is_set(): spin(1000)
+other = threading.Thread(target=lambda: {work})
+other.start()
+seen = []
+until(4, lambda: (spin(1000), seen.append(sys.getswitchinterval())))
+done.set(); other.join()
+seen = sorted(1e6 * each for each in seen[len(seen) // 2 :])
+assert {least} <= seen[len(seen) // 2] <= {most}, seen[len(seen) // 2]
+"""
+    assert sampled(tmp_path, ledgers, script)
+
+
 def test_the_switch_interval_of_the_program_is_kept(tmp_path: Path, ledgers: Path) -> None:
     script = f"""
 import sys

@@ -52,6 +52,7 @@ WORKER = layout.ROLES.index("loader worker")
 GOLDEN = 0.6180339887498949  # its multiples are spread evenly between two whole numbers
 USUAL_OF = 32  # steps, at most, of which nine in ten take the usual time or less,
 LEAST_USUAL = 8  # and at least: before them, no step is a long one
+COMPETES = 0.05  # of the time: other threads that run for less hardly ask for the interpreter lock
 ENDED_WITHIN = 0.1  # seconds for the thread to end before a fork
 TIMER_SLACK = b"1000"  # nanoseconds
 
@@ -65,7 +66,7 @@ class Turns:
     a busy machine it may only have waited for a core. An interval that the program has set stays.
     """
 
-    DEFAULT, ALONE, TOGETHER = 5000, 20, 500  # microseconds; there are other threads together with it
+    DEFAULT, ALONE, TOGETHER = 5000, 20, 500  # microseconds; together with threads that compute
     COST = 300e-6  # seconds
     WEIGHT = 0.1  # of the latest wait in the average
 
@@ -172,7 +173,8 @@ class LineSampler:
         self._waits = self._counted_waits = times[1]
         tick, jitter = 0, begin % 1.0
         usual, skipped = 0.0, 0  # CPU time of a sample, in ticks of ALLOWED; how many ticks are skipped now
-        stopped = False
+        stopped, alone = False, _count() < 2  # the other one is this
+        list(threads.ran())
         while not stopped:
             spent = thread_time()
             jitter = (jitter + GOLDEN) % 1.0
@@ -181,7 +183,7 @@ class LineSampler:
             if not stopped:
                 waited = thread_time() - spent
                 seen = stack.read()
-                self._turns.adjust(waited, alone=_count() < 2)  # the other one is this
+                self._turns.adjust(waited, alone)
                 names = named.get(hash(seen))
                 if names is None:
                     if len(named) >= MOST_STACKS:
@@ -205,7 +207,9 @@ class LineSampler:
                 table.set(layout.OWN_CPU_SECONDS, self._own_cpu + thread_time())
                 if main.shows():
                     table.add(layout.KNOWN_SECONDS, looked - previous)
-                for frame, seconds in threads.ran():
+                ran_meanwhile = list(threads.ran())
+                alone = sum(seconds for _, seconds in ran_meanwhile) < COMPETES * (looked - previous)
+                for frame, seconds in ran_meanwhile:
                     table.count(OTHER_THREAD, self._names.of([frame]), RUNNING, seconds / layout.TICK_SECONDS)
                 self._close_step(table)
             if self._until_look <= 0:
