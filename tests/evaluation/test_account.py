@@ -370,6 +370,15 @@ def test_who_holds_the_interpreter_lock_is_named_if_the_main_thread_waits_for_it
         assert problem.lines == "99 % in summarise, train.py:14"
 
 
+def test_time_that_was_seen_in_no_line_is_nobody_s_own_code_unless_no_line_was_sampled_at_all() -> None:
+    run = run_with(train__host=0.3, train__forward=0.7)
+    assert unexplained(run)
+    assert run.account is not None
+    host, forward = run.account.leaves
+    seen = replace(forward, lines=(line("train.py:3", 700.0, library="torch.nn.modules.linear.forward"),))
+    assert not unexplained(replace(run, account=replace(run.account, leaves=(host, seen))))
+
+
 def test_what_pytorch_does_for_a_step_is_not_the_user_s_own_code() -> None:
     loss = line("train.py:3", 240.0, library="torch.nn.functional.cross_entropy")
     metric, print_ = line("train.py:4", 120.0), line("train.py:5", 20.0)

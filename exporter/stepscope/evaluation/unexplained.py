@@ -218,9 +218,10 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
         judged.add(HOST)
     main = account.main_phase
     of_main = sum(leaf.share for leaf in account.leaves if leaf.key.part == main)
+    sampled = any(leaf.lines for leaf in account.leaves)
     for leaf in account.leaves:
         part, component = leaf.key
-        spent = leaf.share * (_own(leaf) if component == HOST else 1.0)
+        spent = leaf.share * (_own(leaf) if component == HOST and sampled else 1.0)
         if component == HOST and spent <= waited:
             continue
         if component in USEFUL or spent < LARGE or component in judged:
@@ -274,12 +275,10 @@ def _of_wait(leaf: Leaf) -> str | None:
 def _own(leaf: Leaf) -> float:
     """Returns the share of the leaf's time in lines of the script that do not run what each training runs.
 
-    A loss function that the script calls itself computes, for example. It is 1 if no line was sampled. Many
-    short pauses are seen in no line: unless most of the time was, the sampled seconds are a limit too.
+    A loss function that the script calls itself computes, for example. Many short pauses are seen in no line:
+    unless most of the time was, the sampled seconds are a limit too.
     """
     found = leaf.places
-    if not found:
-        return 1.0
     own = _own_places(leaf)
     part = sum(place.share for place in own)
     seen = sum(place.seconds for place in found) / leaf.seconds
