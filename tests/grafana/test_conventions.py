@@ -23,6 +23,8 @@ DASHBOARDS = dashboards()
 OF_GRAFANA = {"__range", "__range_s", "__interval", "__interval_ms", "__rate_interval"}
 OLD_AND_NEW = {"timeseries", "stat", "bargauge", "barchart", "table", "heatmap"}  # in 9.4 and since
 NEEDS_NO_UNIT = {"table", "heatmap"}
+# Labels with more values than a legend below a chart has room for.
+MANY_VALUES = {"collector", "device", "gpu", "group", "instance", "mountpoint", "rank", "rule", "run", "user"}
 ORDER = ["datasource", "cluster", "job", "run", "instance", "gpu", "rank"]
 KEPT = {"run", "instance", "gpu", "rank"}  # by every dashboard, for its links, even if no panel reads them
 
@@ -86,6 +88,29 @@ def test_panels_have_units_and_options_that_migrations_need(uid: str) -> None:
 
 
 @every_dashboard
+def test_gpu_hours_are_not_shown_as_days_or_weeks(uid: str) -> None:
+    for panel in panels(DASHBOARDS[uid]):
+        fields = panel["fieldConfig"]
+        units = [
+            one["value"] for each in fields["overrides"] for one in each["properties"] if one["id"] == "unit"
+        ]
+        assert "h" not in [fields["defaults"].get("unit"), *units], panel["title"]
+
+
+@every_dashboard
+def test_a_legend_of_many_lines_is_beside_the_chart_where_it_scrolls(uid: str) -> None:
+    for panel in panels(DASHBOARDS[uid]):
+        if panel["type"] != "timeseries":
+            continue
+        legends = " ".join(target["legendFormat"] for target in panel["targets"])
+        named = set(re.findall(r"{{(\w+)}}", legends)) | variables_in(legends)
+        if named & {*MANY_VALUES, "of_node"}:
+            assert panel["options"]["legend"]["placement"] == "right", panel["title"]
+            # Beside the chart there is no room for the name of a threshold.
+            assert "dashed line" in panel["description"] or "fires " not in legends, panel["title"]
+
+
+@every_dashboard
 def test_a_column_has_the_same_unit_in_every_row(uid: str) -> None:
     with_a_prefix_per_value = {"watth", "kwatth", "watt", "kwatt", "joule", "hertz"}
     for panel in panels(DASHBOARDS[uid]):
@@ -103,6 +128,14 @@ def test_panels_fill_rows_and_do_not_overlap(uid: str) -> None:
         cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
         assert not cells & taken, panel["title"]
         taken |= cells
+    for row in [DASHBOARDS[uid], *DASHBOARDS[uid]["panels"]]:
+        # One that is repeated to the right is as wide as it fits.
+        places = [one["gridPos"] for one in row.get("panels", ()) if one.get("repeatDirection") != "h"]
+        tops = {at["y"] for at in places}
+        for top in tops:
+            beside = [at for at in places if at["y"] == top]
+            assert sum(at["w"] for at in beside) == 24, (row["title"], top)
+            assert len({at["h"] for at in beside}) == 1, (row["title"], top)
 
 
 @every_dashboard
@@ -154,6 +187,15 @@ def test_colours_are_those_that_everybody_can_tell_apart(uid: str) -> None:
     for panel in panels(DASHBOARDS[uid]):
         if panel["type"] == "heatmap":
             assert panel["options"]["color"]["scheme"] in {"Viridis", "Cool"}
+
+
+@every_dashboard
+def test_no_two_lines_of_a_panel_are_given_the_same_colour(uid: str) -> None:
+    for panel in panels(DASHBOARDS[uid]):
+        properties = [one for each in panel["fieldConfig"]["overrides"] for one in each["properties"]]
+        given = [one["value"].get("fixedColor") for one in properties if one["id"] == "color"]
+        colours = [colour for colour in given if colour not in {"text", None}]
+        assert len(set(colours)) == len(colours), panel["title"]
 
 
 @every_dashboard

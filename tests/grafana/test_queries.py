@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from stepscope.demo.scenarios import all_scenarios
+from stepscope.grafana.catalogue.cluster import MOST_BARS
 
 from tests.grafana.conftest import Look
 from tests.support.backfill import instance_of, run_of
@@ -106,6 +107,17 @@ def test_every_panel_of_all_nodes_gets_what_it_draws(look: Look, uid: str) -> No
     reader = look(uid, "healthy", minutes=9)
     del reader.chosen["runs"]
     assert unexpected(uid, reader) == set()
+
+
+def test_bars_of_more_runs_than_fit_are_those_with_the_most_waste(look: Look) -> None:
+    reader = look("stepscope-cluster", "healthy", minutes=9)
+    del reader.chosen["runs"]
+    assert len(reader.options("runs")) > MOST_BARS
+    for title in ("Useful time by run", "Wasted GPU hours by run"):
+        assert len(reader.lines(title)) == MOST_BARS
+    useful = [series.values[-1] for series in reader.lines("Useful time by run").values()]
+    assert useful == sorted(useful)
+    assert useful[0] < 0.2  # the lowest of all runs is among them
 
 
 @pytest.mark.parametrize("uid", [*OF_ONE_RUN, *OF_ALL])

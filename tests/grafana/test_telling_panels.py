@@ -153,7 +153,7 @@ def test_the_parts_of_the_time_are_disjoint_and_the_slow_one_is_the_largest(look
     )
     now = {name: series.values[-1] for name, series in parts.items()}
     assert max(now, key=lambda part: now[part]) == "train/data_wait"
-    useful = last(look("stepscope-cluster", "cpu-bottleneck", minutes=10), "Where did the time go?")
+    useful = last(look("stepscope-cluster", "cpu-bottleneck", minutes=10), "Useful time by run")
     computing = sum(now.get(f"train/{name}", 0.0) for name in ("forward", "backward", "optimizer"))
     ((name, share),) = useful.items()
     assert name.startswith(f"{run_of('cpu-bottleneck')}, ")

@@ -18,6 +18,9 @@ BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
 ORANGE, VERMILION, PURPLE, GREY = "#E69F00", "#D55E00", "#CC79A7", "#999999"
 PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, "#B9A44C", GREY, "#7F6BB3")
 
+# Not Grafana's unit "h": 400 hours of GPUs would read as 2.4 weeks.
+GPU_HOURS = "suffix:h"
+
 SEVERITY = {"critical": VERMILION, "warning": ORANGE, "info": SKY}
 
 
@@ -70,6 +73,16 @@ def dashed_thresholds(in_legend: bool) -> Override:
         custom__stacking={"mode": "none", "group": "thresholds"},
         **({} if in_legend else {"custom__hideFrom": {"tooltip": False, "viz": False, "legend": True}}),
     )
+
+
+def dashed(pattern: str) -> Override:
+    """Draws the lines whose name matches dashed, where the colour has another meaning."""
+    return by_pattern(pattern, custom__lineStyle={"fill": "dash", "dash": [10, 5]})
+
+
+def dotted(pattern: str) -> Override:
+    """Draws such lines dotted."""
+    return by_pattern(pattern, custom__lineStyle={"fill": "dot", "dash": [2, 4]})
 
 
 def fixed(colour: str) -> dict[str, str]:

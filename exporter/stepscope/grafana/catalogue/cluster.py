@@ -10,6 +10,7 @@ from typing import Any
 
 from stepscope.grafana import variables, verdict, waste
 from stepscope.grafana.looks import (
+    GPU_HOURS,
     SEVERITY,
     VERMILION,
     Override,
@@ -51,6 +52,7 @@ ALERT = "cluster, run, rule"  # labels that distinguish rows
 ANY_FIRING = 'ALERTS{alertstate="firing", kind!=""}'  # also of what is not chosen at the top
 OF_ANY_JOB = f'ALERTS{{alertstate="firing", kind!="", {RUNS}, {OF_CLUSTER}}}'
 OF_RUNS = f"{RUNS}, {NODES}"
+MOST_BARS = 12  # in a panel of bars, each a run: more are too thin to read
 LEAST = "z"  # instead of info, so that words sort by severity: critical, warning, z
 RULES_LOADED = f"{INFO}{{{OF_CLUSTER}}}"
 
@@ -240,6 +242,7 @@ def _runs() -> list[Panel]:
             alerts. The dashed line is the threshold of LowGPUUtilization.""",
             lines(f"avg by (cluster, run) ({of_run(usage.RUN_UTILIZATION)})", "{{run}} {{cluster}}"),
             threshold(LowGPUUtilization, "threshold_p95", of_run(usage.RUN_UTILIZATION), "below"),
+            many=True,
         ),
         time_series(
             "Steps per second by run",
@@ -248,12 +251,14 @@ def _runs() -> list[Panel]:
             lines(f"max by (cluster, run) ({of_run(usage.RUN_STEPS)})", "{{run}} {{cluster}}"),
             logarithmic=True,
             lowest=None,
+            many=True,
         ),
         bars(
-            "Where did the time go?",
+            "Useful time by run",
             """Share of the time of a run's ranks that was useful: in forward, backward or the optimizer. The
-            lowest ones come first. The same panel of the run itself shows what the rest was.""",
-            now(f"sort({useful()})", "{{run}}, {{user}}"),
+            runs with the lowest shares are shown. "Where did the time go?" of the run itself shows what the
+            rest was.""",
+            now(f"sort(bottomk({MOST_BARS}, {useful()}))", "{{run}}, {{user}}"),
             unit="percentunit",
             width=24,
             highest=1,
@@ -333,6 +338,7 @@ def _findings() -> list[Panel]:
             stacked=True,
             at_least=1,
             nothing="no alert fired in the time range, or no rules are loaded: see the verdict",
+            many=True,
         ),
         table(
             "The slowest rank of each run",
@@ -453,13 +459,16 @@ def _energy_and_cost() -> list[Panel]:
             unit="watt",
             stacked=True,
             width=24,
+            many=True,
         ),
         bars(
             "Wasted GPU hours by run",
             """GPU hours of the time range in which the run's GPUs were idle, or its steps waited for data or
-            other ranks. Fixing its findings can save them. Initialization before the first step counts.""",
-            now(f"sort_desc({wasted_hours()})", "{{run}} {{cluster}}"),
-            unit="h",
+            other ranks. The runs with the most are shown. Fixing their findings can save them.
+            Initialization before the first step counts.""",
+            now(f"sort_desc(topk({MOST_BARS}, {wasted_hours()}))", "{{run}} {{cluster}}"),
+            unit=GPU_HOURS,
+            width=12,
         ),
         time_series(
             "Cost per hour",
@@ -467,6 +476,7 @@ def _energy_and_cost() -> list[Panel]:
             lines(priced(f"sum by (cluster, run) ({of_run(UNFINISHED)})"), "{{run}} {{cluster}}"),
             unit="currencyUSD",
             stacked=True,
+            many=True,
             nothing=NO_PRICE,
         ),
     ]

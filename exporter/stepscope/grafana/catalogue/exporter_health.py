@@ -180,9 +180,16 @@ def _sampling() -> list[Panel]:
             lines(f"max({missed_share('$__rate_interval')})", "worst node"),
             lines(f"quantile(0.5, {missed_share('$__rate_interval')})", "median"),
             unit="percentunit",
-            width=8,
             overrides=coloured(("worst node", "median")),
             at_least=0.1,
+        ),
+        time_series(
+            "Step records lost",
+            """Records per second that were overwritten before the exporter read them. This happens with
+            steps below a millisecond if the exporter gets no core. Counters and histograms are still
+            complete.""",
+            lines(f"sum({per_second(f'stepscope_ledger_records_lost_total{{{OF_NODE}}}')})", "all nodes"),
+            at_least=1,
         ),
         time_series(
             "Collector duration",
@@ -191,14 +198,14 @@ def _sampling() -> list[Panel]:
             has many ranks.""",
             lines(f"max by (collector) ({duration})", "{{collector}}"),
             unit="s",
-            width=8,
+            many=True,
         ),
         time_series(
             "Failing collectors",
             """Number of nodes on which each collector fails. The exporter's log has the reason. Turn off
             a collector that cannot work on a node with --no-collector.NAME.""",
             lines(f"sum by (collector) ({COLLECTORS} == bool 0)", "{{collector}}"),
-            width=8,
+            many=True,
             at_least=1,
         ),
         time_series(
@@ -210,16 +217,8 @@ def _sampling() -> list[Panel]:
                 f"count by (cluster, run) (sum without (phase) (stepscope_phase_seconds_total{{{OF_NODE}}}))",
                 "{{run}} {{cluster}}",
             ),
-            width=12,
-        ),
-        time_series(
-            "Step records lost",
-            """Records per second that were overwritten before the exporter read them. This happens with
-            steps below a millisecond if the exporter gets no core. Counters and histograms are still
-            complete.""",
-            lines(f"sum({per_second(f'stepscope_ledger_records_lost_total{{{OF_NODE}}}')})", "all nodes"),
-            width=12,
-            at_least=1,
+            width=24,
+            many=True,
         ),
     ]
 
@@ -239,14 +238,6 @@ def _scrapes() -> list[Panel]:
             overrides=coloured(("slowest", "median")),
         ),
         time_series(
-            "Series per scrape",
-            """Number of series in a scrape of each node. It grows with cores, GPUs, ranks and runs.
-            Investigate a jump at equal load, because Prometheus stores all of them.""",
-            lines(f"scrape_samples_scraped{scraped}", "{{instance}} {{cluster}}"),
-            unit="short",
-            width=8,
-        ),
-        time_series(
             "New series per minute",
             """Series that are new to Prometheus. It is high when a run starts. If it stays high, runs or
             names of devices change all the time.""",
@@ -261,13 +252,23 @@ def _scrapes() -> list[Panel]:
             lines(f"max({CPU})", "worst"),
             lines(f"quantile(0.5, {CPU})", "median"),
             unit="percentunit",
+            width=8,
             overrides=coloured(("worst", "median")),
+        ),
+        time_series(
+            "Series per scrape",
+            """Number of series in a scrape of each node. It grows with cores, GPUs, ranks and runs.
+            Investigate a jump at equal load, because Prometheus stores all of them.""",
+            lines(f"scrape_samples_scraped{scraped}", "{{instance}} {{cluster}}"),
+            unit="short",
+            many=True,
         ),
         time_series(
             "Memory of exporters",
             """Resident memory of each exporter. It should be flat; --recording.dir needs more.""",
             lines(f"process_resident_memory_bytes{scraped}", "{{instance}} {{cluster}}"),
             unit="bytes",
+            many=True,
         ),
     ]
 

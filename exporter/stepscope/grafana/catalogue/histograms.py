@@ -104,6 +104,7 @@ def _balance() -> list[Panel]:
             highest=1,
             width=24,
             nothing="not measured, or not for long enough (LoadBalancing.patience)",
+            many=True,
         ),
         repeated(
             bar_chart(

@@ -7,7 +7,17 @@ from stepscope.evaluation.account import HOST, Key
 from stepscope.grafana import findings, slow_rank, verdict
 from stepscope.grafana.catalogue import histograms, system
 from stepscope.grafana.catalogue import steps as steps_of_run
-from stepscope.grafana.looks import GREEN, VERMILION, by_name, by_pattern, coloured, steps, words, wrapped
+from stepscope.grafana.looks import (
+    GREEN,
+    VERMILION,
+    by_name,
+    by_pattern,
+    coloured,
+    fixed,
+    steps,
+    words,
+    wrapped,
+)
 from stepscope.grafana.page import Dashboard, of_one_run
 from stepscope.grafana.panels import Panel, bars, section, shares, stat, table, time_series
 from stepscope.grafana.queries import (
@@ -61,7 +71,8 @@ STATES = words(
 )
 
 ACCOUNT = f"stepscope_account_seconds_total{{{OF_RUN}}}"
-PARTS = [Key("train", component).label for component in (*COMPONENTS, HOST)]
+PARTS = [Key("train", component).label for component in COMPONENTS]
+REST = Key("train", HOST).label
 DURATION = "stepscope_step_duration_seconds"
 STEPS = f'{DURATION}_count{{{OF_RUN}, phase="train"}}'
 JUDGED = f"{STATUS}{{{OF_RUN}}}"
@@ -317,7 +328,7 @@ def _time() -> list[Panel]:
             ),
             width=8,
             stacked=True,
-            overrides=coloured(PARTS),
+            overrides=[*coloured(PARTS), by_name(REST, color=fixed("text"))],
         ),
         time_series(
             "Throughput",
@@ -433,6 +444,7 @@ def _usage() -> list[Panel]:
             ),
             width=12,
             nothing="no other process uses more than 5 % of the run's cores, or they are not measured",
+            many=True,
         ),
     ]
 

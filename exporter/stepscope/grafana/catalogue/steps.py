@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.grafana import slow_rank, variables
-from stepscope.grafana.looks import by_name, by_pattern, coloured, numbered, words
+from stepscope.grafana.looks import by_name, by_pattern, coloured, dashed, dotted, numbered, words
 from stepscope.grafana.page import Dashboard, of_one_run
 from stepscope.grafana.panels import (
     COLUMNS,
@@ -369,13 +369,13 @@ def _ranks() -> list[Panel]:
         ),
         time_series(
             "Pauses of each rank",
-            """Seconds per second in which a rank had work but could not run: stopped by a signal, ready but
-            without a core (no_core), or throttled by its CPU limit. Others wait for a rank that pauses, but
-            its own work is not slow.""",
+            """Share of the time in which a rank had work but could not run: stopped by a signal, ready but
+            without a core (no_core, dashed), or throttled by its CPU limit (dotted). Others wait for a rank
+            that pauses, but its own work is not slow.""",
             lines(f"sum by (rank, reason) ({paused})", RANK + " {{reason}}"),
             unit="percentunit",
             width=24,
             many=True,
-            overrides=numbered("rank"),
+            overrides=[*numbered("rank"), dashed("no_core$"), dotted("throttled$")],
         ),
     ]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from stepscope.grafana import variables
-from stepscope.grafana.looks import Override, by_pattern, coloured, numbered
+from stepscope.grafana.looks import Override, by_name, dashed, dotted, fixed, numbered
 from stepscope.grafana.page import Dashboard, of_one_run
 from stepscope.grafana.panels import Panel, device_heatmap, repeated, section, shares, time_series
 from stepscope.grafana.queries import (
@@ -117,7 +117,7 @@ def _gpus() -> list[Panel]:
             ),
             lines(f"max(stepscope_gpu_power_limit_watts{{{OF_NODE_GPU}}})", "limit"),
             unit="watt",
-            overrides=coloured(("limit",)),
+            overrides=[by_name("limit", color=fixed("text")), dashed("^limit$")],
         ),
         _of_gpus(
             "Throttling",
@@ -221,8 +221,8 @@ def _more_of_gpus() -> list[Panel]:
             highest=1,
             # The colour is the GPU's; the line style shows the metric.
             overrides=[
-                by_pattern("multiprocessors$", custom__lineStyle={"fill": "dash", "dash": [10, 5]}),
-                by_pattern("tensor cores$", custom__lineStyle={"fill": "dot", "dash": [2, 4]}),
+                dashed("multiprocessors$"),
+                dotted("tensor cores$"),
             ],
         ),
         _of_gpus(
@@ -293,7 +293,7 @@ def _hardware() -> list[Panel]:
             ),
             unit="percentunit",
             highest=1,
-            overrides=[by_pattern("generation$", custom__lineStyle={"fill": "dash", "dash": [10, 5]})],
+            overrides=[dashed("generation$")],
         ),
         _of_gpus(
             "Errors of GPU links",
@@ -311,12 +311,14 @@ def _hardware() -> list[Panel]:
             _bytes("infiniband_receive", "received"),
             _bytes("infiniband_transmit", "sent"),
             unit="Bps",
+            many=True,
         ),
         time_series(
             "InfiniBand ports",
             """1: the port is active. A port that was active and is not (InfinibandLinkDown) ends the runs
             that use it.""",
             lines(f"stepscope_infiniband_port_up{{{OF_NODE}}}", PORT),
+            many=True,
         ),
         time_series(
             "InfiniBand errors and waits",
@@ -328,6 +330,8 @@ def _hardware() -> list[Panel]:
                 f"{gained(f'stepscope_infiniband_transmit_wait_ticks_total{{{OF_NODE}}}')} / 1000",
                 f"{PORT} waits",
             ),
+            width=24,
+            many=True,
         ),
     ]
 
@@ -345,6 +349,7 @@ def _more_of_the_host() -> list[Panel]:
                 f"{{{{resource}}}}{ON_NODE}",
             ),
             unit="percentunit",
+            many=True,
         ),
         time_series(
             "Disk",
@@ -353,6 +358,7 @@ def _more_of_the_host() -> list[Panel]:
             _bytes("disk_read", "read"),
             _bytes("disk_written", "written"),
             unit="Bps",
+            many=True,
         ),
         time_series(
             "Free disk space",
@@ -365,6 +371,7 @@ def _more_of_the_host() -> list[Panel]:
             ),
             unit="percentunit",
             highest=1,
+            many=True,
         ),
         time_series(
             "Disk busy time",
@@ -375,6 +382,7 @@ def _more_of_the_host() -> list[Panel]:
                 f"{{{{device}}}}{ON_NODE}",
             ),
             unit="percentunit",
+            many=True,
         ),
     ]
 
@@ -397,8 +405,7 @@ def _traffic(title: str, description: str, direction: str) -> Panel:
         )
         for link in ("PCIe", "NVLink")
     )
-    dashed = by_pattern("NVLink$", custom__lineStyle={"fill": "dash", "dash": [10, 5]})
-    return _of_gpus(title, description, *targets, unit="Bps", overrides=[dashed])
+    return _of_gpus(title, description, *targets, unit="Bps", overrides=[dashed("NVLink$")])
 
 
 def _bytes(counter: str, direction: str) -> Target:

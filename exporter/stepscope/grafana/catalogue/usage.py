@@ -6,7 +6,7 @@ The words are those of `stepscope usage` (docs/usage.md). It reads only what rul
 from __future__ import annotations
 
 from stepscope.grafana import variables
-from stepscope.grafana.looks import Override, by_name, by_pattern
+from stepscope.grafana.looks import GPU_HOURS, Override, by_name, by_pattern
 from stepscope.grafana.page import Dashboard, alerts, of_all_runs
 from stepscope.grafana.panels import EMPTY_CELL, Panel, section, stat, table, time_series
 from stepscope.grafana.queries import OF_CLUSTER, OF_JOB, integral, lines, now, or_zero, rows
@@ -76,14 +76,14 @@ def _numbers() -> list[Panel]:
             """GPU hours in which an exporter read the GPUs and their processes. What is held is a part of
             it.""",
             now(f"sum({integral(f'{owners.GPUS_OBSERVED}{{{OF_JOB}}}')})"),
-            unit="h",
+            unit=GPU_HOURS,
         ),
         stat(
             "Allocated",
             """GPU hours that Kubernetes or Slurm allocated, as kube-state-metrics or slurm_exporter publish
             them. Unknown without them.""",
             now(f"sum({integral(of_scheduler(owners.GPUS_ALLOCATED))})"),
-            unit="h",
+            unit=GPU_HOURS,
             nothing=NOT_PUBLISHED,
         ),
         stat(
@@ -91,27 +91,27 @@ def _numbers() -> list[Panel]:
             """GPU hours that were allocated while no process held the GPU. Nobody else could use it. Unknown
             on nodes without an exporter.""",
             now(f"sum({integral(of_scheduler(owners.GPUS_WITHOUT_PROCESS))})"),
-            unit="h",
+            unit=GPU_HOURS,
             nothing=NOT_PUBLISHED,
         ),
         stat(
             "Held",
             """GPU hours in which a process held memory of the GPU, whether or not it used it.""",
             now(f"sum({integral(held(owners.GPUS_HELD))})"),
-            unit="h",
+            unit=GPU_HOURS,
         ),
         stat(
             "Idle",
             """GPU hours that were held, less the utilisation of these GPUs.""",
             now(f"sum({integral(idle())})"),
-            unit="h",
+            unit=GPU_HOURS,
         ),
         stat(
             "Failed",
             """GPU hours held by runs that ended with an error in the time range. A checkpoint may have saved
             a part of them.""",
             now(or_zero(f"sum({integral(failed())})", integral(held(owners.GPUS_HELD)))),
-            unit="h",
+            unit=GPU_HOURS,
         ),
     ]
 
@@ -153,7 +153,7 @@ def _owners() -> list[Panel]:
 
 def _units() -> list[Override]:
     return [
-        by_pattern("^(Allocated|Without process|Held|Used|Useful|Idle|Failed)$", unit="h", decimals=1),
+        by_pattern("^(Allocated|Without process|Held|Used|Useful|Idle|Failed)$", unit=GPU_HOURS, decimals=1),
         by_name("Energy (kWh)", decimals=1),
         by_name("Cost", unit="currencyUSD", decimals=2),
     ]
@@ -167,6 +167,7 @@ def _over_time() -> list[Panel]:
             """How many GPUs each user's processes hold, with the namespace if that is known.""",
             lines(f"sum by (user, namespace) ({held(owners.GPUS_HELD)})", "{{user}} {{namespace}}"),
             stacked=True,
+            many=True,
         ),
         time_series(
             "GPUs: allocated, held, used, useful",
@@ -186,6 +187,7 @@ def _over_time() -> list[Panel]:
             ),
             stacked=True,
             nothing="none, or unknown: see Allocated without a process",
+            many=True,
         ),
         time_series(
             "Cost per hour of held GPUs",
@@ -194,5 +196,6 @@ def _over_time() -> list[Panel]:
             unit="currencyUSD",
             stacked=True,
             nothing=NO_PRICE,
+            many=True,
         ),
     ]
