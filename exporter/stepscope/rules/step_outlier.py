@@ -482,18 +482,24 @@ class Series:
 
     def component(self) -> str | None:
         """Returns the component with more than half of the outliers' time beyond other steps."""
-        outliers = self.longest_outliers()
-        if not len(outliers) or len(outliers) == self.count:
-            return None
-        return _longer_component(outliers[:, 1:].mean(axis=0) - self._usual())
+        beyond = self._beyond_usual()
+        return _longer_component(beyond.mean(axis=0)) if len(beyond) else None
 
     def are_of_the_host(self) -> bool:
         """Returns whether components are known, and more than half of that time is in none of them."""
-        outliers = self.longest_outliers()
-        if not len(outliers) or len(outliers) == self.count or not self.durations.sums.components.any():
+        beyond = self._beyond_usual()
+        if not len(beyond) or not self.durations.sums.components.any():
             return False
-        excess, *of_components = outliers[:, 1:].mean(axis=0) - self._usual()
+        excess, *of_components = beyond.mean(axis=0)
         return bool(excess - np.clip(of_components, 0, None).sum() > excess / 2)
+
+    def _beyond_usual(self) -> Times:
+        """Returns what each outlier took beyond the other steps: its duration, then each component.
+
+        There are no rows without outliers, or without other steps.
+        """
+        outliers = self.longest_outliers()[:, 1:]
+        return outliers - self._usual() if 0 < len(outliers) < self.count else outliers[:0]
 
     def _usual(self) -> Times:
         """Returns the mean duration of the other steps, then of each of their components."""
@@ -504,22 +510,21 @@ class Series:
 
     def own_excess(self) -> float:
         """Returns what outliers took beyond the other steps without communication, in which ranks wait."""
-        outliers = self.longest_outliers()
-        if not len(outliers) or len(outliers) == self.count:
-            return 0.0
-        beyond = outliers[:, 1:] - self._usual()
+        beyond = self._beyond_usual()
         return float((beyond[:, 0] - beyond[:, 1 + COMMUNICATION]).clip(0).sum())
 
     def longest_listed(self) -> list[dict[str, Any]]:
         """Returns the longest outliers by number, each with the component that made it long, if known."""
-        outliers = self.longest_outliers()
-        if not len(outliers) or len(outliers) == self.count:
-            return []
-        longest = outliers[np.argsort(-outliers[:, 1], kind="stable")[:OUTLIERS_LISTED]]
-        usual = self._usual()
+        beyond = self._beyond_usual()
+        numbers, seconds = self.longest_outliers()[: len(beyond), :2].T
+        longest = np.argsort(-seconds, kind="stable")[:OUTLIERS_LISTED]
         return [
-            {"number": int(row[0]), "seconds": float(row[1]), "component": _longer_component(row[1:] - usual)}
-            for row in longest[np.argsort(longest[:, 0])]
+            {
+                "number": int(numbers[row]),
+                "seconds": float(seconds[row]),
+                "component": _longer_component(beyond[row]),
+            }
+            for row in longest[np.argsort(numbers[longest])]
         ]
 
     def details(self) -> dict[str, Any]:
