@@ -112,10 +112,10 @@ class AutomaticSteps:
         self.trained = False
         return place
 
-    def came(self, wait: Wait, is_first: bool) -> None:
-        """Ends the wait for the batch. `is_first`: of a pass over its loader."""
+    def came(self, wait: tuple[float, float, int | None, bool]) -> None:
+        """Ends the wait for the batch."""
         self.wait = wait
-        if is_first and recorder.first_batch_came():
+        if wait[3] and recorder.first_batch_came():
             self.asked = recorder.so_far() or ()
 
     def ended(self) -> None:

@@ -40,11 +40,10 @@ def got(begun: Asked, done: bool) -> None:
             automatic.begin_anew()
         automatic.ended()
         return
-    is_first = not waits.is_usual
-    wait = (asked, perf_counter(), None, is_first)
+    wait = (asked, perf_counter(), None, not waits.is_usual)
     waits.is_usual = True
     if place is not None:
-        automatic.came(wait, is_first)
+        automatic.came(wait)
     else:  # the script makes steps, or watches the loader: the wait belongs to the step that follows
         waits[waits.phase or "train"].count(*wait)
         recorder.waited(*wait[:2])

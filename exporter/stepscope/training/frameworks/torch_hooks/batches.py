@@ -164,7 +164,7 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
                 waits["train" if gradients() else "eval"].count(*wait)
                 recorder.waited(wait[0], got)
             else:
-                automatic.came(wait, is_first)
+                automatic.came(wait)
         except Exception as error:  # noqa: BLE001 - as above
             tracing = switched_off("the wait for a batch", error)
         return data
