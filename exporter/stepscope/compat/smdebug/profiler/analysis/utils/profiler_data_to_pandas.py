@@ -9,7 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stepscope import analysis
-from stepscope.compat.smdebug.events import framework_events, microseconds, system_events, times_of_steps
+from stepscope.compat.smdebug.events import (
+    FRAMEWORK,
+    SYSTEM,
+    framework_events,
+    microseconds,
+    system_events,
+    times_of_steps,
+)
 from stepscope.compat.smdebug.not_served import Instead, not_served
 from stepscope.compat.smdebug.profiler.utils import us_since_epoch_to_human_readable_time
 
@@ -50,11 +57,14 @@ class PandasFrame(Instead):
         """Returns the readings and the steps between two times; empty frames of what is not wanted."""
         if cache_metrics:
             raise not_served("cache_metrics=True", "concatenate the frames with pandas.concat")
-        readings = system_events(self.run, start_time_us, end_time_us)
-        steps = framework_events(self.run, start_time_us, end_time_us)
+        readings, steps = SYSTEM.empty_table(), FRAMEWORK.empty_table()
+        if get_system_metrics:
+            readings = system_events(self.run, start_time_us, end_time_us)
+        if get_framework_metrics:
+            steps = framework_events(self.run, start_time_us, end_time_us)
         return (
-            self._system(readings if get_system_metrics else readings[:0], selected_system_metrics),
-            self._framework(steps if get_framework_metrics else steps[:0], selected_framework_metrics),
+            self._system(readings, selected_system_metrics),
+            self._framework(steps, selected_framework_metrics),
         )
 
     def get_profiler_data_by_step(
