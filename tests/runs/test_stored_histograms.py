@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +15,7 @@ from stepscope.evaluation.engine import evaluate
 from stepscope.runs.open import open_source
 
 from tests.support import demo
+from tests.support.http_server import answering
 from tests.support.prometheus import Prometheus, serving
 
 MINUTES = 11
@@ -93,27 +93,21 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         def log_message(self, format: str, *words: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Exporter) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        target = f"127.0.0.1:{server.server_address[1]}"
+    with answering(ThreadingHTTPServer(("127.0.0.1", 0), Exporter)) as port:
+        target = f"127.0.0.1:{port}"
         jobs = []
         for name, stored in STORED.items():
             lines = "\n    ".join(stored.strip("{}").split(", ")) if stored.startswith("{") else stored
             jobs.append(JOB.format(name=name, stored=lines, target=target))
         (folder / "prometheus.yml").write_text("scrape_configs:\n" + "".join(jobs))
-        try:
-            with serving(
-                folder / "prometheus.yml", folder / "data", "--enable-feature=native-histograms"
-            ) as prometheus:
-                for number, scrape in enumerate(served):
-                    now[0] = scrape  # served until every job has stored it
-                    stored = f"count_over_time(stepscope_samples_total[1h]) > {number}"
-                    prometheus.wait_for(f"count({stored}) == {len(STORED)}")
-                yield prometheus.url
-        finally:
-            server.shutdown()
-            thread.join()
+        with serving(
+            folder / "prometheus.yml", folder / "data", "--enable-feature=native-histograms"
+        ) as prometheus:
+            for number, scrape in enumerate(served):
+                now[0] = scrape  # served until every job has stored it
+                stored = f"count_over_time(stepscope_samples_total[1h]) > {number}"
+                prometheus.wait_for(f"count({stored}) == {len(STORED)}")
+            yield prometheus.url
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ import re
 import shutil
 import socketserver
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ import requests
 import yaml
 from stepscope.prometheus.rules.files import RULES
 
+from tests.support.http_server import answering
 from tests.support.servers import SECONDS, Programs, Servers
 
 ALERTMANAGER = Path(__file__).parents[2] / "alertmanager"
@@ -166,7 +166,7 @@ def http_stub() -> Iterator[HttpStub]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    with _serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as port:
+    with answering(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as port:
         stub = HttpStub(port)
         yield stub
 
@@ -221,21 +221,9 @@ def mail_stub() -> Iterator[MailStub]:
         daemon_threads = False
         allow_reuse_address = True
 
-    with _serving(Server(("127.0.0.1", 0), Handler)) as port:
+    with answering(Server(("127.0.0.1", 0), Handler)) as port:
         stub = MailStub(port)
         yield stub
-
-
-@contextmanager
-def _serving(server: socketserver.TCPServer) -> Iterator[int]:
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def now() -> str:

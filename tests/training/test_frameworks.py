@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,8 @@ from stepscope.commands.run.hooks import STARTUP
 from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
 from stepscope.runs.model import COMPONENTS
 
-SCRIPTS = Path(__file__).parent / "framework_scripts"
+from tests.support.framework_scripts import run_script
+
 STEPS, BATCHES = 12, 36
 EVALUATES = {"hugging_face", "lightning_trainer"}
 ONE_PROCESS = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
@@ -33,22 +31,10 @@ def test_each_step_of_three_batches_is_one_step_and_numbers_of_the_framework_are
 ) -> None:
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
-    environment = {
-        "STEPSCOPE_INSTRUMENT": "1",
-        "STEPSCOPE_LEDGER_DIR": str(tmp_path),
-        "PYTHONPATH": str(STARTUP),
-    }
+    environment = {"STEPSCOPE_INSTRUMENT": "1", "PYTHONPATH": str(STARTUP)}
     if package == "deepspeed":
         environment |= {**ONE_PROCESS, "MASTER_PORT": "0", "DS_ACCELERATOR": "cpu"}
-    ended = subprocess.run(
-        [sys.executable, str(SCRIPTS / f"{script}.py")],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
+    ended = run_script(tmp_path, script, **environment)
     assert "stepscope" not in ended.stderr
     [path] = open_ledgers(tmp_path)
     with LedgerReader(path) as reader:

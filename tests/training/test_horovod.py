@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,22 +10,15 @@ from stepscope.commands.run.hooks import STARTUP
 from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
 from stepscope.runs.model import COMPONENTS
 
-from tests.training.test_frameworks import SCRIPTS
+from tests.support.framework_scripts import SCRIPTS, run_script
 
 STUB = SCRIPTS / "horovod_stub"
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
 
 
 def train(folder: Path, path: str, **variables: str) -> str:
-    ended = subprocess.run(
-        [sys.executable, str(SCRIPTS / "horovod_loop.py")],
-        env={**os.environ, "PYTHONPATH": path, "STEPSCOPE_LEDGER_DIR": str(folder), **variables},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
+    ended = run_script(folder, "horovod_loop", PYTHONPATH=path, **variables)
+    assert ended.stderr == ""
     return ended.stdout
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,7 +10,7 @@ from stepscope.commands.run.hooks import STARTUP
 from stepscope.exporter.ledgers.reader import LedgerReader, LedgerTotals, open_ledgers
 from stepscope.runs.model import COMPONENTS
 
-from tests.training.test_frameworks import SCRIPTS
+from tests.support.framework_scripts import SCRIPTS, run_python
 
 HOOKED = {"STEPSCOPE_INSTRUMENT": "1", "PYTHONPATH": str(STARTUP)}
 pytestmark = pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
@@ -21,15 +18,8 @@ pytestmark = pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not ins
 
 def run(folder: Path, *words: str, **variables: str) -> str:
     """Returns what a script prints, whose errors must be none."""
-    ended = subprocess.run(
-        [sys.executable, *words],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "STEPSCOPE_LEDGER_DIR": str(folder), **variables},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
+    ended = run_python(folder, *words, JAX_PLATFORMS="cpu", **variables)
+    assert ended.stderr == ""
     return ended.stdout
 
 

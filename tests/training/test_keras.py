@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -15,7 +14,7 @@ from stepscope.commands.run.hooks import STARTUP
 from stepscope.exporter.ledgers.reader import LedgerReader, LedgerTotals, open_ledgers
 from stepscope.runs.model import COMPONENTS
 
-from tests.training.test_frameworks import SCRIPTS
+from tests.support.framework_scripts import run_python, run_script
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_keras_imdb.py"
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -44,16 +43,7 @@ def train(folder: Path, script: str, *words: str, **variables: str) -> Trained:
 
 
 def run(folder: Path, script: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    ended = subprocess.run(
-        [sys.executable, str(SCRIPTS / f"{script}.py"), *words],
-        env={**os.environ, **QUIET, "STEPSCOPE_LEDGER_DIR": str(folder), **variables},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended
+    return run_script(folder, script, *words, **{**QUIET, **variables})
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
@@ -119,17 +109,10 @@ def test_a_loop_of_tensorflow_makes_steps_with_its_optimizer_and_reading_makes_n
 
 @pytest.mark.parametrize("slow", ["map", "none"])
 def test_the_verdict_names_the_late_pipeline_and_accuses_no_prompt_one(slow: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "stepscope", "run", "--name", "imdb", "--out", str(tmp_path / "out")]
+    command = ["-m", "stepscope", "run", "--name", "imdb", "--out", str(tmp_path / "out")]
     script = [sys.executable, str(EXAMPLE), "--slow", slow, "--reviews", "1600"]
-    ended = subprocess.run(
-        [*command, "--", *script, "--checkpoint", str(tmp_path / "best.weights.h5")],
-        env={**os.environ, **QUIET, "STEPSCOPE_LEDGER_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
+    checkpoint = ["--checkpoint", str(tmp_path / "best.weights.h5")]
+    run_python(tmp_path, *command, "--", *script, *checkpoint, **QUIET)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     rules = {rule["rule"]: rule for rule in report["rules"]}
     starved = rules["DataStarved"]

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from stepscope.commands.doctor.server import of_prometheus
 from stepscope.common.status import Status
 
 from tests.support.fake_nvml import FakeNvml
+from tests.support.http_server import answering
 from tests.support.prometheus import needs_prometheus, serving
 
 
@@ -148,13 +148,9 @@ def prometheus() -> Iterator[Answers]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        answers = Answers(f"http://127.0.0.1:{server.server_port}")
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with answering(HTTPServer(("127.0.0.1", 0), Handler)) as port:
+        answers = Answers(f"http://127.0.0.1:{port}")
         yield answers
-        server.shutdown()
-        thread.join()
 
 
 def test_a_prometheus_that_scrapes_judges_and_notifies_is_healthy(prometheus: Answers) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +17,7 @@ from stepscope.prometheus.rules.options import Options
 from stepscope.rules.parts.hardware import hardware_rules
 
 from tests.support.crosscheck import evaluating
+from tests.support.http_server import answering
 from tests.support.prometheus import needs_prometheus
 
 pytestmark = [pytest.mark.servers, needs_prometheus]
@@ -47,15 +47,8 @@ class Metrics(BaseHTTPRequestHandler):
 @contextmanager
 def node() -> Iterator[str]:
     """The address of an exporter."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Metrics)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with answering(ThreadingHTTPServer(("127.0.0.1", 0), Metrics)) as port:
+        yield f"127.0.0.1:{port}"
 
 
 def checked(folder: Path, rules: str) -> dict[str, Outcome]:

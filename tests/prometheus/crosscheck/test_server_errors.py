@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from stepscope.commands.cli import main
+
+from tests.support.http_server import answering
 
 
 class Page(BaseHTTPRequestHandler):
@@ -29,15 +30,8 @@ class Page(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def page() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with answering(ThreadingHTTPServer(("127.0.0.1", 0), Page)) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def mistake(capsys: pytest.CaptureFixture[str], url: str) -> str:
