@@ -22,7 +22,7 @@ from stepscope.evaluation.account import Account, Key, Leaf, account, name_of
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.problems import problems, problems_of, small_problems
-from stepscope.evaluation.unexplained import unexplained
+from stepscope.evaluation.unexplained import unexplained, unseen
 from stepscope.runs.model import COMPONENTS, PHASES, LineTime, RankFacts, ThreadTime
 from stepscope.runs.open import open_source
 from stepscope.runs.recording.live import LiveRecording
@@ -376,7 +376,21 @@ def test_time_that_was_seen_in_no_line_is_nobody_s_own_code_unless_no_line_was_s
     assert run.account is not None
     host, forward = run.account.leaves
     seen = replace(forward, lines=(line("train.py:3", 700.0, library="torch.nn.modules.linear.forward"),))
-    assert not unexplained(replace(run, account=replace(run.account, leaves=(host, seen))))
+    hidden = replace(run, account=replace(run.account, leaves=(host, seen)))
+    assert not unexplained(hidden)
+    assert unseen(hidden) == pytest.approx(0.3)
+    assert not unseen(run)
+
+
+def test_own_code_of_which_lines_show_most_is_not_unseen() -> None:
+    run = with_lines("train__host", 300, line("train.py:3", 1.0))
+    assert run.account is not None
+    (host, *others) = run.account.leaves
+    hardly = replace(host, lines=tuple(line("train.py:3", seconds) for seconds in (60.0, 60.0)))
+    assert not unseen(run)
+    for leaf, share in ((hardly, 0.3), (replace(hardly, share=0.09), 0.0)):
+        unclear = replace(run, account=replace(run.account, leaves=(leaf, *others)))
+        assert unseen(unclear) == share
 
 
 def test_what_pytorch_does_for_a_step_is_not_the_user_s_own_code() -> None:

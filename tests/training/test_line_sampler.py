@@ -180,11 +180,23 @@ def test_the_sampler_asks_for_the_interpreter_lock_as_often_as_its_cpu_time_allo
     turns = Turns()
     try:
         for _ in range(100):  # at half of the interval a wait costs twice as much
-            turns.adjust(cost if cost < Turns.COST else cost * 500e-6 / sys.getswitchinterval(), alone=True)
+            cost_now = cost if cost < Turns.COST else cost * 500e-6 / sys.getswitchinterval()
+            turns.adjust(cost_now, late=1.0, woken=0, alone=True)
         assert sys.getswitchinterval() * 1e6 == pytest.approx(interval, rel=0.01)
     finally:
         turns.restore()
     assert sys.getswitchinterval() == 0.005
+
+
+def test_a_thread_that_is_woken_in_vain_asks_for_the_interpreter_lock_sooner() -> None:
+    turns = Turns()
+    try:
+        for late, interval in ((1e-3, 39), (1.0, 5000)):
+            for _ in range(7 if late < 1 else 200):
+                turns.adjust(1e-3, late=late, woken=50, alone=True)
+            assert sys.getswitchinterval() * 1e6 == pytest.approx(interval, abs=1)
+    finally:
+        turns.restore()
 
 
 def test_the_line_of_the_user_is_named_with_the_library_function_that_it_called(

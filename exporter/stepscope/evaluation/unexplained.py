@@ -143,6 +143,18 @@ def is_accounted(account: Account | None) -> bool:
     return account is not None and bool(account.useful_share) and account.share(UNKNOWN) < KNOWN
 
 
+def unseen(analysis: Analysis) -> float:
+    """Returns the share of the run in the script's own code in steps, if that is large and lines hardly show it.
+
+    It is 0 if a rule judged this part, or no line of the run was sampled at all: then `unexplained` has it.
+    """
+    account = analysis.account
+    if account is None or HOST in _judged(analysis) or not any(leaf.lines for leaf in account.leaves):
+        return 0.0
+    own = (leaf for leaf in account.leaves if leaf.key == Key(account.main_phase, HOST))
+    return sum(leaf.share for leaf in own if leaf.share >= LARGE and _seen(leaf) < SEEN)
+
+
 def is_busy(analysis: Analysis) -> bool:
     """Returns whether the run's GPUs are so busy that the host waits for them, whatever line it is in."""
     return bool(analysis.gpu_use) and fmean(use.mean for use in analysis.gpu_use) >= BUSY_GPU
@@ -213,10 +225,7 @@ def _interpreter_lock(analysis: Analysis, run_seconds: float) -> list[LargePart]
 
 def _components(account: Account, analysis: Analysis, waited: float) -> Iterator[LargePart]:
     """Yields large components that no rule judges. `waited`: for the interpreter lock, in any of them."""
-    judged = {each for rule in analysis.rules if rule.status.judged for each in rule.about.judges}
-    if is_busy(analysis):
-        judged.add(HOST)
-    main = account.main_phase
+    judged, main = _judged(analysis), account.main_phase
     of_main = sum(leaf.share for leaf in account.leaves if leaf.key.part == main)
     sampled = any(leaf.lines for leaf in account.leaves)
     for leaf in account.leaves:
@@ -236,6 +245,12 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
             yield LargePart(leaf.key, spent + garbage, remedy, evidence, brings=brings)
         elif part == BETWEEN:
             yield LargePart(leaf.key, leaf.share, REMEDIES[BETWEEN], "No step was running")
+
+
+def _judged(analysis: Analysis) -> set[str]:
+    """Returns the components that rules have judged, and own code if the GPUs are busy meanwhile."""
+    judged = {each for rule in analysis.rules if rule.status.judged for each in rule.about.judges}
+    return judged | {HOST} if is_busy(analysis) else judged
 
 
 def _garbage_of(own: Leaf, account: Account) -> float:
@@ -278,11 +293,14 @@ def _own(leaf: Leaf) -> float:
     A loss function that the script calls itself computes, for example. Many short pauses are seen in no line:
     unless most of the time was, the sampled seconds are a limit too.
     """
-    found = leaf.places
     own = _own_places(leaf)
     part = sum(place.share for place in own)
-    seen = sum(place.seconds for place in found) / leaf.seconds
-    return part if seen >= SEEN else min(part, sum(place.seconds for place in own) / leaf.seconds)
+    return part if _seen(leaf) >= SEEN else min(part, sum(place.seconds for place in own) / leaf.seconds)
+
+
+def _seen(leaf: Leaf) -> float:
+    """Returns the share of the leaf's time in samples."""
+    return sum(place.seconds for place in leaf.places) / leaf.seconds
 
 
 def _own_places(leaf: Leaf) -> list[Place]:

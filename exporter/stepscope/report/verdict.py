@@ -23,7 +23,7 @@ from stepscope.common.words import (
 from stepscope.evaluation.account import name_of
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.problems import Problem, problems_of, small_problems
-from stepscope.evaluation.unexplained import is_accounted
+from stepscope.evaluation.unexplained import is_accounted, unseen
 from stepscope.report.devices import headline
 from stepscope.report.ended import failed, how_it_ended, stopped
 from stepscope.report.figures import cost_of_finding
@@ -48,6 +48,7 @@ NO_WORK = "If the run uses the GPU, record its activity (with torch.profiler: Pr
 CAPTURE_BOTH = (
     "Capture host and device with the profiler of your framework while steps run, and let it mark the steps."
 )
+LOOK_INSIDE = "`stepscope run --python --profile 20:29` records every function of ten steps."
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def status_of_run(analysis: Analysis) -> Status:
     states = counts(analysis)
     if problems_of(analysis):
         return Status.FOUND
-    if _hides_a_device(analysis):
+    if _hides_a_device(analysis) or unseen(analysis):
         return Status.NOT_ENOUGH_DATA
     if _knows_where_time_goes(analysis):
         return Status.NOT_ENOUGH_DATA if unrecorded(analysis) > MOST_UNRECORDED else Status.HEALTHY
@@ -185,6 +186,11 @@ def _missing(analysis: Analysis) -> tuple[str, str]:
     if _hides_a_device(analysis):
         events = count(analysis.unrecognised, "event")
         return f"{events} of the trace may be the work of a device, and have no known category", UNRECOGNISED
+    if own := unseen(analysis):
+        return (
+            f"{share(own, 1.0)} of the run is your own code, and hardly any of its lines was seen",
+            LOOK_INSIDE,
+        )
     if analysis.is_trace and not analysis.steps:
         return "the trace marks no steps, and shows no device", CAPTURE_BOTH
     if Status.COLLECTING in counts(analysis) and not analysis.steps:

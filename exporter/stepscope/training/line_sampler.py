@@ -22,6 +22,7 @@ import atexit
 import os
 import sys
 from _thread import _count, allocate_lock, get_native_id, start_new_thread
+from resource import RUSAGE_THREAD, getrusage
 from time import monotonic, perf_counter, sleep, thread_time, time
 
 from stepscope.training import layout as ledger_layout
@@ -53,6 +54,7 @@ GOLDEN = 0.6180339887498949  # its multiples are spread evenly between two whole
 USUAL_OF = 32  # steps, at most, of which nine in ten take the usual time or less,
 LEAST_USUAL = 8  # and at least: before them, no step is a long one
 COMPETES = 0.05  # of the time: other threads that run for less hardly ask for the interpreter lock
+MISSED = 4  # times that a waiting thread was woken in vain, before that is no chance
 ENDED_WITHIN = 0.1  # seconds for the thread to end before a fork
 TIMER_SLACK = b"1000"  # nanoseconds
 
@@ -64,6 +66,10 @@ class Turns:
     the main thread holds the lock for long, as in json.loads, short intervals cost much. The interval is the
     one at which a wait costs COST on average, in CPU time of this thread. How late it comes says nothing: on
     a busy machine it may only have waited for a core. An interval that the program has set stays.
+
+    Whoever gives the lock up wakes the waiting thread, but may have it again by then. That begins the interval
+    anew. So while the main thread gives it up more often than that, as between two operations of PyTorch,
+    nobody asks for it: this thread wakes more often than the interval has passed, and a shorter one helps.
     """
 
     DEFAULT, ALONE, TOGETHER = 5000, 20, 500  # microseconds; together with threads that compute
@@ -71,12 +77,20 @@ class Turns:
     WEIGHT = 0.1  # of the latest wait in the average
 
     def __init__(self) -> None:
-        self._ours = self.DEFAULT  # until the first wait, which may be for a library that is loaded
-        self._affordable = 0.0
+        self._ours = self.DEFAULT
+        self._affordable = float(
+            self.DEFAULT
+        )  # and less by and by: at first, waits are for libraries that load
 
-    def adjust(self, cost: float, alone: bool) -> None:
-        """Adjusts the interval after a wait that cost this thread so many seconds of CPU time."""
-        self._affordable += self.WEIGHT * (self._ours * cost / self.COST - self._affordable)
+    def adjust(self, cost: float, late: float, woken: int, alone: bool) -> None:
+        """Adjusts the interval after a wait.
+
+        It cost this thread so many seconds of CPU time, took so many too long, and woke it so many times.
+        """
+        if woken > MISSED and woken > 2e6 * late / self._ours:
+            self._affordable /= 2
+        else:
+            self._affordable += self.WEIGHT * (self._ours * cost / self.COST - self._affordable)
         least = self.ALONE if alone else self.TOGETHER
         self._set(min(self.DEFAULT, max(least, int(self._affordable))))
 
@@ -176,14 +190,15 @@ class LineSampler:
         stopped, alone = False, _count() < 2  # the other one is this
         list(threads.ran())
         while not stopped:
-            spent = thread_time()
+            spent, slept = thread_time(), _switches()
             jitter = (jitter + GOLDEN) % 1.0
             due = begin + (tick + skipped + jitter) * layout.TICK_SECONDS
             stopped = stop.acquire(True, max(0.0, due - monotonic()))
             if not stopped:
-                waited = thread_time() - spent
+                waited, woken, late = thread_time() - spent, _switches() - slept, monotonic() - due
+                code = self._code()  # first: reading the stack gives the lock up
                 seen = stack.read()
-                self._turns.adjust(waited, alone)
+                self._turns.adjust(waited, late, woken, alone)
                 names = named.get(hash(seen))
                 if names is None:
                     if len(named) >= MOST_STACKS:
@@ -191,7 +206,7 @@ class LineSampler:
                     frames = stack.frames(seen)
                     names = named[hash(seen)] = self._names.of(frames), self._names.whole(frames)
                 passed = max(1 + skipped, int((monotonic() - begin) / layout.TICK_SECONDS) - tick)
-                self._count(table, self._code(), names, main, passed)
+                self._count(table, code, names, main, passed)
                 tick += passed
                 self._until_look -= passed
                 took = (thread_time() - spent) / ALLOWED
@@ -321,6 +336,11 @@ def is_long(counters: Any, ring: Any, now: float) -> bool:
     durations = sorted(ring[at + 2] for at in latest if ring[at + 3] == phase)
     enough = len(durations) >= LEAST_USUAL
     return enough and now - began > layout.TOO_LONG * durations[9 * len(durations) // 10]
+
+
+def _switches() -> int:
+    """Returns how often this thread has gone to sleep."""
+    return getrusage(RUSAGE_THREAD).ru_nvcsw
 
 
 def _wake_in_time() -> None:
