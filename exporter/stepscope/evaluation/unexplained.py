@@ -144,7 +144,7 @@ def is_accounted(account: Account | None) -> bool:
 
 
 def unseen(analysis: Analysis) -> float:
-    """Returns the share of the run in the script's own code in steps, if that is large and lines hardly show it.
+    """Returns the share of the run in the script's own code in steps, if large and hardly seen in lines.
 
     It is 0 if a rule judged this part, or no line of the run was sampled at all: then `unexplained` has it.
     """

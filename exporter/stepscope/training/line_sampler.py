@@ -67,8 +67,8 @@ class Turns:
     one at which a wait costs COST on average, in CPU time of this thread. How late it comes says nothing: on
     a busy machine it may only have waited for a core. An interval that the program has set stays.
 
-    Whoever gives the lock up wakes the waiting thread, but may have it again by then. That begins the interval
-    anew. So while the main thread gives it up more often than that, as between two operations of PyTorch,
+    A thread that gives the lock up wakes the one that waits, but may have it again by then: the interval
+    begins again. So if the main thread gives it up more often than that, as around operations of PyTorch,
     nobody asks for it: this thread wakes more often than the interval has passed, and a shorter one helps.
     """
 
@@ -78,16 +78,15 @@ class Turns:
 
     def __init__(self) -> None:
         self._ours = self.DEFAULT
-        self._affordable = float(
-            self.DEFAULT
-        )  # and less by and by: at first, waits are for libraries that load
+        self._affordable = float(self.DEFAULT)  # and less later: the first waits are for libraries that load
 
     def adjust(self, cost: float, late: float, woken: int, alone: bool) -> None:
         """Adjusts the interval after a wait.
 
-        It cost this thread so many seconds of CPU time, took so many too long, and woke it so many times.
+        `cost`: its seconds of CPU time; `late`: seconds beyond the time that it was due; `woken`: how often
+        this thread woke meanwhile.
         """
-        if woken > MISSED and woken > 2e6 * late / self._ours:
+        if woken > MISSED and woken > 1e6 * late / self._ours:
             self._affordable /= 2
         else:
             self._affordable += self.WEIGHT * (self._ours * cost / self.COST - self._affordable)
