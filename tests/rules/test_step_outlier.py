@@ -214,6 +214,16 @@ def test_irregular_outliers_have_no_period() -> None:
     assert "every" not in found.finding
 
 
+def test_outliers_that_come_regularly_for_a_short_time_have_no_period() -> None:
+    values = np.full(400, 0.1)
+    values[100:150:10] = 0.6
+    found = result(node_steps(values))
+    assert "every" not in found.finding
+    values[:] = 0.1
+    values[100:310:20] = 0.6
+    assert "about every 20th step" in result(node_steps(values)).finding
+
+
 def test_an_excess_that_no_component_holds_is_not_blamed_on_one() -> None:
     found = result(stalls(16, component=None))
     assert found.status == "found"

@@ -472,9 +472,12 @@ class Series:
         return LONG_COMPONENT.get(self.component() or "")
 
     def period(self) -> int | None:
-        """Returns the steps from outlier to outlier, if 3 of 4 gaps are the same within a tenth."""
+        """Returns the steps from outlier to outlier, if 3 of 4 gaps are the same within a tenth.
+
+        A few outliers one after another are no habit of the run: they must span half of its steps.
+        """
         gaps = np.diff(np.sort(self.longest_outliers()[:, 0]))
-        if len(gaps) < REGULAR_GAPS:
+        if len(gaps) < REGULAR_GAPS or gaps.sum() < self.count / 2:
             return None
         usual = float(np.median(gaps))
         regular = np.abs(gaps - usual) <= 0.1 * usual
