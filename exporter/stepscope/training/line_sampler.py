@@ -44,7 +44,8 @@ WORKER_FIRST_TICKS = 5  # a loader worker: it may live for a short epoch only
 LOOK_TICKS = 20  # between two looks at the run, the role and the times of the main thread
 ALLOWED = 0.0022 * layout.TICK_SECONDS  # seconds of CPU time per tick; looks and the start come on top
 MOST_SKIPPED = 10  # ticks between two samples, unless samples usually take more
-CREDIT = 400.0  # ticks, which may be owed before any are skipped: short programs have few samples
+CREDIT = 400.0  # ticks, which a process may owe once: short programs have few samples
+ON_CREDIT = 3.0  # times the allowed CPU time, at most, is spent until then: an import would spend all
 MOST_OWED = 400.0  # ticks, what 100 frames of 100 threads take; what a sample took beyond it is forgotten
 WEIGHT = 0.1  # of the latest sample in what one usually takes
 MOST_STACKS = 1_000  # of which the text is remembered
@@ -211,7 +212,8 @@ class LineSampler:
                 took = (thread_time() - spent) / ALLOWED
                 usual += WEIGHT * (took - usual)
                 self._owe(took - passed)
-                skipped = min(max(int(self._owed), 0), max(MOST_SKIPPED, int(2 * usual)))
+                most = max(MOST_SKIPPED, int(2 * usual))
+                skipped = min(max(int(self._owed), int(usual / ON_CREDIT)), most)
             if stopped or self._until_look <= 0:
                 previous, looked, ran = looked, monotonic(), times
                 times = main.times()
