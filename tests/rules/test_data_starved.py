@@ -325,11 +325,37 @@ def test_cores_that_are_not_full_are_not_said_to_be() -> None:
 
 def test_workers_that_wait_for_one_lock_are_not_told_that_storage_is_slow() -> None:
     waiting = {"workers": 4, "fetch_seconds": 30.0, "fetch_cpu_seconds": 1.0}
-    assert loading(**waiting, lock_share=0.4).cause() == "slow storage"
-    locked = loading(**waiting, lock_share=0.8)
+    assert loading(**waiting, waits={"lock": 0.4, "disk": 0.6}).cause() == "slow storage"
+    locked = loading(**waiting, waits={"lock": 0.8, "disk": 0.2})
     assert locked.cause() == "lock"
     assert locked.words()[0].startswith("workers wait for a lock: 80 % of their waits are for one")
     assert locked.workers_suggested is None
+
+
+@pytest.mark.parametrize(
+    ("waits", "said"),
+    [
+        ({}, "storage is slow"),
+        ({"disk": 0.6, "other": 0.4}, "storage is slow"),
+        ({"other": 1.0}, "for a network"),
+    ],
+)
+def test_storage_is_slow_unless_fetches_are_seen_to_wait_for_something_else(
+    waits: dict[str, float], said: str
+) -> None:
+    for workers in (0, 4):
+        slow = loading(workers=workers, fetch_seconds=30.0, fetch_cpu_seconds=1.0, waits=waits)
+        assert slow.cause() == "slow storage"
+        assert said in slow.words()[0]
+
+
+def test_a_wait_that_is_in_no_fetch_is_the_sampler_s() -> None:
+    alone = {"workers": 0, "fetches": 1000, "fetch_cpu_seconds": 4.0}
+    assert loading(**alone, wait_seconds=10.0, fetch_seconds=5.1).cause() == "too few workers"
+    sampler = loading(**alone, wait_seconds=10.0, fetch_seconds=4.9)
+    assert sampler.cause() == "sampler"
+    assert sampler.words()[0].startswith("fetches take 49 % of the wait: the rest is the sampler")
+    assert sampler.workers_suggested is None
 
 
 def test_workers_that_start_again_at_each_epoch_are_to_be_kept_or_the_sampler_is_slow() -> None:

@@ -118,8 +118,9 @@ def _loading(run: RunMeasurements, node: str, rank: int, wait: PortionSoFar) -> 
     own = run.nodes[node][OWN_CORES]
     of_node = usage.cores or next((len(facts.cpus) for facts in run.facts.nodes if facts.node == node), 0)
     cores = own.allowed if own.allowed > 0 else of_node
+    workers = workers_of(processes[-1]) if processes else None
     return Loading(
-        workers=workers_of(processes[-1]) if processes else None,
+        workers=workers,
         fetches=sum(loader.fetches for loader in loaders),
         fetch_seconds=sum(loader.fetch_seconds for loader in loaders),
         fetch_cpu_seconds=sum(loader.fetch_cpu_seconds for loader in loaders),
@@ -130,7 +131,7 @@ def _loading(run: RunMeasurements, node: str, rank: int, wait: PortionSoFar) -> 
         cpu_busy=usage.cpu.mean if usage.cpu.count else 0.0,
         io_wait=usage.io_wait.mean if usage.io_wait.count else 0.0,
         in_use=_cores_in_use(own, ranks),
-        lock_share=_lock_share(run.facts, node, rank),
+        waits=_waits(run.facts, node, rank, workers),
         busiest_fetch_seconds=sum(loader.busiest_fetch_seconds or 0.0 for loader in loaders),
         restart_seconds=sum(loader.restart_seconds or 0.0 for loader in loaders if loader.phase == "train"),
         worker_threads=max((loader.worker_threads or 0 for loader in loaders), default=0),
@@ -139,16 +140,25 @@ def _loading(run: RunMeasurements, node: str, rank: int, wait: PortionSoFar) -> 
     )
 
 
-def _lock_share(facts: RunFacts, node: str, rank: int) -> float:
-    """Returns the share of locks in the waits of the rank's workers in the user's lines; 0: none was seen."""
+def _waits(facts: RunFacts, node: str, rank: int, workers: int | None) -> dict[str, float]:
+    """Returns what the rank's workers wait for in the user's lines, as shares by state; {}: no wait was seen.
+
+    Without workers, it is what the training process waits for in its fetches.
+    """
     waits = dict.fromkeys(STATES, 0.0)
     for thread in facts.threads:
-        if (thread.node, thread.rank, thread.role) == (node, rank, "loader worker"):
+        if (thread.node, thread.rank, thread.role) == (
+            node,
+            rank,
+            "loader worker" if workers else "training",
+        ):
             for line in thread.lines:
-                for state, seconds in line.seconds.items() if line.place else ():
+                of_fetches = workers or line.component == "data_wait"
+                for state, seconds in line.seconds.items() if line.place and of_fetches else ():
                     waits[state] += seconds
     waits.pop("running")
-    return waits["lock"] / (sum(waits.values()) or 1.0)
+    total = sum(waits.values())
+    return {state: seconds / total for state, seconds in waits.items()} if total else {}
 
 
 def _cores_in_use(own: OwnCores, ranks: Mapping[int, Sequence[RankFacts]]) -> CoresInUse | None:

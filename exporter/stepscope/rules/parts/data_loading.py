@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from stepscope.common.words import count, duration, number, percent
@@ -17,6 +18,7 @@ Cause = Literal[
     "neighbours",
     "restarts",
     "one worker",
+    "sampler",
     "threads",
     "hand-over",
     "sequential map",
@@ -31,6 +33,8 @@ WAITING_FOR_CORE = 0.2  # fetches that wait for a core for more of their time do
 WORKERS_BUSY = 0.5  # below this share of time fetching, workers are idle
 SHORT_FETCH = 0.005  # seconds: a worker takes some milliseconds to hand a batch over
 WAITING_FOR_LOCK = 0.5  # of what workers wait for in the user's lines: above it, they wait for each other
+WAITING_FOR_DISK = 0.5  # of the same: below it, they wait for something that is not storage, or far away
+OF_THE_SAMPLER = 0.5  # of a wait without workers: above it, most is in no fetch
 RESTARTS = 0.5  # of the wait for data: above it, most is for the first batch of a pass
 ONE_WORKER = 0.8  # of the seconds of fetches: with more, one of several workers does nearly everything
 TOO_MANY_THREADS = 2  # of workers, per worker and per core of the rank
@@ -91,7 +95,9 @@ class Loading:
     io_wait: float
     in_use: CoresInUse | None = None  # None: not measured
     fetches: int = 0
-    lock_share: float = 0.0  # of the waits of workers in lines of the user's code, by samples
+    # What the threads that fetch wait for in lines of the user's code, by samples: shares by STATES of
+    # training/line_layout.py, all together 1, or {} if none was seen.
+    waits: Mapping[str, float] = field(default_factory=dict)
     busiest_fetch_seconds: float = 0.0  # of fetch_seconds, of the worker with most; 0: not known
     restart_seconds: float = 0.0  # of wait_seconds, for the first batch of each pass but the first
     persistent_workers: bool | None = None
@@ -183,6 +189,8 @@ class Loading:
             return "restarts"
         if self.one_does_all:
             return "one worker"
+        if self.workers == 0 and self.wait_seconds - self.fetch_seconds > OF_THE_SAMPLER * self.wait_seconds:
+            return "sampler"
         if (
             self.workers
             and self.cores
@@ -190,7 +198,8 @@ class Loading:
         ):
             return "threads"
         if self.workers_wait:
-            return "lock" if self.workers and self.lock_share > WAITING_FOR_LOCK else "slow storage"
+            locked = self.waits.get("lock", 0.0) > WAITING_FOR_LOCK
+            return "lock" if self.workers and locked else "slow storage"
         if self.workers == 0:
             return "too few workers"
         could_keep_up = self.workers_needed <= self.cores
@@ -242,14 +251,20 @@ class Loading:
             ahead = "Read ahead with more workers or a higher prefetch factor."
             if best := self.workers_suggested:
                 ahead = f"Give the loader {count(best, 'worker')} (num_workers={best}), which wait together."
+            if facts and self.waits and self.waits.get("disk", 0.0) < WAITING_FOR_DISK:
+                return (
+                    f"{facts}, and hardly for a disk: for a network, a timer or another process",
+                    "Ask for many items at once, and keep what was fetched in memory or on a local disk. "
+                    f"{ahead}",
+                )
             return (
                 f"storage is slow: {' and '.join(filter(None, (facts, waits)))}",
                 f"Keep the data in memory or on local storage, in few large files. {ahead}",
             )
         if cause == "lock":
             return (
-                f"workers wait for a lock: {percent(100 * self.lock_share)} of their waits are for one, so "
-                "they fetch one after another",
+                f"workers wait for a lock: {percent(100 * self.waits['lock'])} of their waits are for one, "
+                "so they fetch one after another",
                 "Let each worker fetch without the lock: open files and connections in the worker "
                 "(worker_init_fn), instead of sharing one. More workers cannot help.",
             )
@@ -282,6 +297,13 @@ class Loading:
                 f"{percent(100 * self.busiest_fetch_seconds / self.fetch_seconds)} of the fetching",
                 "Split the data over the workers: at least one shard per worker, or every N-th item "
                 "(`torch.utils.data.get_worker_info()`). More workers cannot help.",
+            )
+        if cause == "sampler":
+            return (
+                f"fetches take {percent(100 * self.fetch_seconds / self.wait_seconds)} of the wait: the rest "
+                "is the sampler, which chooses the items of each batch",
+                "Choose all items of an epoch at once: with `torch.randperm`, or `torch.multinomial` for "
+                "weights. The sampler runs in the training process, so workers cannot help.",
             )
         if cause == "too few workers":
             share = f" on a share of {self.cores:g} cores" if self.cores else ""
