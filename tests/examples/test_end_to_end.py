@@ -28,7 +28,7 @@ def fired(reports: dict[str, dict[str, Any]]) -> set[str]:
     ("way", "steps", "rules", "words"),
     [
         ("augmentation", 45, {"DataStarved"}, "the transform is too heavy for the cores"),
-        pytest.param("storage", 45, {"DataStarved"}, "storage is slow", marks=pytest.mark.trial),
+        pytest.param("storage", 45, {"DataStarved"}, "for a network", marks=pytest.mark.trial),
         ("none", 60, set(), "✓ Healthy"),  # as test_compared.py looks at
     ],
 )
