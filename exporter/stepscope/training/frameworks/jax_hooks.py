@@ -1,8 +1,8 @@
 """Times stock JAX: calls of what a script, Flax or another library gives to `jax.jit` or `jax.pmap`.
 
-A compiled function is one call. Its time is `forward`, whatever it computes, or `compile` if JAX compiled.
-JAX computes while Python continues, so waits for an array are `forward`, too. Nothing waits that would not
-wait without hooks.
+A compiled function is one call, also if it was compiled ahead of time. Its time is `forward`, whatever it
+computes, or `compile` if JAX compiled. JAX computes while Python continues, so waits for an array are
+`forward`, too. Nothing waits that would not wait without hooks.
 
 What trains is learned in the first calls of each function, from arrays that a call returned and that come
 back as arguments. A function that computes gradients trains if its own arrays come back to it. One that
@@ -13,10 +13,10 @@ Neither evaluation, nor averages of metrics or parameters, nor sampling does tha
 from __future__ import annotations
 
 import sys
-from functools import partial
+from functools import partial, wraps
 from threading import local
 from types import MethodType
-from weakref import WeakSet, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from stepscope.training.automatic import automatic
 from stepscope.training.frameworks.around import around, replace, timed
@@ -51,6 +51,7 @@ def install() -> None:
         _exclude(sys.modules.get(f"jax._src.{name}"))
     for name in ("jit", "pmap"):
         replace(jax, name, _following)
+    _follow_stages(sys.modules.get("jax.stages"))
     for owner in (api, jax):
         around(owner, "vjp", _gradient_begins, _nothing)
     around(api, "_vjp", _gradient_begins, _nothing)  # of older versions
@@ -146,11 +147,11 @@ class _Followed:
     JAX copies that into functions that it makes of this one, so nothing of ours may be in it.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_call", "_compiled")
+    __slots__ = ("__dict__", "__weakref__", "_call", "_compiled", "_function")
 
     def __init__(self, compiled: Any) -> None:
-        self._compiled = compiled
-        self._call = timed(compiled, "jit", partial(_called, _Function()), _returned, see=_saw)
+        self._compiled, self._function = compiled, _Function()
+        self._call = timed(compiled, "jit", partial(_called, self._function), _returned, see=_saw)
         self.__dict__.update(compiled.__dict__)
 
     def __call__(self, /, *arguments: Any, **keywords: Any) -> Any:
@@ -170,11 +171,11 @@ class _Followed:
 
     @property
     def lower(self) -> Any:  # this one and the next two are looked up in the class, by isinstance
-        return self._compiled.lower
+        return _ahead(self._compiled.lower, self._function)
 
     @property
     def trace(self) -> Any:
-        return self._compiled.trace
+        return _ahead(self._compiled.trace, self._function)
 
     @property
     def eval_shape(self) -> Any:
@@ -210,6 +211,48 @@ def _step_ended(made_by: object) -> None:
     if "name" not in _installed and session.ledger is not None:
         _installed.add("name")  # another framework may read the data
         session.ledger.name_framework("jax", str(getattr(sys.modules["jax"], "__version__", "")))
+
+
+# -- functions that are compiled ahead of their calls --------------------------------------------------
+
+_stages: WeakKeyDictionary[Any, _Function] = WeakKeyDictionary()  # traced, lowered and compiled functions
+
+
+def _follow_stages(stages: Any) -> None:
+    """Hooks what `jit(f).trace(...)`, `.lower(...)` and `.compile()` return, and the calls of the last."""
+    for stage, name in (("Traced", "lower"), ("Lowered", "compile")):
+        replace(getattr(stages, stage, None), name, _passing_on(name))
+    call = partial(timed, name="Compiled", begin=_called_ahead, end=_returned, see=_saw)
+    replace(getattr(stages, "Compiled", None), "__call__", call)
+
+
+def _passing_on(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def known(stage: Any, *_: object, **__: object) -> _Function | None:
+        return _stages.get(stage)
+
+    return partial(timed, name=name, begin=known, end=_nothing, see=_makes)
+
+
+def _makes(function: _Function, stage: Any) -> None:
+    _stages[stage] = function
+
+
+def _ahead(make: Callable[..., Any], function: _Function) -> Callable[..., Any]:
+    """Returns `lower` or `trace` of a function, which then sees whether it computes gradients."""
+
+    def begin(*_: object, **__: object) -> _Function:
+        _running.functions.append(function)
+        return function
+
+    def end(*_: object) -> None:
+        _running.functions.pop()
+
+    return wraps(make)(timed(make, "lower", begin, end, see=_makes))
+
+
+def _called_ahead(compiled: Any, *arguments: Any, **keywords: Any) -> Call | None:
+    function = _stages.get(compiled)
+    return None if function is None else _called(function, *arguments, **keywords)
 
 
 # -- what trains ---------------------------------------------------------------------------------------
