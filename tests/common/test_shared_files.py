@@ -61,6 +61,7 @@ OTHER_FILES = {
     "stepscope/runs/prometheus/address.py": "the file of the password, which the user names",
     "stepscope/runs/remote.py": "a temporary directory of its own",
     "stepscope/runs/traces/": "the traces that the user names",
+    "stepscope/training/frameworks/xla_profilers.py": "a temporary directory of its own",
     "stepscope/training/launch.py": "procfs",
     "stepscope/training/main_stack.py": "the number of a descriptor of its own",
     "stepscope/training/main_thread.py": "procfs",

@@ -41,6 +41,9 @@ class Profiler:
     def start(self, memory: bool = False) -> None:
         self._call("memory" if memory else "start")
 
+    def wait(self) -> None:
+        pass
+
     def stop(self) -> None:
         self._call("stop")
 

@@ -39,9 +39,9 @@ examples:
   stepscope profile resnet --python              Python functions instead of operators
   stepscope profile resnet --memory              operators, and the memory that they allocate
 
-Operators need the hooks for PyTorch (`stepscope run`, or STEPSCOPE_INSTRUMENT=1). Run this on their node,
-as their user or as root. `stepscope report` of the recording shows the operators; ui.perfetto.dev opens the
-traces.
+Operators need the hooks of their framework (`stepscope run`, or STEPSCOPE_INSTRUMENT=1). Run this on the node
+of the ranks, as their user or as root. `stepscope report` of the recording shows the operators;
+ui.perfetto.dev opens the traces.
 
 The exit status is 0 if every rank wrote its trace, 1 if one did not, 2 if there is no such run, and 130 after
 Ctrl-C, which takes back what has not begun.

@@ -63,6 +63,9 @@ class PythonProfiler:
         self._calls = self.makes()
         self._calls.start()
 
+    def wait(self) -> None:
+        pass  # functions return when they have ended
+
     def stop(self) -> None:
         """Raises ValueError if the script's own profiler has taken over."""
         calls = self._calls

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
         def start(self, memory: bool = False) -> None:
             """Begins to record; `memory`: also what operators allocate."""
 
+        def wait(self) -> None:
+            """Waits until what the steps have launched is computed, unless `stop` does."""
+
         def stop(self) -> None: ...
 
         def forget(self) -> None:
@@ -59,8 +62,8 @@ if TYPE_CHECKING:
 
 
 NO_HOOKS = (
-    "the hooks of PyTorch are not on in this process: start it with `stepscope run`, or with "
-    "STEPSCOPE_INSTRUMENT=1"
+    "the hooks of PyTorch, JAX or TensorFlow are not on in this process: start it with `stepscope run`, or "
+    "with STEPSCOPE_INSTRUMENT=1"
 )
 NEVER = layout.NEVER
 LIMIT = f"{MOST_TRACES} traces and {MOST_BYTES >> 20} MB"
@@ -189,9 +192,13 @@ class Windows:
             else:
                 self._begin_again(window)
             return
+        complete = done > window.last
+        ends = complete or time.perf_counter() - window.began >= window.plan.seconds
+        if ends:
+            window.profiler.wait()
         window.marks.append(time.time_ns())
-        if done > window.last or time.perf_counter() - window.began >= window.plan.seconds:
-            self._close("" if window.last < inf and done > window.last else _why_early(window))
+        if ends:
+            self._close("" if complete else _why_early(window))
 
     def _begin_again(self, window: _Open) -> None:
         """Drops a window into which an evaluation fell before its first step: it begins after that."""
@@ -258,7 +265,7 @@ class Windows:
             assert profiler is not None
             profiler.start(memory=plan.kind == MEMORY)
         except Exception as error:  # noqa: BLE001 - as in look()
-            self._fail(plan, listed, f"{type(error).__name__}: {error}")
+            self._fail(plan, listed, _said(error))
             return
         self._open = _Open(plan, profiler, last, listed)
         listed["pause_seconds"] = time.perf_counter() - before
@@ -279,8 +286,7 @@ class Windows:
                 raise ValueError(f"{reason or 'it ended'} before one of its steps did")
             listed["trace"], listed["bytes"] = self._write_trace(window)
         except Exception as error:  # noqa: BLE001 - as in look()
-            said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-            self._fail(window.plan, listed, said)
+            self._fail(window.plan, listed, _said(error))
             return
         listed["state"] = "written"
         listed["pause_seconds"] += time.perf_counter() - before
@@ -364,6 +370,11 @@ def _stop(window: _Open, writes: bool = False) -> None:
     window.profiler.stop()
     if not writes:
         window.profiler.forget()
+
+
+def _said(error: Exception) -> str:
+    """Returns the words of an error: those of a ValueError are for the reader as they are."""
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
 def _why_early(window: _Open) -> str:

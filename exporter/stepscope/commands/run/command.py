@@ -106,9 +106,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="WINDOW",
-        help="record the operators of these training steps with PyTorch's profiler: 20:27, at=60s,for=5s or "
-        "every=1000,steps=3, each also with ranks=0,7, with python for Python functions instead, or with "
-        "memory; may be repeated (default: STEPSCOPE_PROFILE)",
+        help="record the operators of these training steps with the framework's profiler: 20:27, "
+        "at=60s,for=5s or every=1000,steps=3, each also with ranks=0,7, with python for Python functions "
+        "instead, or with memory; may be repeated (default: STEPSCOPE_PROFILE)",
     )
     parser.add_argument(
         "--profiler-config",

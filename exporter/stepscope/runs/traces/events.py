@@ -312,7 +312,7 @@ def load(path: Path, progress: Callable[[int], None] | None = None) -> Trace:
                     f"{path} holds no event with a duration, only {others}: give a trace with complete events"
                 )
             raise UserError(f"{path} holds no event: export the trace again, with a step that is active")
-        if xla.found:
+        if xla.found and "host_name" not in stream.about:
             stream.about["host_name"] = host_of(path)
         return _trace(path, "xla" if xla.found else "pytorch", xla.notes, stream.about, columns)
 

@@ -5,6 +5,8 @@ trace_events_to_json.cc (github.com/openxla/xla) write them. Processes are plane
 `/device:GPU:0`, `/device:TPU:0`), threads are their lines. Events have no category, all arguments are texts.
 Times count from the start of the profile. Streams are the lines of a GPU; its other lines repeat them.
 A TPU has no streams but the line `XLA Ops`, whose control flow (`while`) contains what it runs.
+
+In a profile window, rows of Stepscope are before them: the steps, and the lines of the main thread.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.runs.traces.marks import DEVICE, HOST, Mark, step_rows
+from stepscope.training.window_files import ANCHOR
 
 MOST_EVENTS = 1_000_000  # that XLA writes; it leaves out all others
 _DEVICE = re.compile(r"/device:(\w+):(\d+)")
@@ -38,6 +41,7 @@ _COPY = re.compile(
 _COLLECTIVE = re.compile(r"(?:ragged-)?all-|reduce-scatter|collective-|(?:send|recv)(?:-done)?$")
 _DRIVER = re.compile(r"(?:cu|cuda|hip)[A-Z]\w*")
 _FRAME = re.compile(r"\$(.+\.py):(\d+) (.+)")
+_WAIT = re.compile(r"\(wait for |Await\b|Wait for ")
 _NOISE = ("ThreadpoolListener::", "end: ")  # moments without a duration
 
 
@@ -48,12 +52,15 @@ class AsPyTorch:
         self._profile: _Profile | None = None
 
     def rows(self, rows: Iterator[Any]) -> Iterator[Any]:
+        thread = None  # of the window's steps
         for row in rows:
             if row.get("ph") == "M" and _plane(row).startswith(("/device:", "/host:")):
-                self._profile = _Profile()
+                self._profile = _Profile(thread)
                 self._profile.names(row)
                 yield from self._profile.translated(rows)
             else:
+                if row.get("cat"):
+                    thread = row.get("pid"), row.get("tid")
                 yield row
 
     @property
@@ -81,9 +88,14 @@ def _plane(row: Any) -> str:
 
 
 class _Profile:
-    """The planes and lines of a profile, and the steps in it."""
+    """The planes and lines of a profile, and the steps in it, unless a window has marked them.
 
-    def __init__(self) -> None:
+    `thread`: the process and the thread that made the steps of the window; None: there was no window.
+    """
+
+    def __init__(self, thread: tuple[Any, Any] | None) -> None:
+        self.thread = thread
+        self.threads: dict[Any, Any] = {}  # of the window's process, by XLA's own numbers
         self.planes: dict[Any, str] = {}
         self.lines: dict[tuple[Any, Any], str] = {}
         self.with_streams: set[Any] = set()  # planes
@@ -107,7 +119,7 @@ class _Profile:
             elif row.get("ph") == "X":
                 self.events += 1
                 yield from self._event(row)
-        if self.marks:
+        if self.marks and self.thread is None:
             yield from self._steps()
 
     def _steps(self) -> Iterator[Any]:
@@ -126,8 +138,10 @@ class _Profile:
         elif device is None:
             if "step_num" in arguments:
                 self._mark(plane, row, arguments["step_num"])
+            elif name.startswith(ANCHOR) and self.thread is not None:
+                self.threads[row.get("tid")] = self.thread[1]
             elif not name.startswith(_NOISE):
-                yield _on_host(row, name, arguments)
+                yield _on_host(self._numbered(row), name, arguments)
         elif line == STEPS:
             self._mark(plane, row, name)
         elif line.lower().startswith("stream") or (
@@ -136,6 +150,12 @@ class _Profile:
             yield from _on_device(row, name, arguments, device[1].lower(), int(device[2]))
         elif line not in _REPEATED and line != OPERATIONS:
             yield {**row, "cat": f"{plane}, {line}"}
+
+    def _numbered(self, row: Any) -> Any:
+        """Returns an event of the host with the numbers of its process and thread instead of XLA's own."""
+        thread = row.get("tid")
+        process = HOST if self.thread is None else self.thread[0]
+        return {**row, "pid": process, "tid": self.threads.get(thread, thread)}
 
     def _mark(self, plane: str, row: Any, number: Any) -> None:
         start = float(row["ts"])
@@ -146,7 +166,7 @@ class _Profile:
 
 
 def _on_host(row: Any, name: str, arguments: Any) -> Any:
-    """Returns an event of the host; the number of its process is XLA's own."""
+    """Returns an event of the host."""
     frame = _FRAME.fullmatch(name)
     if frame is not None:
         name = f"{frame[1]}({frame[2]}): {frame[3]}"
@@ -155,8 +175,10 @@ def _on_host(row: Any, name: str, arguments: Any) -> Any:
         category = "python_function"
     elif "correlation_id" in arguments or _DRIVER.fullmatch(name):
         category = "cuda_driver"
+    elif _WAIT.search(name):
+        category = "cuda_event"
     told = {"correlation": arguments["correlation_id"]} if "correlation_id" in arguments else {}
-    return {**row, "cat": category, "name": name, "pid": HOST, "args": told}
+    return {**row, "cat": category, "name": name, "args": told}
 
 
 def _on_device(row: Any, name: str, arguments: Any, kind: str, index: int) -> Iterator[Any]:

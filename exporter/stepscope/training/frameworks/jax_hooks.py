@@ -2,7 +2,7 @@
 
 A compiled function is one call, also if it was compiled ahead of time. Its time is `forward`, whatever it
 computes, or `compile` if JAX compiled. JAX computes while Python continues, so waits for an array are
-`forward`, too. Nothing waits that would not wait without hooks.
+`forward`, too. Except at the ends of a profile window, nothing waits that would not wait without hooks.
 
 What trains is learned in the first calls of each function, from arrays that a call returned and that come
 back as arguments. A function that computes gradients trains if its own arrays come back to it. One that
@@ -22,6 +22,7 @@ from stepscope.training.automatic import automatic
 from stepscope.training.frameworks.around import around, replace, timed
 from stepscope.training.frameworks.computing import FORWARD, OPTIMIZER, computing
 from stepscope.training.frameworks.published import after
+from stepscope.training.frameworks.xla_profilers import jax_profiler
 from stepscope.training.off import is_off
 from stepscope.training.session import complain, session, start_as
 
@@ -57,6 +58,7 @@ def install() -> None:
     around(api, "_vjp", _gradient_begins, _nothing)  # of older versions
     _time_waits(jax)
     after(sys.modules.get("jax.distributed"), "initialize", _distributed)
+    jax_profiler.install()
 
 
 def install_optax() -> None:
@@ -207,6 +209,7 @@ def _returned(call: Call, done: bool) -> None:
 
 def _step_ended(made_by: object) -> None:
     automatic.trained = True
+    jax_profiler.use()
     computing.step_ended(made_by)
     if "name" not in _installed and session.ledger is not None:
         _installed.add("name")  # another framework may read the data

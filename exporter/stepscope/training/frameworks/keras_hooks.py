@@ -29,6 +29,7 @@ from stepscope.training.frameworks.computing import (
 )
 from stepscope.training.frameworks.published import after, publish
 from stepscope.training.frameworks.tensorflow_hooks import optimizer_is_traced, settings_of_dataset
+from stepscope.training.frameworks.xla_profilers import jax_profiler, tensorflow_profiler
 from stepscope.training.loader import Waits
 from stepscope.training.off import is_off
 from stepscope.training.session import complain, recorder, session
@@ -45,6 +46,7 @@ _SAVES = {
     "keras.src.models.model": ("Model", ("save", "save_weights", "export")),
     "keras.src.saving.saving_lib": ("", ("save_model", "save_weights_only")),
 }
+_PROFILERS = {"jax": jax_profiler, "tensorflow": tensorflow_profiler}  # by the backend; PyTorch has its own
 _installed = False
 
 
@@ -55,10 +57,10 @@ def install() -> None:
     if _installed or is_off() or not str(getattr(keras, "__version__", "")).startswith("3."):
         return
     _installed = True
-    _loop.name = f"{keras.__version__} on {keras.config.backend()}"
+    _loop.backend = backend = keras.config.backend()
+    _loop.name = f"{keras.__version__} on {backend}"
     _hook_loops()
     _hook_numbers()
-    backend = keras.config.backend()
     trainer = sys.modules.get(f"keras.src.backend.{backend}.trainer")
     if backend == "tensorflow":
         replace(getattr(trainer, "TensorFlowTrainer", None), "_make_function", _with_fetches)
@@ -80,6 +82,7 @@ class _Loop:
 
     def __init__(self) -> None:
         self.name = ""  # and version of Keras
+        self.backend = ""
         self.begin: Moment = ()  # of the latest batch that is not trained on
         self.is_alone = False  # an evaluation outside `fit`
 
@@ -109,6 +112,7 @@ def _nothing(*_: object) -> None:
 def _training_begins(*_: object, **__: object) -> None:
     automatic.begin_anew()
     computing.in_loop = True
+    _use_profiler()
     if recorder.in_automatic_step():
         _name_framework()
 
@@ -145,6 +149,12 @@ def _evaluation_ended(*_: object, **__: object) -> None:
     recorder.show_phase("train")
     if _loop.is_alone:
         _training_ended()
+
+
+def _use_profiler() -> None:
+    profiler = _PROFILERS.get(_loop.backend)
+    if profiler is not None:
+        profiler.use()
 
 
 def _name_framework() -> None:
@@ -223,6 +233,7 @@ def _optimizer_ended(step: tuple[Any, int | None], done: bool) -> None:
     if place is not None:
         computing.end(place)
     if done:
+        _use_profiler()
         computing.step_ended(optimizer)
 
 

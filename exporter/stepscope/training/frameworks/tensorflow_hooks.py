@@ -23,6 +23,7 @@ from stepscope.training.frameworks.computing import (
     saved,
 )
 from stepscope.training.frameworks.published import publish
+from stepscope.training.frameworks.xla_profilers import tensorflow_profiler
 from stepscope.training.layout import SEQUENTIAL_MAPS
 from stepscope.training.loader import Waits
 from stepscope.training.off import is_off
@@ -49,6 +50,7 @@ def install() -> None:
     around(tape, "gradient", _gradient_begins, computing.end)
     saver = getattr(sys.modules.get("tensorflow.python.checkpoint.checkpoint"), "TrackableSaver", None)
     around(saver, "save", checkpoint, saved)
+    tensorflow_profiler.install()
 
 
 def time_iterators() -> None:
@@ -160,6 +162,7 @@ def _returned(call: tuple[Any, int | None, int], done: bool) -> None:
         return
     if function in _graphs.with_steps:
         automatic.trained = True
+        tensorflow_profiler.use()
         computing.step_ended(function)
     elif function in _graphs.with_gradients:
         automatic.trained = True

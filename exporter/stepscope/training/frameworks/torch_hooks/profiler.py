@@ -92,6 +92,9 @@ class TorchProfiler:
         finally:
             self.is_ours = False
 
+    def wait(self) -> None:
+        pass  # PyTorch's profiler waits for devices when it stops
+
     def stop(self) -> None:
         self.is_ours = True
         try:

@@ -1,0 +1,151 @@
+"""Profile windows of unmodified scripts of JAX and Keras. Without these packages the tests are skipped."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stepscope.commands.run.hooks import STARTUP
+from stepscope.runs.model import Steps
+from stepscope.runs.traces.source import KinetoTraces
+
+from tests.support.framework_scripts import SCRIPTS, run_python
+
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
+needs_jax = pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
+LOOP = """
+import jax, jax.numpy as jnp, os
+
+@jax.jit
+def train(weights, batch):
+    return weights - 0.01 * jax.grad(lambda weights: jnp.mean(jnp.tanh(batch @ weights) ** 2))(weights)
+
+weights, batch = jnp.full((300, 300), 0.01), jnp.ones((300, 300))
+for number in range(16):
+    weights = train(weights, batch)
+"""
+
+
+def profiled(folder: Path, plan: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script with windows, which are in `folder / "profiles"`."""
+    hooks = {"STEPSCOPE_INSTRUMENT": "1", "PYTHONPATH": str(STARTUP), "STEPSCOPE_PROFILE": plan}
+    places = {"STEPSCOPE_PROFILE_DIR": str(folder / "profiles"), "TMPDIR": str(folder)}
+    return run_python(folder, *words, **QUIET, **hooks, **places, **variables)
+
+
+def script(folder: Path, rest: str) -> str:
+    path = folder / "train.py"
+    path.write_text(LOOP + rest)
+    return str(path)
+
+
+def windows(folder: Path) -> list[tuple[int, int, str, str]]:
+    (path,) = folder.glob("profiles/*.windows.json")
+    listed: list[dict[str, Any]] = json.loads(path.read_text())["windows"]
+    return [(each["first"], each["last"], each["state"], each["reason"]) for each in listed]
+
+
+def read(folder: Path) -> tuple[KinetoTraces, Steps]:
+    (trace,) = folder.glob("profiles/*.gz")
+    source = KinetoTraces(trace)
+    (steps,) = source.read()
+    assert isinstance(steps, Steps)
+    return source, steps
+
+
+@needs_jax
+def test_a_window_of_jax_has_the_operators_of_its_steps_and_changes_no_result(tmp_path: Path) -> None:
+    path = script(tmp_path, "print(weights.tobytes().hex())")
+    trained = profiled(tmp_path, "3:6", path)
+    assert (trained.stdout, trained.stderr) == (run_python(tmp_path, path, **QUIET).stdout, "")
+    assert windows(tmp_path) == [(3, 6, "written", "")]
+    assert not list(tmp_path.glob("stepscope-*"))  # the folder in which JAX wrote
+    source, steps = read(tmp_path)
+    assert list(steps.numbers) == [3, 4, 5, 6]
+    (trace,) = source.paths
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    of_xla = [each for each in events if "hlo_op" in each.get("args", {})]
+    calls = Counter(each["name"] for each in of_xla)
+    assert set(calls.values()) == {4}  # the work of the steps, all of it and no other
+    seconds = {name: sum(each["dur"] for each in of_xla if each["name"] == name) / 1e6 for name in calls}
+    found = {each.operator: each for each in source.facts.operators}
+    assert {name: found[name].calls for name in calls} == calls
+    assert {name: found[name].seconds for name in calls} == pytest.approx(seconds)
+    began = min(each["ts"] for each in of_xla) / 1e6
+    assert steps.starts[0] - source.facts.start < began + 1  # XLA's clock is that of the steps
+    inside = sum(seconds.values())
+    assert 0 < inside <= steps.durations.sum()
+
+
+OWN = """
+    if number == 5: jax.profiler.start_trace("own")
+    if number == 9: jax.profiler.stop_trace()
+try:
+    jax.profiler.stop_trace()
+except RuntimeError as error:
+    print(error, len(list(__import__("pathlib").Path("own").rglob("*.xplane.pb"))))
+"""
+
+
+@needs_jax
+def test_the_scripts_own_profiler_of_jax_goes_first(tmp_path: Path) -> None:
+    path = script(tmp_path, OWN.replace('"own"', repr(str(tmp_path / "own"))))
+    trained = profiled(tmp_path, "1:4 7:8 12:20", path)
+    assert trained.stdout == "No profile started 1\n"
+    assert [each[2:] for each in windows(tmp_path)] == [
+        ("written", "the script started its own profiler"),
+        ("skipped", "the script's own profiler of JAX is active"),
+        ("written", "the script started its own profiler"),
+    ]
+
+
+LEAVES = """
+    if number == 6:
+        child = os.fork()
+        if not child:
+            os._exit(7)  # as multiprocessing does; JAX crashes if its functions of atexit run here
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+raise SystemExit
+"""
+
+
+@needs_jax
+def test_a_fork_leaves_the_window_to_the_parent_and_the_end_of_the_script_ends_it(tmp_path: Path) -> None:
+    trained = profiled(tmp_path, "2:90", script(tmp_path, LEAVES))
+    assert trained.stdout == "7\n"
+    assert [each[2:] for each in windows(tmp_path)] == [("written", "the run ended")]
+    assert not list(tmp_path.glob("stepscope-*"))
+
+
+@needs_jax
+def test_a_window_of_memory_is_refused_with_the_reason(tmp_path: Path) -> None:
+    profiled(tmp_path, "2:4,memory", script(tmp_path, ""))
+    reason = "JAX's profiler does not say what operators allocate"
+    assert [each[2:] for each in windows(tmp_path)] == [("failed", reason)]
+
+
+@pytest.mark.skipif(
+    find_spec("tensorflow") is None or find_spec("keras") is None,
+    reason="Keras or TensorFlow is not installed",
+)
+@pytest.mark.parametrize(
+    ("backend", "operator"), [("tensorflow", "Conv2D"), pytest.param("jax", "conv", marks=pytest.mark.trial)]
+)
+def test_a_window_of_keras_has_the_operators_of_its_steps_and_changes_no_weight(
+    backend: str, operator: str, tmp_path: Path
+) -> None:
+    if find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    words = str(SCRIPTS / "keras_fit.py"), "0.01", str(tmp_path / "of.weights.h5")
+    trained = profiled(tmp_path, "3:6", *words, KERAS_BACKEND=backend)
+    assert trained.stdout == run_python(tmp_path, *words, **QUIET, KERAS_BACKEND=backend).stdout
+    assert windows(tmp_path) == [(3, 6, "written", "")]
+    source, steps = read(tmp_path)
+    assert list(steps.numbers) == [3, 4, 5, 6]
+    assert 4 in [each.calls for each in source.facts.operators if operator in each.operator]
