@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import stepscope.analysis
 from stepscope.commands.cli import main
 from stepscope.evaluation.analysis import Band
 from stepscope.evaluation.engine import evaluate
@@ -70,6 +71,16 @@ def test_steps_parts_operators_samples_and_findings_are_on_one_axis(recording: P
     assert read.counters["Node node-a", "GPU 1 power (W)"][0][1] == pytest.approx(301.0)
     assert {each.process for each in read.slices} == {"Findings", "Rank 0 on node-a", "Rank 1 on node-a"}
     assert read.about["run"] == "bert-1"
+
+
+def test_a_part_of_a_run_has_only_what_happened_then(recording: Path) -> None:
+    out = stepscope.analysis.open(recording).write_timeline(recording / "part.json.gz", 0.95, 2.15)
+    read = read_chrome_trace(out)
+    assert [each.name for each in read.track("Rank 0 on node-a", "Steps")] == [
+        f"train {number}" for number in (2, 3, 4)
+    ]
+    assert [each for each in read.slices if each.end < 0.95 or each.start > 2.15] == []
+    assert [time for time, _ in read.counters["Node node-a", "GPU 0 (%)"]] == [1.0, 1.5, 2.0]
 
 
 def test_a_rule_that_held_for_a_time_and_what_was_not_recorded_are_slices(recording: Path) -> None:

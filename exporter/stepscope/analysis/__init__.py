@@ -558,12 +558,15 @@ class Run:
         fetch_core_wait_seconds  ready to run, but no core was free"""
         return tables.loaders(self._evaluated.analysis.loaders)
 
-    def write_timeline(self, out: str | Path) -> Path:
+    def write_timeline(self, out: str | Path, start: float | None = None, end: float | None = None) -> Path:
         """Writes what `stepscope timeline` writes, for ui.perfetto.dev, to the file `out` (.json.gz).
 
-        Returns its path. Raises UserError for a run without dates, or a file that cannot be written.
+        `start` and `end` are in seconds since the run's start. Returns the path. Raises UserError for a run
+        without dates, or a file that cannot be written.
         """
-        write_timeline_file(Path(out), self._evaluated.analysis, self._reopen())
+        first, last = self._moment(start), self._moment(end)
+        between = (-math.inf if first is None else first, math.inf if last is None else last)
+        write_timeline_file(Path(out), self._evaluated.analysis, self._reopen(), between)
         return Path(out)
 
     def compare(self, other: Run) -> pa.Table:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any, BinaryIO, NamedTuple
@@ -54,18 +55,23 @@ class Written:
     notes: list[str] = field(default_factory=list)  # sentences
 
 
-def write_timeline_file(out: Path, analysis: Analysis, source: Source) -> Written:
+def write_timeline_file(
+    out: Path, analysis: Analysis, source: Source, between: tuple[float, float] = (-inf, inf)
+) -> Written:
     """Replaces the file `out` by the timeline, as `write_timeline`. Raises UserError."""
     try:
         with replacing(out) as file:
-            return write_timeline(file, analysis, source)
+            return write_timeline(file, analysis, source, between)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror}; choose another file with -o") from error
 
 
-def write_timeline(file: BinaryIO, analysis: Analysis, source: Source) -> Written:
+def write_timeline(
+    file: BinaryIO, analysis: Analysis, source: Source, between: tuple[float, float] = (-inf, inf)
+) -> Written:
     """Writes the timeline of a run that was evaluated; `source` is the same run, unread.
 
+    It has only what happened `between` two times, in seconds since the epoch.
     Raises UserError if there is nothing with a date in it, and OSError.
     """
     start, end = analysis.date, analysis.last_seen
@@ -74,7 +80,7 @@ def write_timeline(file: BinaryIO, analysis: Analysis, source: Source) -> Writte
     written = Written()
     traces = source.traces()
     files = traces.paths if isinstance(traces, KinetoTraces) else []
-    out = TraceFile(file, start)
+    out = TraceFile(file, start, between)
     findings = out.process("Findings")
     clocks = _Clocks(traces if len(files) > 1 else None, source, analysis, written)
     _add_findings(out, findings, analysis, clocks, start, end)

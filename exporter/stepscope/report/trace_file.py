@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 from functools import lru_cache
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, BinaryIO
 
 MICRO = 1e6
@@ -18,11 +18,15 @@ LONGEST_NAME = 300  # characters
 
 
 class TraceFile:
-    """The events that are written to `file`. Times are seconds since the epoch, shown since `start`."""
+    """The events that are written to `file`. Times are seconds since the epoch, shown since `start`.
 
-    def __init__(self, file: BinaryIO, start: float) -> None:
+    Events before or after `between` are left out.
+    """
+
+    def __init__(self, file: BinaryIO, start: float, between: tuple[float, float] = (-inf, inf)) -> None:
         self._file = gzip.GzipFile("", "wb", 6, file, 0)
         self._start = start
+        self._first, self._last = between
         self._processes = self._threads = 0
         self._before = '{"displayTimeUnit": "ms", "traceEvents": [\n'  # what comes before the next event
 
@@ -44,6 +48,8 @@ class TraceFile:
     def slice(
         self, process: int, thread: int, name: str, start: float, end: float, about: dict[str, Any] | None
     ) -> None:
+        if end < self._first or start > self._last:
+            return
         begin, until = self._moment(start), self._moment(end)
         arguments = f', "args": {json.dumps(about)}' if about else ""
         self._add(
@@ -53,7 +59,7 @@ class TraceFile:
 
     def counter(self, process: int, name: str, time: float, value: float) -> None:
         """Adds a value, which holds until the next one."""
-        if isfinite(value):
+        if isfinite(value) and self._first <= time <= self._last:
             self._add(
                 f'{{"ph": "C", "name": {_name(name)}, "pid": {process}, "ts": {self._moment(time)}, '
                 f'"args": {{"value": {float(f"{value:.6g}")}}}}}'

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope import analysis
+from stepscope.compat.smdebug.events import elapsed, times_of_steps
 from stepscope.compat.smdebug.not_served import not_served
 from stepscope.report.merged_timeline import NAME
 
@@ -42,5 +43,8 @@ class MergedTimeline:
         unit: MergeUnit | str = MergeUnit.TIME,
         sys_metrics_filter: Mapping[str, Any] | None = None,
     ) -> None:
-        """Writes the timeline of the whole run, in which you can zoom, and prints its path."""
-        print(self.run.write_timeline(Path(self.out_dir) / NAME))
+        """Writes what happened between two times (microseconds since the epoch) or steps; prints the path."""
+        if MergeUnit(unit) is MergeUnit.STEP:
+            start, end = times_of_steps(self.run, int(start), int(end))
+        times = elapsed(self.run, start), elapsed(self.run, end)
+        print(self.run.write_timeline(Path(self.out_dir) / NAME, *times))
