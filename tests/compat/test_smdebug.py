@@ -35,7 +35,7 @@ from stepscope.compat.smdebug.profiler.python_profile_utils import PythonProfile
 from stepscope.compat.smdebug.profiler.utils import TimeUnits
 from stepscope.runs.model import LineTime, OperatorTime, ThreadTime
 
-from tests.analysis.test_moments import of
+from tests.analysis.test_moments import of, trained_and_evaluated
 from tests.support.debugger_output import START, write_training_job
 from tests.support.environment import unobserved
 from tests.support.notebooks import executed, said_by_code, with_parameters
@@ -145,6 +145,82 @@ def test_frames_have_debugger_s_columns_and_their_statistics_its_units(job: Path
     assert sum(shares) == pytest.approx(100)
 
 
+def test_a_phase_has_its_interval_and_its_utilization(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trained_and_evaluated()
+    monkeypatch.setattr("stepscope.analysis.open", lambda _: run)
+    frame = PandasFrame("imdb")
+    analysis = PandasFrameAnalysis(frame.get_all_system_metrics(), frame.get_all_framework_metrics())
+    train, evaluation = "Step:ModeKeys.TRAIN", "Step:ModeKeys.EVAL"
+    rows = analysis.get_training_phase_intervals().to_dict("records")
+    between = f"Between {evaluation} and {train}"
+    assert [row["phase"] for row in rows] == [
+        f"Before {train}",
+        train,
+        between,
+        evaluation,
+        f"After {evaluation}",
+    ]
+    seconds = [(round(row["start_time_us"] / 1e6, 3), round(row["end_time_us"] / 1e6, 3)) for row in rows]
+    assert seconds == [(0.0, 1.0), (1.0, 5.0), (5.0, 6.0), (6.0, 8.0), (8.0, 9.5)]
+    only = analysis.get_training_phase_intervals(evaluation)
+    assert list(only["phase"]) == [f"Before {evaluation}", evaluation, f"After {evaluation}"]
+    assert len(analysis.get_training_phase_intervals(["Step:ModeKeys.PREDICT"])) == 0
+
+    use = analysis.get_utilization_stats(Resource.CPU, by=StatsBy.TRAINING_PHASE).to_dict("records")
+    means = {row["Training_phase"]: row["utilization_mean"] for row in use}
+    assert means[evaluation] == 75.0
+    assert means[train] == pytest.approx((8 * 25 + 75) / 9)  # its first sample measured what was before
+    assert {row["Resource"] for row in use} == {"cpu"}
+
+
+def test_steps_begin_with_their_waits_for_data(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = PandasFrame(str(job))
+    waits = frame.get_all_dataloader_metrics([".*DataLoaderIter::GetNext"])
+    steps = frame.get_all_framework_metrics()
+    assert set(waits["framework_metric"]) == {"DataLoaderIter::GetNext"}
+    assert 0 < len(waits) <= len(steps)
+    assert set(waits["start_time_us"]) <= set(steps["start_time_us"])
+    assert set(waits["duration_us"]) == {200_000}
+    both = frame.get_all_framework_metrics(["Step:ModeKeys.TRAIN", "DataLoaderIter"])
+    assert len(both) == len(waits) + len(steps)
+
+    first = waits.to_dict("records")[0]
+    moment = frame.convert_datetime_to_timestamp(first["start_time"]) + 1
+    assert moment - frame.start_time == first["start_time_us"] + 1
+    shares, spent, phases = frame.get_framework_metrics_by_timesteps([first["start_time"]])
+    assert (shares, spent) == ({"DataLoaderIter": 1.0}, {"DataLoaderIter::GetNext": 200_000})
+    assert set(phases) == {"Step:ModeKeys.TRAIN"}
+    chosen = frame.get_framework_metrics_by_timesteps([first["start_time"]], ["Step:ModeKeys.TRAIN"])
+    assert chosen == ({}, {}, phases)
+    ends = frame.get_framework_metrics_by_begin_and_end_timesteps([first["start_time"]], [first["end_time"]])
+    assert ends == ({"DataLoaderIter": 1.0}, {"DataLoaderIter::GetNext": 1.0})
+
+    once, _ = frame.get_profiler_data_by_step(1, 2, cache_metrics=True)
+    twice, _ = frame.get_profiler_data_by_step(1, 2, cache_metrics=True)
+    assert len(twice) == 2 * len(once)
+
+    capsys.readouterr()
+    loading = PT_dataloader_analysis(frame)
+    loading.analyze_dataloaderIter_initialization()
+    assert "workers" in capsys.readouterr().out
+    loading.analyze_dataloaderWorkers()
+    assert "fetch" in capsys.readouterr().out
+    assert loading.analyze_dataloader_getnext() is None
+    assert f"{len(waits)} waits, median 200000.0" in capsys.readouterr().out
+    outliers = loading.analyze_batchtime()
+    assert list(outliers) == ["previous_batch_start", "start_time", "BatchTime_in_seconds"]
+    assert outliers["BatchTime_in_seconds"].max() == outliers["BatchTime_in_seconds"][0] == 2.0
+
+
+def test_the_answer_of_describe_training_job_has_state_and_times(job: Path) -> None:
+    answer = TrainingJob(str(job)).describe_training_job()
+    assert (answer["TrainingJobName"], answer["TrainingJobStatus"]) == (str(job), "Completed")
+    assert answer["TrainingStartTime"].timestamp() == pytest.approx(START, abs=0.1)
+    took = (answer["TrainingEndTime"] - answer["TrainingStartTime"]).total_seconds()
+    assert took == pytest.approx(SECONDS - 0.5, abs=0.1)
+    assert answer["ProfilerConfig"] == {"ProfilingIntervalInMilliseconds": 500}
+
+
 def test_python_profiles_are_those_of_windows_by_step_and_of_sampled_lines_by_phase(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,21 +272,15 @@ def test_python_profiles_are_those_of_windows_by_step_and_of_sampled_lines_by_ph
 
 def test_a_call_that_cannot_be_served_names_its_twin_in_one_line(job: Path) -> None:
     frame, training_job, profile = PandasFrame(str(job)), TrainingJob(str(job)), cProfileAnalysis(str(job))
-    analysis = PandasFrameAnalysis(frame.get_all_system_metrics(), frame.get_all_framework_metrics())
     readings, steps = (
         MetricsHistogram(LocalSystemMetricsReader(str(job))),
         LocalAlgorithmMetricsReader(str(job)),
     )
     train, evaluation = PythonProfileModes.TRAIN, PythonProfileModes.EVAL
     calls: dict[str, Callable[[], Any]] = {
-        "run.loaders": frame.get_all_dataloader_metrics,
-        "run.at": lambda: frame.get_framework_metrics_by_timesteps([], selected_framework_metrics=[]),
-        "run.components": lambda: frame.get_all_framework_metrics(["DataLoaderIter"]),
-        "pandas.concat": lambda: frame.get_profiler_data_by_step(1, 2, cache_metrics=True),
-        "run.intervals": analysis.get_training_phase_intervals,
-        "run.utilization_by_phase": lambda: analysis.get_utilization_stats(by=StatsBy.TRAINING_PHASE),
+        "run.components": lambda: frame.get_all_framework_metrics(["Forward-node"]),
+        "run.loaders": lambda: frame.get_all_dataloader_metrics(["DataLoaderWorker"]),
         "boto3.client": training_job.get_sm_client,
-        "run.finished": training_job.describe_training_job,
         "run.plot.heatmap": lambda: readings.plot(select_dimensions=["Algorithm"]),
         "run.operators": lambda: StepHistogram(steps).plot(select_metrics=["Forward-node"]),
         "run.collectives": lambda: steps.get_events(0, 0, file_suffix_filter=["horovod_timeline.json"]),
@@ -219,7 +289,6 @@ def test_a_call_that_cannot_be_served_names_its_twin_in_one_line(job: Path) -> N
         "python -m pstats": profile.fetch_profile_stats_by_job_phase,
         "run.lines()": lambda: profile.fetch_profile_stats_between_modes(train, evaluation),
         "use run.lines()": lambda: PyinstrumentAnalysis(str(job)),
-        "data_wait_seconds": lambda: PT_dataloader_analysis(frame),
     }
     for twin, call in calls.items():
         with pytest.raises(NotImplementedError, match="is not served; ") as refused:
@@ -231,7 +300,7 @@ def test_a_call_that_cannot_be_served_names_its_twin_in_one_line(job: Path) -> N
 def test_a_name_that_is_no_run_is_refused_and_no_class_has_any_attribute(job: Path) -> None:
     with pytest.raises(UserError, match="no-such-job"):
         TrainingJob("no-such-job", "us-east-1")
-    with pytest.raises(AttributeError, match="PandasFrame has no get_everything"):
-        PandasFrame(str(job)).get_everything()
+    with pytest.raises(AttributeError, match="TrainingJob has no get_everything"):
+        TrainingJob(str(job)).get_everything()
     assert list(signature(TrainingJob).parameters) == ["training_job_name", "region"]
     assert Metrics("tottime") is Metrics.TOTAL_TIME

@@ -27,6 +27,7 @@ READINGS = {
     "disk": ("", "DiskBytesPerSecond", "i/o"),
 }
 DEVICES: tuple[Device, ...] = ("cpu", "gpu", "node")
+WAIT, WAIT_KIND = "DataLoaderIter::GetNext", "DataLoaderIter"
 STEP_NAMES = {phase: f"{STEP}{phase.upper()}" for phase in PHASES}
 SYSTEM = pa.schema(
     [("time_us", pa.int64()), ("value", pa.float64())]
@@ -93,12 +94,25 @@ def _readings(table: pa.Table, row: str) -> pa.Table:
 
 
 def framework_events(run: Run, start_us: float | None = None, end_us: float | None = None) -> pa.Table:
-    """Returns a row per step that ran between two times. Only steps have their own start."""
+    """Returns a row per step that ran between two times."""
     steps = run.steps()
-    starts = steps["start"].cast(pa.int64())
-    took = pc.cast(pc.round(pc.multiply(steps["duration_seconds"], 1e6)), pa.int64())
     names = [STEP_NAMES[phase] for phase in steps["phase"].to_pylist()]
-    columns = [starts, pc.add(starts, took), names, steps["number"], steps["node"], steps["rank"]]
+    return _between(steps, "duration_seconds", names, start_us, end_us)
+
+
+def wait_events(run: Run, start_us: float | None = None, end_us: float | None = None) -> pa.Table:
+    """Returns a row per step that waited for data: a step begins with its wait. Others have no start."""
+    steps = run.steps().filter(pc.field("data_wait_seconds") > 0)
+    return _between(steps, "data_wait_seconds", [WAIT] * len(steps), start_us, end_us)
+
+
+def _between(
+    steps: pa.Table, took: str, names: list[str], start_us: float | None, end_us: float | None
+) -> pa.Table:
+    """Returns events that begin with each step, if they overlap the time. `took` has their seconds."""
+    starts = steps["start"].cast(pa.int64())
+    lasts = pc.cast(pc.round(pc.multiply(steps[took], 1e6)), pa.int64())
+    columns = [starts, pc.add(starts, lasts), names, steps["number"], steps["node"], steps["rank"]]
     table = pa.table(columns, schema=FRAMEWORK)
     if start_us:
         table = table.filter(pc.field("end_us") >= start_us)

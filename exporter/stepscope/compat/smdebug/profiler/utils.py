@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from enum import Enum
 
+WORDS = "%Y-%m-%dT%H:%M:%S:%f"  # of a time in UTC in Debugger's data frames
+
 
 class TimeUnits(Enum):
     """The unit of a time since the epoch."""
@@ -32,4 +34,4 @@ def convert_utc_timestamp_to_microseconds(
 
 def us_since_epoch_to_human_readable_time(us_since_epoch: float) -> str:
     """Returns a time in UTC, as Debugger's data frames have it."""
-    return datetime.fromtimestamp(us_since_epoch / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%S:%f")
+    return datetime.fromtimestamp(us_since_epoch / 1e6, UTC).strftime(WORDS)

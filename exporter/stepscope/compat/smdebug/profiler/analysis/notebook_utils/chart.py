@@ -26,6 +26,10 @@ class Chart(ABC):
         self.run.refresh()
         self.create_plot()
 
+    def clear(self) -> None:
+        """Forgets what was drawn."""
+        self.charts = []
+
     def show(self, makers: Iterable[Callable[[], Any]]) -> None:
         """Shows each chart that has data, and prints why others have none. Raises UserError if all do."""
         self.charts, missing = [], []

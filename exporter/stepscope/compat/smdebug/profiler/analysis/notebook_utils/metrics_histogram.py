@@ -44,7 +44,3 @@ class MetricsHistogram(Chart):
         """Draws the histograms chosen by `plot`."""
         histogram = self.run.plot.histogram
         self.show(partial(histogram, device, value, self.start, self.end) for device, value in self.chosen)
-
-    def clear(self) -> None:
-        """Forgets what was drawn."""
-        self.charts = []

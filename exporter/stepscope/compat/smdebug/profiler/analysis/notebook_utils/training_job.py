@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, ClassVar
 
 from stepscope import analysis
@@ -15,7 +16,6 @@ class TrainingJob(Instead):
 
     INSTEAD: ClassVar[dict[str, str]] = {  # nothing here is at AWS
         "get_sm_client": 'use boto3.client("sagemaker")',
-        "describe_training_job": "use run.duration, run.finished and run.nodes",
     }
 
     def __init__(self, training_job_name: str, region: str | None = None) -> None:
@@ -43,6 +43,21 @@ class TrainingJob(Instead):
     def get_framework_metrics_reader(self) -> S3AlgorithmMetricsReader | None:
         """Returns the reader of steps; None before they were waited for."""
         return self.framework_metrics_reader
+
+    def describe_training_job(self) -> dict[str, Any]:
+        """Returns what is known of the fields of SageMaker's answer: name, state, times, interval."""
+        run = analysis.open(self.profiler_s3_output_path)
+        start, took, end = run.start, run.duration, {}
+        if run.finished and start is not None and took is not None:
+            end = {"TrainingEndTime": start + timedelta(seconds=took)}
+        return {
+            "TrainingJobName": self.name,
+            "TrainingJobStatus": "Completed" if run.finished else "InProgress",
+            "SecondaryStatus": "Completed" if run.finished else "Training",
+            "TrainingStartTime": start,
+            "ProfilerConfig": self.profiler_config,
+            **end,
+        }
 
     def get_config_and_profiler_s3_output_path(self) -> tuple[dict[str, Any], str]:
         """Returns the interval of samples, and the run's path."""

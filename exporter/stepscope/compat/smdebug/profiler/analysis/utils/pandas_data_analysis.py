@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any
 
-from stepscope.compat.smdebug.not_served import Instead, not_served
 from stepscope.runs.debugger.system import CPU, GPU
 
 _QUANTILES = (0.5, 0.95, 0.99)
@@ -31,10 +30,8 @@ class Resource(Enum):
     MEMORY = "memory"
 
 
-class PandasFrameAnalysis(Instead):
+class PandasFrameAnalysis:
     """Statistics of the frames of PandasFrame: `system_df` of samples, `framework_df` of steps."""
-
-    INSTEAD: ClassVar[dict[str, str]] = {"get_training_phase_intervals": "use run.intervals()"}
 
     def __init__(self, system_df: Any, framework_df: Any) -> None:
         self.sys_metrics_df = system_df
@@ -72,16 +69,51 @@ class PandasFrameAnalysis(Instead):
         self,
         resource: Resource | Sequence[Resource] | None = None,
         by: StatsBy | None = None,
-        phase: Any = None,
+        phase: str | Sequence[str] | None = None,
     ) -> Any:
-        """Returns percent, or bytes per second, per resource and node. I/O wait counts for no resource."""
-        if by is not None or phase is not None:
-            raise not_served("get_utilization_stats(by=...)", "use run.utilization_by_phase()")
+        """Returns percent, or bytes per second, per resource and node. I/O wait counts for no resource.
+
+        By StatsBy.TRAINING_PHASE also per interval of `get_training_phase_intervals(phase)`.
+        """
         samples = self.sys_metrics_df
         samples = samples[samples["dimension"].isin([CPU, GPU]) | ~samples["type"].isin(["cpu", "gpu"])]
         samples = samples[samples["type"].isin(_types(resource, tuple(Resource)))]
-        groups = samples.groupby(["type", "nodeID"])["value"]
-        return _statistics(groups, ["Resource", "nodeID"], "utilization_{}")
+        columns = {"type": "Resource", "nodeID": "nodeID"}
+        if by is StatsBy.TRAINING_PHASE:
+            samples = samples.assign(phase=None)
+            for each in self.get_training_phase_intervals(phase).to_dict("records"):
+                within = samples["timestamp_us"].between(each["start_time_us"], each["end_time_us"])
+                samples.loc[within, "phase"] = each["phase"]
+            columns = {"type": "Resource", "phase": "Training_phase", "nodeID": "nodeID"}
+        groups = samples.groupby(list(columns))["value"]
+        return _statistics(groups, list(columns.values()), "utilization_{}")
+
+    def get_training_phase_intervals(self, phase: str | Sequence[str] | None = None) -> Any:
+        """Returns a row per stretch of steps of these phases, and before, between and after them.
+
+        Its columns are start_time_us, end_time_us and phase: Step:ModeKeys.TRAIN, "Before ...". By default
+        of all phases. Without such steps, the frame has no rows.
+        """
+        steps, samples = self.framework_metrics_df.sort_values("start_time_us"), self.sys_metrics_df
+        if phase is not None:
+            steps = steps[steps["framework_metric"].isin([phase] if isinstance(phase, str) else list(phase))]
+        rows: list[tuple[float, float, str]] = []
+        if len(steps):
+            rows.append((samples["timestamp_us"].min(), steps["start_time_us"].min() - 1, "Before "))
+        columns = ("start_time_us", "end_time_us", "framework_metric")
+        for start, end, name in zip(*(steps[column] for column in columns), strict=True):
+            before, last, running = rows[-1]
+            if running == name:
+                rows[-1] = (before, max(last, end), name)
+            elif running == "Before ":
+                rows[-1:] = [(before, last, running + name), (start, end, name)]
+            else:
+                between = "Between " + " and ".join(sorted([running, name]))
+                rows += [(last + 1, start - 1, between), (start, end, name)]
+        if rows:
+            _, last, running = rows[-1]
+            rows.append((last + 1, samples["timestamp_us"].max(), f"After {running}"))
+        return import_module("pandas").DataFrame(rows, columns=["start_time_us", "end_time_us", "phase"])
 
     def get_device_usage_stats(
         self,

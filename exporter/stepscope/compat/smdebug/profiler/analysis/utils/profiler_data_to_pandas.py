@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,37 +15,73 @@ from stepscope import analysis
 from stepscope.compat.smdebug.events import (
     FRAMEWORK,
     SYSTEM,
+    WAIT,
+    WAIT_KIND,
     framework_events,
     microseconds,
     system_events,
     times_of_steps,
+    wait_events,
 )
-from stepscope.compat.smdebug.not_served import Instead, not_served
-from stepscope.compat.smdebug.profiler.utils import us_since_epoch_to_human_readable_time
+from stepscope.compat.smdebug.not_served import not_served
+from stepscope.compat.smdebug.profiler.utils import WORDS, us_since_epoch_to_human_readable_time
+
+Intervals = Sequence[tuple[int, int]]  # begin and end, microseconds since the epoch
 
 
-class PandasFrame(Instead):
+class PandasFrame:
     """The data frames of a run, which need pandas. Columns are Debugger's, and so are numbers: percent."""
-
-    INSTEAD: ClassVar[dict[str, str]] = {
-        "get_framework_metrics_by_timesteps": "use run.at(time).steps()",
-        "get_framework_metrics_by_begin_and_end_timesteps": "use run.between((start, end)).steps()",
-        "get_all_dataloader_metrics": "use run.loaders()",
-    }
 
     def __init__(
         self, path: str, use_in_memory_cache: bool = False, scan_interval: int = 5_000_000_000
     ) -> None:
         self.run = analysis.open(path)
         self.start_time = microseconds(self.run.start)
+        self._cached: tuple[pa.Table, pa.Table] = (SYSTEM.empty_table(), FRAMEWORK.empty_table())
 
     def get_all_system_metrics(self, selected_system_metrics: Sequence[str] = ()) -> Any:
         """Returns a row per reading. The selection is of names: cpu0, gpu1, MemoryUsedPercent."""
-        return self._system(system_events(self.run), selected_system_metrics)
+        return self._system(_named(system_events(self.run), selected_system_metrics))
 
     def get_all_framework_metrics(self, selected_framework_metrics: Sequence[str] = ()) -> Any:
-        """Returns a row per step and rank. The selection is of names: Step:ModeKeys.TRAIN."""
-        return self._framework(framework_events(self.run), selected_framework_metrics)
+        """Returns a row per step and rank. The selection is of names: Step:ModeKeys.TRAIN, DataLoaderIter."""
+        return self._framework(self._selected(selected_framework_metrics))
+
+    def get_all_dataloader_metrics(self, selected_framework_metrics: Sequence[str] = ()) -> Any:
+        """Returns a row per wait for a batch, with duration_us. The selection is of regular expressions."""
+        names = selected_framework_metrics
+        if names and not any(re.match(name, each) for name in names for each in (WAIT, WAIT_KIND)):
+            raise not_served(f"metrics of data loaders {list(names)}", "use run.loaders()")
+        frame = self._framework(wait_events(self.run))
+        return frame.assign(duration_us=frame["end_time_us"] - frame["start_time_us"])
+
+    def convert_datetime_to_timestamp(self, timestamp: datetime | str) -> int:
+        """Returns microseconds since the epoch of a time in UTC, or of a time in words of a frame."""
+        moment = datetime.strptime(timestamp, WORDS) if isinstance(timestamp, str) else timestamp
+        return microseconds(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+
+    def get_framework_metrics_by_timesteps(
+        self,
+        timestep_list: Sequence[datetime | str] = (),
+        selected_framework_metrics: Sequence[str] = (),
+    ) -> tuple[dict[str, float], dict[str, int], dict[str, int]]:
+        """Returns what ran at these times: waits as shares of the longest; microseconds of both."""
+        times = list(map(self.convert_datetime_to_timestamp, timestep_list))
+        waits, steps = self._meanwhile([(time, time) for time in times], selected_framework_metrics)
+        return _shares({WAIT_KIND: waits[WAIT]} if waits else {}), dict(waits), dict(steps)
+
+    def get_framework_metrics_by_begin_and_end_timesteps(
+        self,
+        begin_timestep_list: Sequence[datetime | str],
+        end_timestep_list: Sequence[datetime | str],
+        selected_framework_metrics: Sequence[str] = (),
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Returns waits in these intervals by kind and by name, each as a share of the largest."""
+        ends = (
+            map(self.convert_datetime_to_timestamp, each) for each in (begin_timestep_list, end_timestep_list)
+        )
+        waits, _ = self._meanwhile(list(zip(*ends, strict=True)), selected_framework_metrics)
+        return _shares({WAIT_KIND: waits[WAIT]} if waits else {}), _shares(waits)
 
     def get_profiler_data_by_time(
         self,
@@ -54,18 +93,19 @@ class PandasFrame(Instead):
         get_framework_metrics: bool = True,
         get_system_metrics: bool = True,
     ) -> tuple[Any, Any]:
-        """Returns the readings and the steps between two times; empty frames of what is not wanted."""
-        if cache_metrics:
-            raise not_served("cache_metrics=True", "concatenate the frames with pandas.concat")
+        """Returns the readings and the steps between two times; empty frames of what is not wanted.
+
+        With `cache_metrics`, the frames begin with those of earlier calls.
+        """
         readings, steps = SYSTEM.empty_table(), FRAMEWORK.empty_table()
         if get_system_metrics:
-            readings = system_events(self.run, start_time_us, end_time_us)
+            readings = _named(system_events(self.run, start_time_us, end_time_us), selected_system_metrics)
         if get_framework_metrics:
-            steps = framework_events(self.run, start_time_us, end_time_us)
-        return (
-            self._system(readings, selected_system_metrics),
-            self._framework(steps, selected_framework_metrics),
-        )
+            steps = self._selected(selected_framework_metrics, start_time_us, end_time_us)
+        if cache_metrics:
+            earlier = zip(self._cached, (readings, steps), strict=True)
+            readings, steps = self._cached = tuple(map(pa.concat_tables, earlier))
+        return self._system(readings), self._framework(steps)
 
     def get_profiler_data_by_step(
         self, start_step: int, end_step: int, cache_metrics: bool = False
@@ -73,26 +113,57 @@ class PandasFrame(Instead):
         """Returns the readings and the steps from one training step to another one, both included."""
         return self.get_profiler_data_by_time(*times_of_steps(self.run, start_step, end_step), cache_metrics)
 
-    def _system(self, table: pa.Table, names: Sequence[str]) -> Any:
+    def _selected(self, names: Sequence[str], *times: float) -> pa.Table:
+        """Returns steps, and waits if a name selects them, in order of their starts."""
+        steps = framework_events(self.run, *times)
+        if not names:
+            return steps
+        if {WAIT, WAIT_KIND} & set(names):
+            steps = pa.concat_tables([steps, wait_events(self.run, *times)]).sort_by("start_us")
+        steps = _named(steps, [WAIT if name == WAIT_KIND else name for name in names])
+        if not len(steps) and not any(name.startswith(("Step:", WAIT_KIND)) for name in names):
+            raise not_served(f"framework metrics {list(names)}", "use run.components(), run.operators()")
+        return steps
+
+    def _meanwhile(self, intervals: Intervals, names: Sequence[str]) -> tuple[Counter[str], Counter[str]]:
+        """Returns the microseconds of the waits and of the steps that overlap each interval, by name."""
+        waits, steps = wait_events(self.run), framework_events(self.run)
         if names:
-            table = table.filter(pc.field("name").isin(list(names)))
+            waits, steps = waits if WAIT_KIND in names else _named(waits, names), _named(steps, names)
+        return _spent(waits, intervals), _spent(steps, intervals)
+
+    def _system(self, table: pa.Table) -> Any:
         columns = ["timestamp_us", "value", "system_metric", "dimension", "nodeID", "type"]
         frame = table.rename_columns(columns).to_pandas()
         frame.insert(0, "timestamp", _words(table["time_us"]))
         frame["timestamp_us"] -= self.start_time
         return frame
 
-    def _framework(self, table: pa.Table, names: Sequence[str]) -> Any:
-        if names:
-            table = table.filter(pc.field("name").isin(list(names)))
-            if not len(table) and not any(name.startswith("Step:") for name in names):
-                raise not_served(f"framework metrics {list(names)}", "use run.components(), run.operators()")
+    def _framework(self, table: pa.Table) -> Any:
         columns = ["start_time_us", "end_time_us", "framework_metric", "step", "nodeID", "pid"]
         frame = table.rename_columns(columns).to_pandas()
         for place, name in enumerate(("start", "end")):
             frame.insert(place, f"{name}_time", _words(table[f"{name}_us"]))
             frame[f"{name}_time_us"] -= self.start_time
         return frame.assign(process=frame["framework_metric"], bytes=-1, tid=0)
+
+
+def _named(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    return table.filter(pc.field("name").isin(list(names))) if names else table
+
+
+def _spent(events: pa.Table, intervals: Intervals) -> Counter[str]:
+    """Returns the microseconds of the events that overlap each interval, by name."""
+    spent: Counter[str] = Counter()
+    for begin, end in intervals:
+        there = events.filter((pc.field("start_us") <= end) & (pc.field("end_us") >= begin))
+        for row in there.to_pylist():
+            spent[row["name"]] += row["end_us"] - row["start_us"]
+    return spent
+
+
+def _shares(found: dict[str, int]) -> dict[str, float]:
+    return {name: spent / max(found.values()) for name, spent in found.items()}
 
 
 def _words(times: pa.ChunkedArray) -> list[str]:
