@@ -84,7 +84,7 @@ def test_the_committed_file_is_right_and_notifies_nobody() -> None:
 @pytest.mark.parametrize(
     "receiver",
     [
-        *("slack", "email", "webhook", "pagerduty", "opsgenie", "discord"),
+        *("slack", "email", "webhook", "pagerduty", "opsgenie", "discord", "sns"),
         pytest.param("teams", marks=needs_teams),
     ],
 )

@@ -451,6 +451,20 @@ def test_every_receiver_gets_title_lines_and_links_and_no_markup_of_labels(
             assert "javascript" not in text
 
 
+def test_sns_gets_title_and_lines_without_a_subject_that_it_would_refuse(tmp_path: Path) -> None:
+    with http_stub() as stub:
+        region = "sigv4: {region: us-east-1"
+        changes = {region: f"api_url: {stub.url}/\n        {region}, access_key: key, secret_key: word"}
+        with alertmanager(configured(tmp_path, "sns", changes)) as server:
+            server.post(*several([58, 62]))
+            sent = stub.next().content
+    assert sent["TopicArn"] == "arn:aws:sns:us-east-1:123456789012:stepscope"
+    title, text = sent["Message"].split("\n", 1)
+    assert title == "WARNING: StepscopeLowGPUUtilization, run resnet on gpu-thermal (2 alerts)"
+    assert text.startswith("2 GPUs of gpu-thermal: 58 to 62 %")
+    assert "Subject" not in sent
+
+
 def test_the_service_that_expects_the_watchdog_hears_it(tmp_path: Path) -> None:
     with http_stub() as stub:
         config = configured(

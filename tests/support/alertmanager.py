@@ -19,6 +19,7 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 import requests
@@ -157,7 +158,9 @@ def http_stub() -> Iterator[HttpStub]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            stub.posted.put(Posted(self.path, dict(self.headers), json.loads(body)))
+            form = self.headers.get("Content-Type", "").startswith("application/x-www-form-urlencoded")
+            content = dict(parse_qsl(body.decode())) if form else json.loads(body)
+            stub.posted.put(Posted(self.path, dict(self.headers), content))
             self.send_response(200)
             self.send_header("Content-Length", "2")
             self.end_headers()
