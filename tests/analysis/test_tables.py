@@ -268,6 +268,7 @@ DOCUMENTED: list[tuple[pa.Schema, Callable[..., Any]]] = [
     (tables.FINDINGS, Run.findings),
     (tables.USAGE, Run.usage),
     (tables.LOADERS, Run.loaders),
+    (tables.WINDOWS, Run.windows),
     (tables.FIGURES, Run.compare),
 ]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stepscope import analysis
 from stepscope.analysis import UserError
 from stepscope.compat.smdebug.profiler import LocalAlgorithmMetricsReader, LocalSystemMetricsReader
 from stepscope.compat.smdebug.profiler.analysis.notebook_utils.metrics_histogram import MetricsHistogram
@@ -39,6 +40,7 @@ from tests.analysis.test_moments import of, trained_and_evaluated
 from tests.support.debugger_output import START, write_training_job
 from tests.support.environment import unobserved
 from tests.support.notebooks import executed, said_by_code, with_parameters
+from tests.support.profile_windows import recording_with_windows, with_python_window
 from tests.support.source import node_samples, node_steps
 
 NOTEBOOK = Path(__file__).with_name("debugger_notebook.ipynb")
@@ -212,13 +214,35 @@ def test_steps_begin_with_their_waits_for_data(job: Path, capsys: pytest.Capture
     assert outliers["BatchTime_in_seconds"].max() == outliers["BatchTime_in_seconds"][0] == 2.0
 
 
+def test_profile_windows_are_the_job_s_profiling_parameters_and_its_python_profiles(tmp_path: Path) -> None:
+    recording = recording_with_windows(tmp_path)
+    functions = [["train.py:9(step)", 2, 1.5, 0.5]]
+    with_python_window(recording, 0, functions)
+    rows = analysis.open(recording).windows().to_pylist()
+    known = [(row["rank"], row["kind"], row["first"], row["last"], row["state"]) for row in rows]
+    assert (0, "operators", 2, 3, "written") in known
+    assert (0, "python", 7, 8, "written") in known
+    assert (1, None, 5, None, "skipped") in known
+    parameters = TrainingJob(str(recording)).profiler_config["ProfilingParameters"]
+    assert {part: json.loads(text) for part, text in parameters.items()} == {
+        "DetailedProfilingConfig": {"StartStep": 2, "NumSteps": 2},
+        "PythonProfilingConfig": {"StartStep": 7, "NumSteps": 2, "ProfilerName": "cprofile"},
+    }
+    profile = cProfileAnalysis(s3_path=str(recording))
+    (window,) = profile.list_profile_stats().to_dict("records")
+    assert (window["start_step"], window["end_step"], window["node_id"]) == (7, 8, "node-a")
+    assert (recording / window["stats_path"]).is_file()
+    (step,) = profile.fetch_profile_stats_by_step(7, 8).function_stats_list
+    assert (step.function_name, step.total_calls) == ("train.py:9(step)", 2)
+
+
 def test_the_answer_of_describe_training_job_has_state_and_times(job: Path) -> None:
     answer = TrainingJob(str(job)).describe_training_job()
     assert (answer["TrainingJobName"], answer["TrainingJobStatus"]) == (str(job), "Completed")
     assert answer["TrainingStartTime"].timestamp() == pytest.approx(START, abs=0.1)
     took = (answer["TrainingEndTime"] - answer["TrainingStartTime"]).total_seconds()
     assert took == pytest.approx(SECONDS - 0.5, abs=0.1)
-    assert answer["ProfilerConfig"] == {"ProfilingIntervalInMilliseconds": 500}
+    assert answer["ProfilerConfig"] == {"ProfilingIntervalInMilliseconds": 500, "ProfilingParameters": {}}
 
 
 def test_python_profiles_are_those_of_windows_by_step_and_of_sampled_lines_by_phase(

@@ -468,6 +468,20 @@ class Run:
         found = [each for device in profile.devices for each in device.operators] if profile else []
         return tables.timed(found or self._facts.operators, tables.OPERATORS)
 
+    def windows(self) -> pa.Table:
+        """Returns one row per profile window of a rank, in the order in which they began.
+
+        node, rank
+        kind           operators or python, what it recorded; null if it has no file
+        first, last    its training steps; last is null if none has ended
+        start          timestamp, UTC
+        step_seconds   of its steps together
+        pause_seconds  to start and stop the profiler, in no step
+        state          written, open (or its process was killed), failed, skipped, removed or lost
+        reason         why it is not as planned
+        trace          its file, in the directory of the recording"""
+        return tables.windows(self._facts.windows)
+
     def collectives(self) -> pa.Table:
         """Returns one row per rank and collective operation of a trace, the most time first.
 

@@ -21,11 +21,13 @@ from stepscope.runs.model import (
     CollectiveTime,
     Gap,
     OperatorTime,
+    ProfileWindow,
     RankFacts,
     Steps,
     ThreadTime,
     Times,
 )
+from stepscope.training.window_files import PYTHON
 
 ENCODED = pa.dictionary(pa.int16(), pa.string())  # few different names in many rows
 BASE_UNITS = {  # by the unit that the report shows
@@ -157,6 +159,16 @@ OPERATORS = pa.schema(
         *columns(pa.string(), "", "device", "operator"),
         column("calls", pa.int64(), "calls"),
         *columns(pa.float64(), "seconds", "seconds", "self_seconds"),
+    ]
+)
+WINDOWS = pa.schema(
+    [
+        *_RANK,
+        column("kind", pa.string()),
+        *columns(pa.int64(), "", "first", "last"),
+        column("start", pa.timestamp("us", tz="UTC")),
+        *columns(pa.float64(), "seconds", "step_seconds", "pause_seconds"),
+        *columns(pa.string(), "", "state", "reason", "trace"),
     ]
 )
 COLLECTIVES = pa.schema(
@@ -315,6 +327,19 @@ def lines(threads: Iterable[ThreadTime]) -> pa.Table:
         for line in thread.lines
     ]
     return pa.Table.from_pylist(sorted(rows, key=lambda row: -row["seconds"]), LINES)
+
+
+def windows(found: Iterable[ProfileWindow]) -> pa.Table:
+    """Returns one row per profile window, in the order in which they began."""
+    rows = [
+        {
+            **{name: getattr(each, name) for name in WINDOWS.names if name != "kind"},
+            "kind": ("python" if each.trace.endswith(PYTHON) else "operators") if each.trace else None,
+            "start": moment(each.start),
+        }
+        for each in found
+    ]
+    return pa.Table.from_pylist(rows, WINDOWS)
 
 
 def timed(found: Iterable[OperatorTime] | Iterable[CollectiveTime], schema: pa.Schema) -> pa.Table:

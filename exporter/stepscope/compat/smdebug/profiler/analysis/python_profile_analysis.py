@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from importlib import import_module
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,7 +25,6 @@ class PythonProfileAnalysis(Instead):
 
     INSTEAD: ClassVar[dict[str, str]] = {
         "fetch_profile_stats_by_time": "use run.lines(), or stepscope profile RUN --python",
-        "list_profile_stats": "use run.operators() and run.lines()",
     }
 
     def __init__(self, local_profile_dir: str = "/tmp/python_stats", s3_path: str | None = None) -> None:
@@ -82,6 +82,25 @@ class PythonProfileAnalysis(Instead):
         """Returns the sampled lines after the last step."""
         self._refresh(refresh_stats)
         return self._lines((MODES.POST_HOOK_CLOSE,), node_id)
+
+    def list_profile_stats(self, refresh_stats: bool = True) -> Any:
+        """Returns a row per profile window of Python functions, as a data frame."""
+        self._refresh(refresh_stats)
+        rows = self.run.windows().filter(pc.field("kind") == PYTHON).to_pylist()
+        return import_module("pandas").DataFrame(
+            {
+                "profiler_name": "cprofile",
+                "node_id": row["node"],
+                "start_mode": MODES.TRAIN.phase,
+                "start_phase": StepPhase.STEP_START.value,
+                "start_step": row["first"],
+                "end_mode": MODES.TRAIN.phase,
+                "end_phase": StepPhase.STEP_END.value,
+                "end_step": row["last"],
+                "stats_path": row["trace"],
+            }
+            for row in rows
+        )
 
     def list_available_node_ids(self, refresh_stats: bool = True) -> list[str]:
         """Returns the names of the run's nodes."""

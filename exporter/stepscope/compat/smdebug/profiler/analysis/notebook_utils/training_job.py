@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any, ClassVar
+
+import pyarrow.compute as pc
 
 from stepscope import analysis
 from stepscope.compat.smdebug.not_served import Instead
 from stepscope.compat.smdebug.profiler.algorithm_metrics_reader import S3AlgorithmMetricsReader
 from stepscope.compat.smdebug.profiler.system_metrics_reader import S3SystemMetricsReader
+
+# The part of ProfilingParameters that a kind of profile window is, and what else it says.
+PARTS: dict[str | None, tuple[str, dict[str, str]]] = {
+    "operators": ("DetailedProfilingConfig", {}),
+    "python": ("PythonProfilingConfig", {"ProfilerName": "cprofile"}),
+}
 
 
 class TrainingJob(Instead):
@@ -22,7 +31,10 @@ class TrainingJob(Instead):
         run = analysis.open(training_job_name)
         self.name = training_job_name
         self.profiler_s3_output_path = run.source  # which every class here accepts as its path
-        self.profiler_config = {"ProfilingIntervalInMilliseconds": round(1000 * run.interval)}
+        self.profiler_config: dict[str, Any] = {
+            "ProfilingIntervalInMilliseconds": round(1000 * run.interval),
+            "ProfilingParameters": _parameters(run),
+        }
         self.system_metrics_reader: S3SystemMetricsReader | None = None
         self.framework_metrics_reader: S3AlgorithmMetricsReader | None = None
 
@@ -60,5 +72,16 @@ class TrainingJob(Instead):
         }
 
     def get_config_and_profiler_s3_output_path(self) -> tuple[dict[str, Any], str]:
-        """Returns the interval of samples, and the run's path."""
+        """Returns the interval of samples with the steps of profile windows, and the run's path."""
         return self.profiler_config, self.profiler_s3_output_path
+
+
+def _parameters(run: analysis.Run) -> dict[str, str]:
+    """Returns the steps of the first profile window of each kind, as SageMaker's SDK has them: in JSON."""
+    found: dict[str, str] = {}
+    for row in run.windows().filter(pc.field("last").is_valid()).to_pylist():
+        if row["kind"] in PARTS:
+            part, more = PARTS[row["kind"]]
+            steps = {"StartStep": row["first"], "NumSteps": row["last"] - row["first"] + 1}
+            found.setdefault(part, json.dumps(steps | more))
+    return found
