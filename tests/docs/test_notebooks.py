@@ -10,12 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stepscope.analysis import Run, Stretch
-from stepscope.analysis.plots import Plots
 
 from tests.support.scenarios import WrittenScenarios
 
-MAP = Path(__file__).parents[2] / "docs" / "migrating-from-debugger.md"
 PAGE = Path(__file__).parents[2] / "docs" / "notebooks.md"
 CODE_AND_OUTPUT = re.compile(r"```python\n(?P<code>.*?)```\n(?:\n```text\n.*?```\n)?", re.DOTALL)
 
@@ -47,12 +44,3 @@ def test_the_page_prints_what_its_code_prints_as_golden_text(
         (tmp_path / name).symlink_to(scenarios.written(scenario).recording_directory)
     monkeypatch.chdir(tmp_path)
     golden(PAGE, with_outputs(PAGE.read_text(encoding="utf-8")))
-
-
-def test_each_call_that_debugger_s_are_mapped_to_exists() -> None:
-    calls = re.findall(r"run\.((?:plot\.)?\w+)(?:\([^`|]*?\)\.(\w+))?", MAP.read_text(encoding="utf-8"))
-    assert len(calls) > 30
-    for name, of_stretch in calls:
-        kind = Plots if name.startswith("plot.") else Run
-        assert hasattr(kind, name.removeprefix("plot.")), name
-        assert not of_stretch or hasattr(Stretch, of_stretch), of_stretch

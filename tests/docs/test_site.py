@@ -22,4 +22,6 @@ def test_the_site_has_every_page_and_no_broken_link(tmp_path: Path) -> None:
         assert (tmp_path / name).is_file(), name
     home = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Homepage"]
     assert f'href="{home}/blob/main/CONTRIBUTING.md"' in (tmp_path / "index.html").read_text()
+    migrating = (tmp_path / "migrating-from-debugger" / "index.html").read_text()
+    assert "<td><code>PandasFrameAnalysis.get_job_statistics()</code></td>" in migrating
     assert not list(tmp_path.rglob("*.md"))
