@@ -14,6 +14,7 @@ from stepscope.analysis import Run, samples, tables
 from stepscope.common.errors import UserError
 from stepscope.compare import compared_run
 from stepscope.evaluation.engine import evaluate
+from stepscope.runs.gauge_history import GaugeHistory
 from stepscope.runs.model import GpuFacts, Loader, NodeFacts, Source
 
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
@@ -270,6 +271,7 @@ DOCUMENTED: list[tuple[pa.Schema, Callable[..., Any]]] = [
     (tables.LOADERS, Run.loaders),
     (tables.WINDOWS, Run.windows),
     (tables.FIGURES, Run.compare),
+    (tables.GAUGES, Run.gauges),
 ]
 
 
@@ -285,6 +287,19 @@ def test_each_column_is_documented_and_each_quantity_has_its_unit(
         for ending in ("seconds", "ratio", "watts", "celsius", "hertz"):
             if field.name.endswith(ending):
                 assert unit == ending
+
+
+def test_gauges_are_rows_by_time_and_a_loss_that_is_not_a_number_stays_one() -> None:
+    times = np.array([START, START + 1, START + 2])
+    loss, rate = (
+        GaugeHistory("node-a", 0, 7, START, name, times[: len(values)], np.array(values))
+        for name, values in (("loss", [2.0, np.nan, np.inf]), ("learning_rate", [0.5]))
+    )
+    found = run_of(gauges=(loss, rate)).gauges()
+    assert found["name"].to_pylist() == ["loss", "loss", "loss", "learning_rate"]
+    assert found["elapsed_seconds"].to_pylist() == [0.0, 1.0, 2.0, 0.0]
+    assert repr(found["value"].to_pylist()) == "[2.0, nan, inf, 0.5]"
+    assert run_of().gauges().num_rows == 0
 
 
 def test_units_are_there_in_the_tables_too() -> None:

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
+from math import nan
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +98,43 @@ def test_gauges_and_counts_of_a_rank_are_recorded(tmp_path: Path) -> None:
     steps = 10
     assert source.facts.ranks[0].gauges == {"loss": pytest.approx(1 / (steps + 1)), "global_step": steps}
     assert source.facts.ranks[0].counts == {"tokens": 4096 * steps}
+
+
+def test_gauges_have_a_history_of_their_changes_and_at_most_one_value_per_second(tmp_path: Path) -> None:
+    writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
+    for tick in range(2 * MINUTE):
+        writer.sample(sample(tick))
+        loss = nan if tick >= MINUTE else 1 / (tick + 1)
+        of_loss = replace(totals(tick), gauges={"loss": loss, "torch_threads": 2.0})
+        others = replace(totals(tick), gauges={"loss": 7.0})
+        writer.ranks([(header(1), others, True), (header(), of_loss, True)], now=sample(tick).time)
+    writer.close()
+    seen = Seen(tmp_path).read()
+    (loss_of_first,) = seen.source.facts.gauges
+    assert (loss_of_first.node, loss_of_first.rank, loss_of_first.name) == ("n1", 0, "loss")
+    assert len(loss_of_first.times) <= MINUTE // 2 + 2, "the last moment of a part has one, too"
+    assert loss_of_first.values[:2].tolist() == [1.0, 1 / 3]
+    assert np.isnan(loss_of_first.values).tolist() == [False] * (len(loss_of_first.times) - 1) + [True]
+    assert gaps(seen) == []
+
+
+def test_a_history_of_gauges_outlives_its_writer_and_loses_only_what_is_damaged(tmp_path: Path) -> None:
+    def publish(writer: RecordingWriter, tick: int, loss: float) -> None:
+        writer.sample(sample(tick))
+        gauges = {"loss": loss}
+        writer.ranks([(header(), replace(totals(tick), gauges=gauges), True)], now=sample(tick).time)
+
+    for minute in range(3):
+        writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
+        publish(writer, minute * MINUTE, 3.0 - minute)
+        writer.close()
+    whole = Seen(tmp_path).read()
+    assert whole.source.facts.gauges[0].values.tolist() == [3.0, 2.0, 1.0]
+    assert Seen(tmp_path).read().read().source.facts.gauges[0].values.tolist() == [3.0, 2.0, 1.0]
+    the_part(tmp_path / "n1", "gauges", 2).write_bytes(b"PAR1")
+    damaged = Seen(tmp_path).read()
+    assert damaged.source.facts.gauges[0].values.tolist() == [3.0, 1.0]
+    assert "gauges" in [gap.what for gap in gaps(damaged)]
 
 
 def test_what_steps_took_comes_back_with_their_components(tmp_path: Path) -> None:
@@ -339,6 +378,8 @@ def test_samples_and_steps_of_the_same_time_come_near_each_other(tmp_path: Path)
 
 KILLED_WRITER = """
 import os, signal, sys, time
+from dataclasses import replace
+from math import nan
 from pathlib import Path
 from tests.support.recording import Seen, header, sample, step, totals
 from stepscope.runs.recording.writer import RecordingWriter
@@ -405,6 +446,8 @@ def test_two_writers_of_one_node_are_refused(tmp_path: Path) -> None:
 
 FULL_DISK = """
 import logging, resource, sys, time
+from dataclasses import replace
+from math import nan
 from pathlib import Path
 from tests.support.recording import header, sample, step
 from stepscope.runs.recording import writer as module
@@ -592,7 +635,7 @@ def test_a_writer_takes_over_from_a_damaged_recording_and_leaves_the_damage_in_p
     assert [path.read_bytes() for path in damaged] == contents
     seen = Seen(tmp_path).read()
     assert (seen.ticks(), seen.numbers()) == (list(range(5, 10)), list(range(5, 10)))
-    assert [gap.what for gap in gaps(seen)] == ["run", "samples", "steps", "ranks"]
+    assert [gap.what for gap in gaps(seen)] == ["run", "samples", "steps", "ranks", "gauges"]
 
 
 def test_a_run_file_of_which_any_bit_is_flipped_is_left_out_or_says_the_same(tmp_path: Path) -> None:

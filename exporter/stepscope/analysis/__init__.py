@@ -234,7 +234,7 @@ class Run:
     def gaps(self) -> pa.Table:
         """Returns one row per part of the run that is missing: all tables and figures exclude it.
 
-        what        samples, steps, ranks (their totals), or run (its command, start, end, exit status)
+        what        samples, steps, ranks (their totals), gauges, or run (its command, start, end and status)
         node        empty for the whole run
         start, end  timestamp, UTC; null: unknown, or from the start or to the end of the run
         count       missing samples or steps; null: unknown
@@ -571,6 +571,19 @@ class Run:
         fetch_cpu_seconds        CPU time
         fetch_core_wait_seconds  ready to run, but no core was free"""
         return tables.loaders(self._evaluated.analysis.loaders)
+
+    def gauges(self) -> pa.Table:
+        """Returns one row per change of a gauge of the training, such as its loss, at most one per second.
+
+        node, rank       the lowest rank that publishes gauges
+        name             loss, learning_rate, ...
+        time             when the value was first seen (timestamp, UTC)
+        elapsed_seconds  since the run's start
+        value            as published, until the next row; NaN stays NaN
+
+        A gauge has at most 4096 rows: in a long run, the last one of each period."""
+        assert self._evaluated  # the source knows them once it was read
+        return tables.gauges(self._facts.gauges, self._start)
 
     def write_timeline(self, out: str | Path, start: float | None = None, end: float | None = None) -> Path:
         """Writes what `stepscope timeline` writes, for ui.perfetto.dev, to the file `out` (.json.gz).

@@ -15,6 +15,7 @@ from stepscope.compare.figures import Figure
 from stepscope.evaluation.account import Account
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.measurements.usage import UsageRow
+from stepscope.runs.gauge_history import GaugeHistory
 from stepscope.runs.model import (
     COMPONENTS,
     PHASES,
@@ -137,6 +138,15 @@ LOADERS = pa.schema(
         column("batch_size", pa.int64(), "items"),
         column("fetches", pa.int64(), "fetches"),
         *columns(pa.float64(), "seconds", "fetch_seconds", "fetch_cpu_seconds", "fetch_core_wait_seconds"),
+    ]
+)
+GAUGES = pa.schema(
+    [
+        *_RANK,
+        column("name", ENCODED),
+        column("time", pa.timestamp("us", tz="UTC")),
+        column("elapsed_seconds", pa.float64(), "seconds"),
+        column("value", pa.float64(), "as published"),
     ]
 )
 FIGURES = pa.schema(
@@ -309,6 +319,24 @@ def usage(resources: Iterable[UsageRow]) -> pa.Table:
 def loaders(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Returns one row per data loader."""
     return pa.Table.from_pylist(list(rows), LOADERS)
+
+
+def gauges(histories: Iterable[GaugeHistory], start: float | None) -> pa.Table:
+    """Returns one row per value, gauge by gauge; `start` is the run's. A NaN that was published stays NaN."""
+    found = [
+        pa.table(
+            [
+                *(pa.repeat(each, len(history.times)) for each in (history.node, history.rank)),
+                pa.repeat(history.name, len(history.times)),
+                timestamps(history.times),
+                _array(elapsed(history.times, start), pa.float64()),
+                pa.array(history.values),
+            ],
+            names=GAUGES.names,
+        ).cast(GAUGES)
+        for history in histories
+    ]
+    return pa.concat_tables([GAUGES.empty_table(), *found]).unify_dictionaries()
 
 
 def lines(threads: Iterable[ThreadTime]) -> pa.Table:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from stepscope.common.errors import UserError
 from stepscope.exporter.processes.pressure import RESOURCES
 from stepscope.exporter.sampling.sample import GPU_QUANTITIES, RUN_QUANTITIES
+from stepscope.runs.gauge_history import GaugeHistory
 from stepscope.runs.rank_dump import RankDump
 from stepscope.training.layout import COMPONENTS as COMPONENTS
 from stepscope.training.layout import PHASES as PHASES
@@ -525,7 +526,8 @@ class NodeFacts:
 class Gap:
     """A part of the run that is missing, so that the figures exclude it. Times are since the epoch."""
 
-    # "samples", "steps", "ranks" (their totals), "scrapes", "run" (command, start, end, status), or "file"
+    # "samples", "steps", "ranks" (their totals), "gauges", "scrapes", "run" (command, start, end, status),
+    # or "file"
     what: str
     reason: str  # a clause
     node: str = ""  # "": the whole run
@@ -568,6 +570,7 @@ class RunFacts:
     unrecognised: int = 0  # events of a trace of categories that nobody here knows
     no_steps: str = ""  # sentences: why no steps were seen, and the fix; "": some were, or it is not known
     dumps: tuple[RankDump, ...] = ()  # of the flight recorder, by rank
+    gauges: tuple[GaugeHistory, ...] = ()  # of the lowest rank of each node that publishes some
     # Debugger's reports by rule, if nothing else is left: the rules take them over. Empty: they judge.
     reported: dict[str, dict[str, Any]] = field(default_factory=dict)
 

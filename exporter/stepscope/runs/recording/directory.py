@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from stepscope.common.errors import UserError
 from stepscope.exporter.sampling.sample import EVIDENCE
+from stepscope.runs.gauge_history import GaugeHistory, GrowingHistory
 from stepscope.runs.malformed import MALFORMED, finite
 from stepscope.runs.model import (
     COMPONENTS,
@@ -119,6 +120,7 @@ class RecordingDirectory(Source):
             gaps=(*self._run_gaps, *(gap for node in nodes for gap in node.gaps(run))),
             stacks=read_stacks(self._directory),
             windows=read_windows(self._directory),
+            gauges=tuple(history for node in nodes for history in node.gauge_histories()),
         )
 
     def read(self) -> Iterator[NodeSamples | Steps]:
@@ -128,6 +130,7 @@ class RecordingDirectory(Source):
         profiled = _profiled(read_windows(self._directory))
         for node in self._nodes.values():
             node.read_ranks()
+            node.read_gauges()
             node.read_lines()
             node.steps.profiled = profiled
         interval = (self._run or self._run_without_file()).interval
@@ -173,7 +176,7 @@ _Process = tuple[int, int, float]  # rank, pid and start: a rank may have had se
 
 
 class _Node:
-    """The three tables of one node's folder, and its line samples."""
+    """The four tables of one node's folder, and its line samples."""
 
     def __init__(self, folder: Path) -> None:
         self.threads: tuple[ThreadTime, ...] = ()
@@ -182,6 +185,8 @@ class _Node:
         self.samples = _Samples(folder)
         self.steps = _Steps(folder, self.samples)
         self._ranks = _Stream(folder, "ranks")
+        self._gauges = _Stream(folder, "gauges")
+        self._histories: dict[tuple[_Process, str], GrowingHistory] = {}  # by gauge
         self._rows: dict[_Process, dict[str, Any]] = {}
         self._last_alive: dict[_Process, float] = {}
         self._stays: dict[_Process, dict[float, Stay]] = {}  # by when they began for the process
@@ -205,6 +210,21 @@ class _Node:
                 if row["component_since"] is not None:
                     self._stays.setdefault(key, {})[row["component_since"]] = _stay(row)
 
+    def read_gauges(self) -> None:
+        columns = ["rank", "pid", "rank_start", "name"]
+        for table in self._gauges.tables():
+            times = _numbers(table, "time")
+            self._gauges.gaps.resume(times[0], None)
+            self._gauges.gaps.last = times[-1]
+            groups = table.group_by(columns, use_threads=False)
+            for row in groups.aggregate([("time", "list"), ("value", "list")]).to_pylist():
+                key = (row["rank"], row["pid"], row["rank_start"]), row["name"]
+                self._histories.setdefault(key, GrowingHistory()).add(row["time_list"], row["value_list"])
+
+    def gauge_histories(self) -> Iterator[GaugeHistory]:
+        for (process, name), history in sorted(self._histories.items(), key=lambda each: each[0]):
+            yield GaugeHistory(self.samples.facts.node, *process, name, history.times, history.values)
+
     def read_lines(self) -> None:
         try:
             self.threads, self.lines_damage = read_lines(self._folder, self.samples.facts.node), ""
@@ -227,6 +247,7 @@ class _Node:
                 *self.samples.gaps(run),
                 *self.steps.stream.gaps_so_far(lost),
                 *self._ranks.gaps_so_far(),
+                *self._gauges.gaps_so_far(),
                 *_refused(self.samples.metadata),
             )
         ]

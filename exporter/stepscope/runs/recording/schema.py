@@ -29,7 +29,7 @@ from stepscope.runs.model import COMPONENTS, PHASES, GpuFacts, NodeFacts
 FORMAT = 1  # of run.json, journals and parts; no other is read
 METADATA_KEY = b"stepscope"
 
-TABLES = ("samples", "steps", "ranks")
+TABLES = ("samples", "steps", "ranks", "gauges")
 
 # The time of a process: the phases, and the time before, between and after them.
 PHASES_AND_MORE = (*PHASES, "initialization", "other", "finalization")
@@ -115,11 +115,22 @@ RANKS_SCHEMA = pa.schema(
     ]
 )
 
+GAUGES_SCHEMA = pa.schema(
+    [
+        ("time", pa.float64()),  # when the value was first seen
+        ("rank", pa.int32()),
+        ("pid", pa.int64()),
+        ("rank_start", pa.float64()),
+        ("name", pa.string()),
+        ("value", pa.float64()),
+    ]
+)
 
 # The columns that every part of a table has.
 COLUMNS = {
     "samples": ("time", *NODE_COLUMNS),
     "steps": STEPS_SCHEMA.names,
+    "gauges": GAUGES_SCHEMA.names,
     "ranks": RANKS_SCHEMA.names[: RANKS_SCHEMA.get_field_index("loaders") + 1],  # the others came later
 }
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import zip_longest
-from math import nan
+from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,7 @@ from stepscope.runs.recording.lines import write_lines
 from stepscope.runs.recording.schema import (
     CPU_COLUMNS,
     EVIDENCE_COLUMN,
+    GAUGES_SCHEMA,
     GPU_COLUMNS,
     HEADER_COLUMNS,
     LOADER_COLUMNS,
@@ -66,6 +67,7 @@ from stepscope.runs.recording.schema import (
     samples_schema,
     with_metadata,
 )
+from stepscope.training.layout import SETTINGS
 
 if TYPE_CHECKING:
     from stepscope.exporter.ledgers.line_files import LineCounts, Thread
@@ -79,7 +81,7 @@ NO_PAUSES: Paused = {}
 
 PART_SECONDS = 60.0
 PART_STEPS = 100_000  # a part is cut before its minute is over at this many steps
-RANKS_SECONDS = 1.0  # the totals of the ledgers are journalled at most this often
+RANKS_SECONDS = 1.0  # the totals of the ledgers, and their gauges, are journalled at most this often
 RETRY_SECONDS = 30.0  # after a full disk
 MOST_REFUSED = 64  # ledgers whose reasons are noted
 QUEUE_LENGTH = 1000  # some minutes of a disk that hangs; samples beyond are dropped
@@ -127,6 +129,8 @@ class RecordingWriter:
         self._journals: dict[str, JournalWriter] = {}
         self._minute: int | None = None
         self._ranks: pa.RecordBatch | None = None  # totals that are not journalled yet
+        self._gauges: _Gauges | None = None  # those that are not journalled yet
+        self._gauges_known: _Gauges | None = None  # as they were journalled last
         self._ranks_written = 0.0
         self._retry_at: float | None = None  # set while the disk is full
         self._failure = ""  # of the disk, the last one
@@ -342,6 +346,7 @@ class RecordingWriter:
             if self._ranks is not None and self._ranks.column("alive") != batch.column("alive"):
                 self._write_ranks()  # so that the last moment of a process is known to the tick
             self._ranks = batch
+            self._gauges = _gauges(now, ranks)
         if abs(now - self._ranks_written) >= RANKS_SECONDS:
             self._write_ranks()
             self._ranks_written = now
@@ -366,6 +371,10 @@ class RecordingWriter:
         if self._ranks is not None:
             self._append("ranks", self._journal("ranks", 0.0, RANKS_SCHEMA, dict), self._ranks)
             self._ranks = None
+        if self._gauges is not None and (batch := self._gauges.since(self._gauges_known)):
+            journal = self._journal("gauges", self._gauges.time, GAUGES_SCHEMA, dict)
+            self._append("gauges", journal, batch)
+            self._gauges_known = self._gauges
 
     def _journal(
         self, table: str, time: float, schema: pa.Schema, metadata: Callable[[], dict[str, Any]]
@@ -438,6 +447,41 @@ class _Loss:
     count: int
     start: float
     end: float
+
+
+@dataclass(frozen=True)
+class _Gauges:
+    """The gauges of one process at a moment."""
+
+    time: float
+    header: LedgerHeader
+    values: Mapping[str, float]
+
+    def since(self, known: _Gauges | None) -> pa.RecordBatch | None:
+        """Returns the rows of those that have changed since; None if none has."""
+        same = known is not None and known.header == self.header
+        before = known.values if known is not None and same else {}
+        changed = {name: value for name, value in self.values.items() if not _equal(value, before.get(name))}
+        if not changed:
+            return None
+        of_all = (self.time, self.header.rank, self.header.pid, self.header.start)
+        rows = [(*of_all, name, value) for name, value in changed.items()]
+        columns = dict(zip(GAUGES_SCHEMA.names, zip(*rows, strict=True), strict=True))
+        return pa.RecordBatch.from_pydict(columns, schema=GAUGES_SCHEMA)
+
+
+def _gauges(time: float, ranks: Iterable[tuple[LedgerHeader, LedgerTotals, bool]]) -> _Gauges | None:
+    """Returns the gauges of training of the lowest rank that has some, of its newest process."""
+    found = [
+        _Gauges(time, header, values)
+        for header, totals, _ in ranks
+        if (values := {name: value for name, value in totals.gauges.items() if name not in SETTINGS})
+    ]
+    return min(found, key=lambda each: (each.header.rank, -each.header.start), default=None)
+
+
+def _equal(value: float, before: float | None) -> bool:
+    return value == before or (before is not None and isnan(value) and isnan(before))
 
 
 def _begin_run(directory: Path, run: str, interval: float) -> None:
