@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from stepscope.runs.gauge_history import GaugeHistory
 from stepscope.runs.model import Loader, NodeFacts, Stay
 
 from tests.support.source import (
@@ -91,7 +92,21 @@ def pictures() -> dict[str, Picture]:
         "NoisyNeighbour": neighbours(),
         "MemoryPressure": waits_for_memory(),
         "HostMemoryLeak": host_memory(),
+        "LossNotFinite": loss(np.where(MINUTES < 8, LOSS, np.nan)),
+        "LossDiverged": loss(np.where(MINUTES < 6, LOSS, wave(2.2, 0.1))),
     }
+
+
+LOSS = 0.4 + 2 * 0.5**MINUTES + wave(0, 0.05)
+
+
+def loss(values: Series) -> Picture:
+    times = START + 60 * MINUTES
+    history = GaugeHistory("node-a", 0, 1000, START, "loss", times, values)
+    rank = rank_facts(first_step_start=START, last_step_end=float(times[-1]))
+    source = MemorySource(facts=run_facts(ranks=[rank], gauges=[history]))
+    known = np.isfinite(values)
+    return Picture(source, [Line("loss", values[known], MINUTES[known])], unit="")
 
 
 def ratios(*columns: Series) -> NDArray[np.float32]:

@@ -19,6 +19,7 @@ from stepscope.measurements.usage import UsageRow
 from stepscope.rules import all_rules
 from stepscope.rules.parts.base import Rule, RuleClass, Verdict
 from stepscope.rules.parts.topics import About
+from stepscope.runs.gauge_history import GaugeHistory
 from stepscope.runs.malformed import is_date
 from stepscope.runs.model import DeviceMemory, DeviceTime, Gap, OperatorTime, ProfileWindow, ThreadTime
 
@@ -258,6 +259,7 @@ class Analysis:
     run_cores: list[RunCores] = field(default_factory=list)  # of nodes on which the run's use was measured
     run_use: list[RunUse] = field(default_factory=list)  # by node
     gauges: dict[str, float] = field(default_factory=dict)  # of the first rank that has any
+    gauge_histories: list[GaugeHistory] = field(default_factory=list)  # of that rank, process by process
     counted: list[Counted] = field(default_factory=list)  # totals of the script, of all ranks
     waited_by_turns: float = 0.0  # of the time of training steps, 0..1: for a rank that is slow in turn
     flops_utilisation: float | None = None  # MFU, 0..1; None: the script does not give both flops and peak

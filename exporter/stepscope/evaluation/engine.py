@@ -35,6 +35,7 @@ from stepscope.measurements.run_use import RUN_USE
 from stepscope.measurements.state import State
 from stepscope.measurements.steps import STEP_DURATIONS, StepDistribution
 from stepscope.measurements.timeline import TIMELINE
+from stepscope.measurements.training_gauges import histories_of_first_rank
 from stepscope.measurements.usage import USAGE, GpuUsage, usage_rows
 from stepscope.rules.parts.base import Rule, Verdict
 from stepscope.rules.parts.judgement import Tallies, Tally
@@ -303,6 +304,7 @@ def _analysis(
         gauges=next(
             (rank.gauges for rank in sorted(facts.ranks, key=lambda r: (r.rank, -r.start)) if rank.gauges), {}
         ),
+        gauge_histories=histories_of_first_rank(facts),
         counted=counted(facts.ranks),
         waited_by_turns=waited_by_turns(
             [times for node in nodes.values() for times in node.measured[OWN_TIMES].ranks.values()]

@@ -21,6 +21,8 @@ from stepscope.rules.dataloader import Dataloader
 from stepscope.rules.gpu_error import GPUError
 from stepscope.rules.host_bound import HostBound
 from stepscope.rules.load_balancing import LoadBalancing
+from stepscope.rules.loss_diverged import LossDiverged
+from stepscope.rules.loss_not_finite import LossNotFinite
 from stepscope.rules.low_gpu_utilization import LowGPUUtilization
 from stepscope.rules.max_initialization_time import MaxInitializationTime
 from stepscope.rules.parts.base import RuleClass
@@ -55,6 +57,7 @@ class _Kind:
     say: Callable[[Analysis], list[str]]
     anything: Callable[[Analysis], bool]
     always_opened: bool = False
+    is_optional: bool = False  # not named where there is nothing to show
 
     def view(self, analysis: Analysis) -> View:
         rules = _rules_of(analysis, {self.id})
@@ -66,8 +69,8 @@ class _Kind:
 
 def views(analysis: Analysis) -> list[View]:
     """Returns the views in the order of the page; those of rules that name none of KINDS come last."""
-    shown = [kind.view(analysis) for kind in KINDS]
-    others = {rule.about.view for rule in sentences.decided(analysis)} - {view.id for view in shown}
+    shown = [kind.view(analysis) for kind in KINDS if not kind.is_optional or kind.anything(analysis)]
+    others = {rule.about.view for rule in sentences.decided(analysis)} - {kind.id for kind in KINDS}
     return [*shown, *map(_own_view, _rules_of(analysis, others))]
 
 
@@ -122,6 +125,10 @@ def _progress(analysis: Analysis) -> list[str]:
     said = _finding(analysis, MaxInitializationTime) + _finding(analysis, TrainingStalled)
     said += _finding(analysis, CollectiveHang)
     return said or ["Neither the start nor stalls were checked."]
+
+
+def _training(analysis: Analysis) -> list[str]:
+    return _finding(analysis, LossNotFinite) + _if_fired(analysis, LossDiverged)
 
 
 def _gpus(analysis: Analysis) -> list[str]:
@@ -250,6 +257,8 @@ KINDS = (
     _Kind("progress", "Start and stalls", _progress,
           lambda a: bool(stalls(a) or places(a) or a.details_of(MaxInitializationTime).get("nodes")
                          or a.details_of(CollectiveHang).get("dumps"))),
+    _Kind("training", "Loss and other gauges", _training,
+          lambda a: bool(a.gauge_histories), is_optional=True),
     _Kind("gpus", "Utilisation of each GPU", _gpus,
           lambda a: bool(boxes(a, "utilisation")), True),
     _Kind("balance", "Balance between GPUs", _balance, _comparable),

@@ -22,7 +22,7 @@ from stepscope.report.page import ECHARTS, render_page
 from stepscope.report.predicted_savings import words_by_kind
 from stepscope.report.price_list import Machine
 from stepscope.report.right_sizing import predictions
-from stepscope.report.rows import boxes, during, outliers, pairs, places, stalls
+from stepscope.report.rows import boxes, during, gauges, outliers, pairs, places, stalls
 from stepscope.report.savings import savings
 from stepscope.report.strip import strip
 from stepscope.report.summary import at_a_glance, facts
@@ -142,4 +142,5 @@ def render_html(
         pairs=pairs(analysis),
         places=places(analysis),
         stalls=stalls(analysis),
+        gauges=gauges(analysis),
     )

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
+from stepscope.common.words import number
 from stepscope.evaluation.analysis import Analysis, BoxPlot
 from stepscope.report.shares import Whole, whole_of
 from stepscope.rules.collective_hang import CollectiveHang
@@ -83,6 +86,19 @@ def places(analysis: Analysis) -> list[dict[str, Any]]:
     ranks: list[dict[str, Any]] = analysis.details_of(CollectiveHang).get("ranks", [])
     told = any(rank["component"] for rank in ranks) or not analysis.finished
     return ranks if len(ranks) > 1 and told else []
+
+
+def gauges(analysis: Analysis) -> list[tuple[str, ...]]:
+    """Returns each gauge of the newest process, and its first, lowest, highest and last value as written."""
+    newest = max((each.start for each in analysis.gauge_histories), default=None)
+    rows = []
+    for each in analysis.gauge_histories:
+        if each.start == newest:
+            finite = each.values[np.isfinite(each.values)]
+            extremes = (finite.min(), finite.max()) if len(finite) else (np.nan, np.nan)
+            values = (each.values[0], *extremes, each.values[-1])
+            rows.append((each.name, *(number(float(value)) for value in values)))
+    return rows
 
 
 def during(analysis: Analysis, rule: RuleClass) -> tuple[Whole, Whole]:

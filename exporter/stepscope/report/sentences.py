@@ -81,8 +81,9 @@ def _how_to_see_steps(analysis: Analysis) -> str:
 
 
 def decided(analysis: Analysis) -> list[RuleResult]:
-    """Returns the rules that can fire."""
-    return [rule for rule in analysis.rules if not is_overview(rule)]
+    """Returns the rules that can fire, without optional ones whose matter the run does not have."""
+    there = (rule for rule in analysis.rules if rule.details or not rule.definition.is_optional)
+    return [rule for rule in there if not is_overview(rule)]
 
 
 def is_overview(rule: RuleResult) -> bool:

@@ -75,6 +75,8 @@ class Rule(ABC, Generic[P, V]):
     outside_steps: ClassVar[bool] = False
     # Whether it judges only the start or pauses: it does not know where the rest of the time goes.
     only_pauses: ClassVar[bool] = False
+    # Whether runs without what it judges do not list it: its verdict then has no details.
+    is_optional: ClassVar[bool] = False
     # Whether it finds that data comes too late: the machine would be used differently with faster loading.
     waits_for_data: ClassVar[bool] = False
     # Above 0 if it explains why data is late: dashboards then show its recommendation for DataStarved. If
