@@ -30,6 +30,8 @@ RULES = sorted((ROOT / "rules").glob("*.yml"))
 SCRAPE_SECONDS = 15
 # How long a node is watched after its run has ended: until every rule has looked at the whole run.
 RETENTION_SECONDS = 180
+# promtool reads all scrapes again for each block, of which two hours are the default; Prometheus merges them.
+LONGEST_BLOCK = "--max-block-duration=162h"
 _NAME = re.compile(r"[a-zA-Z_:][\w:]*")
 _LINE = re.compile(r"(?P<name>[\w:]+)(?:\{(?P<labels>.*?)\})? (?P<value>\S+)(?: # .*)?")
 
@@ -136,7 +138,7 @@ class Backfill:
                 with path.open("rb") as part:
                     shutil.copyfileobj(part, text)
             text.write(b"# EOF\n")
-        _promtool("create-blocks-from", "openmetrics", whole, self.storage)
+        _promtool("create-blocks-from", LONGEST_BLOCK, "openmetrics", whole, self.storage)
         whole.unlink()
 
     def evaluate(self, rules: Iterable[Path], seconds: float) -> None:
@@ -148,7 +150,8 @@ class Backfill:
             (self.folder / file).write_text(yaml.safe_dump({"groups": groups}, sort_keys=False))
             with self.serving() as server:
                 _promtool(
-                    *("create-blocks-from", "rules", f"--url={server.url}", f"--output-dir={output}"),
+                    *("create-blocks-from", LONGEST_BLOCK, "rules"),
+                    *(f"--url={server.url}", f"--output-dir={output}"),
                     *(f"--start={START:.0f}", f"--end={START + seconds:.0f}", file),
                     folder=self.folder,
                 )
