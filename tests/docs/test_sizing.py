@@ -15,7 +15,7 @@ from stepscope.prometheus.rules.options import Options
 from stepscope.prometheus.rules.profiles import alerting_rules
 
 from tests.support.promtool import RuleTest
-from tests.support.scraped_nodes import of_target, read_by, scraped
+from tests.support.scraped_nodes import of_target, played, read_by, scraped
 from tests.support.scrapes import Series
 from tests.support.smallest import smallest
 
@@ -92,7 +92,7 @@ def with_fewer_buckets(series: Series) -> Series:
 def test_rules_decide_the_same_with_fewer_buckets(scenario: str, tmp_path: Path) -> None:
     rules = REPOSITORY / "rules" / RULES
     length = 14 * MINUTE
-    series = read_by(rules, scraped(scenario, length))
+    series = read_by(rules, played(scenario))
     test = RuleTest(rules)
     test.add(of_target(series, "all"))
     test.add(of_target(with_fewer_buckets(series), "fewer"))

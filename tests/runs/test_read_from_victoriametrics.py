@@ -8,7 +8,7 @@ from stepscope.evaluation.engine import evaluate
 from stepscope.prometheus.crosscheck.offline.prometheus import local_prometheus
 from stepscope.runs.open import open_source
 
-from trials.engines.scenarios import scraped
+from tests.support.scraped_nodes import stored
 from trials.engines.servers import PrometheusHere, VictoriaMetricsHere, installed, local_victoriametrics
 
 pytestmark = pytest.mark.servers
@@ -22,7 +22,7 @@ def test_the_findings_are_the_same() -> None:
     theirs, ours = installed("victoria-metrics", VictoriaMetricsHere), installed("prometheus", PrometheusHere)
     if not theirs or not ours:
         pytest.skip("needs Debian's packages prometheus and victoria-metrics")
-    series = scraped("few-dataloaders")
+    series = stored("few-dataloaders")
     with local_prometheus(str(ours[-1].program)) as store:
         store.write(series)
         expected = read(store.url)

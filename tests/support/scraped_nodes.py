@@ -3,14 +3,46 @@
 from __future__ import annotations
 
 import re
+from itertools import groupby
 from pathlib import Path
 
 from stepscope.exporter.sampling.profiles import Profile
+from stepscope.prometheus.crosscheck.server import Series as StoredSeries
 
-from tests.support.demo import simulated
+from tests.support.backfill import instance_of, scrapes
+from tests.support.demo import START, simulated
 from tests.support.scrapes import SCRAPE_SECONDS, Series
+from trials.shared_cluster.judge import needed, rule_groups
+from trials.shared_cluster.machine import Scrapes
 
 LINE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
+
+
+def played(scenario: str) -> Series:
+    """Returns what a Prometheus stored of the run that `make worlds` has played, from its first scrape on."""
+    series: Series = {}
+    target = f'job="stepscope",instance="{instance_of(scenario)}"'
+    with scrapes(scenario).open() as lines:
+        for line in lines:
+            name, value, time = line.rsplit(" ", 2)
+            name = name.replace(f"{target},", "").replace(target, "")
+            number = round((float(time) - START) / SCRAPE_SECONDS)
+            values = series.setdefault(name, [])
+            values += [None] * (number - len(values))
+            values.append(float(value))
+    return series
+
+
+def stored(scenario: str, start: float = START) -> list[StoredSeries]:
+    """Returns what rules with alerts read of the same run, if it begins at `start`, as a server stores it."""
+    instance = instance_of(scenario)
+    read = needed(rule_groups(SCRAPE_SECONDS))
+    found = Scrapes({"instance": instance})
+    with scrapes(scenario).open() as file:
+        for time, lines in groupby(file, key=lambda line: float(line.rpartition(" ")[2])):
+            text = "\n".join(line.rpartition(" ")[0] for line in lines if not line.startswith("up{"))
+            found.add(round(1000 * (start + time - START)), text, read)
+    return list(found.series())
 
 
 def scraped(scenario: str, length: float, profile: Profile = "default") -> Series:

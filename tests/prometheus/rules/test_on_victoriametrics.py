@@ -18,8 +18,10 @@ from stepscope.prometheus.crosscheck.server import Series
 from stepscope.prometheus.rules.files import META, RULES, USAGE, render
 from stepscope.prometheus.rules.options import Options
 
+from tests.support.backfill import RETENTION_SECONDS, seconds_of
+from tests.support.scraped_nodes import stored
+from tests.support.scrapes import SCRAPE_SECONDS
 from tests.support.servers import SECONDS
-from trials.engines.scenarios import SCRAPE_SECONDS, scraped, seconds_of
 from trials.engines.servers import (
     NEWER,
     PrometheusHere,
@@ -31,6 +33,7 @@ from trials.shared_cluster.judge import FiringAlert
 from trials.shared_cluster.plan import START
 
 SCENARIO = "straggler"  # whose rule builds on the most records
+LENGTH = seconds_of(SCENARIO) + RETENTION_SECONDS
 INSTALLED = installed("victoria-metrics", VictoriaMetricsHere)
 on_each = pytest.mark.parametrize(
     "engine", INSTALLED, ids=lambda engine: "newer" if engine.program.parent == NEWER else "distribution"
@@ -40,7 +43,7 @@ pytestmark = pytest.mark.servers
 
 @pytest.fixture(scope="module")
 def series() -> list[Series]:
-    return scraped(SCENARIO)
+    return stored(SCENARIO, START)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +51,7 @@ def by_prometheus(series: list[Series]) -> list[FiringAlert]:
     found = installed("prometheus", PrometheusHere)
     if not found:
         pytest.skip("needs Debian's package prometheus")
-    return found[0].decided(series, SCRAPE_SECONDS, seconds_of(SCENARIO))
+    return found[0].decided(series, SCRAPE_SECONDS, LENGTH)
 
 
 def labels(alerts: Sequence[FiringAlert]) -> dict[str, float]:
@@ -59,7 +62,7 @@ def labels(alerts: Sequence[FiringAlert]) -> dict[str, float]:
 def test_it_gives_the_alerts_of_prometheus_at_most_one_evaluation_later(
     engine: VictoriaMetricsHere, series: list[Series], by_prometheus: list[FiringAlert]
 ) -> None:
-    ours, theirs = labels(by_prometheus), labels(engine.decided(series, SCRAPE_SECONDS, seconds_of(SCENARIO)))
+    ours, theirs = labels(by_prometheus), labels(engine.decided(series, SCRAPE_SECONDS, LENGTH))
     assert ours.keys() == theirs.keys()
     assert any('"Straggler"' in alert for alert in ours)
     later = [theirs[alert] - ours[alert] for alert in ours]
