@@ -35,6 +35,7 @@ pytestmark = [
 
 MINUTE = 60.0
 STEP = 1.0  # seconds per step
+SAMPLE = 2.5  # seconds: a fifth of the samples that the exporter takes, and all that is scraped
 CHANGE = 5 * MINUTE  # when a clock steps, or the machine is suspended
 NAMES = ("stepscope_step_duration_seconds_count", "stepscope_run_", "stepscope_phase_")
 
@@ -83,15 +84,16 @@ def scraped(folder: Path, clocks: Clocks, scrape: int, minutes: float, until: fl
     def scrapes() -> Iterator[Iterable[Family]]:
         nonlocal present
         steps = 0
-        for tick in range(round(2 * 60 * minutes) + 1):
-            present = clocks(tick / 2)
+        for sample in range(round(MINUTE * minutes / SAMPLE) + 1):
+            now = SAMPLE * sample
+            present = clocks(now)
             if present is not None:
                 shown.append(present.monotonic)
                 while STEP * (steps + 1) <= min(present.monotonic, until):
                     ledger.record(Step(steps, Work(), STEP * steps, STEP * (steps + 1), 0.0))
                     steps += 1
                 collector.collect(Sample(time=present.wall))
-            if tick % (2 * scrape) == 0:
+            if now % scrape == 0:
                 yield collector.families if present is not None else ()
 
     found = only(written(scrapes(), "node-a"), *NAMES)
