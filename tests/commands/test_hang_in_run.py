@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from stepscope.commands.cli import main
 
 from tests.support.pytorch import needs_torch
+from tests.support.ranks import launcher
 
 pytestmark = needs_torch
 
@@ -70,7 +71,7 @@ while True:
 """
 
 
-def observed(folder: Path, script: str, *flags: str) -> subprocess.Popen[str]:
+def observed(folder: Path, start: Sequence[str], script: str, *flags: str) -> subprocess.Popen[str]:
     """Starts two ranks of a script under `stepscope run`. They get the path of the file `go`."""
     (folder / "train.py").write_text(script)
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -79,7 +80,7 @@ def observed(folder: Path, script: str, *flags: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "stepscope", "run", *FLAGS, "--out", str(folder / "out"), *flags),
-            *("--", *TORCHRUN, "train.py", str(folder / "go")),
+            *("--", *start, "train.py", str(folder / "go")),
         ],
         cwd=folder,
         env=environment,
@@ -97,7 +98,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def test_the_report_has_the_missing_rank_and_its_stack(tmp_path: Path) -> None:
     out, go = tmp_path / "out", tmp_path / "go"
-    with observed(tmp_path, SCRIPT) as run:
+    with observed(tmp_path, launcher(2), SCRIPT) as run:
         assert run.stderr is not None
         said = ""
         for line in run.stderr:
@@ -130,7 +131,7 @@ def test_a_rank_that_comes_late_is_stopped_and_is_killed(
         main(["stacks", name, "--no-stacks"])
         return [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
 
-    with observed(tmp_path, LATE, "--name", name) as run:
+    with observed(tmp_path, TORCHRUN, LATE, "--name", name) as run:
         assert run.stderr is not None
         line = next(line for line in run.stderr if "CollectiveHang: " in line)
         assert "1 of 2 ranks has waited in init_process_group for" in line

@@ -15,11 +15,12 @@ from types import TracebackType
 import psutil
 
 from tests.support.environment import unobserved
+from tests.support.ranks import launcher
 
 PATIENCE = 300.0  # seconds for what must happen sooner or later on a loaded machine
 
 RUN = [sys.executable, "-m", "stepscope", "run"]
-TWO_RANKS = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+TWO_RANKS = launcher(2)
 
 
 def two_ranks(script: Path, recording: Path, *flags: str) -> str:

@@ -21,6 +21,7 @@ from stepscope.exporter.ledgers.reader import (
 from stepscope.training.layout import COMPONENTS
 
 from tests.support.environment import unobserved
+from tests.support.ranks import launcher
 
 EXPORTER = str(Path(__file__).parents[2] / "exporter")
 DEADLINE = 300.0  # seconds: torch alone takes several to import on a busy machine
@@ -103,15 +104,14 @@ class Trained:
 
 
 def train(*script: str, folder: Path, ranks: int = 0, status: int = 0, **environment: str) -> Trained:
-    """Runs a script of these parts under the hooks, with ranks under torchrun. Its status must be this."""
+    """Runs a script of these parts under the hooks, or as many ranks of it. Its status must be this."""
     file = folder / "train.py"
     start, end = (DISTRIBUTED, LEAVE) if ranks else ("", "")
     file.write_text(PREAMBLE + start + "\n".join(map(textwrap.dedent, script)) + end)
     ledgers = folder / "ledgers"
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     clean = unobserved()
     ended = subprocess.run(
-        [sys.executable, *(torchrun if ranks else ()), str(file)],
+        [*(launcher(ranks) if ranks else [sys.executable]), str(file)],
         env={
             **clean,
             "STEPSCOPE_INSTRUMENT": "1",
