@@ -15,8 +15,8 @@ pytestmark = needs_torch
 
 HOOKED = "'stepscope.training.frameworks.torch_hooks' in sys.modules"
 
-LOADERS = f"""
-import os, sys, torch
+SCRIPT = f"""
+import os, sys, torch, torch.multiprocessing
 from torch.utils.data import DataLoader, Dataset
 
 class Hooked(Dataset):
@@ -25,6 +25,9 @@ class Hooked(Dataset):
     def __getitem__(self, index):
         return int({HOOKED})
 
+def train(rank):
+    print("rank", rank, {HOOKED}, flush=True)
+
 if __name__ == "__main__":
     print("script", {HOOKED}, flush=True)
     for method in ("spawn", "forkserver"):
@@ -32,15 +35,6 @@ if __name__ == "__main__":
         print(method, [hooked.tolist() for hooked in loader], flush=True)
     loader = DataLoader(Hooked(), batch_size=2, num_workers=2)
     print("fork", len(list(loader)), flush=True)
-"""
-
-SPAWNED_RANKS = f"""
-import sys, torch, torch.multiprocessing
-
-def train(rank):
-    print("rank", rank, {HOOKED}, flush=True)
-
-if __name__ == "__main__":
     torch.multiprocessing.spawn(train, nprocs=1)
 """
 
@@ -75,24 +69,21 @@ def python(folder: Path, script: str, *words: str) -> list[str]:
     return ended.stdout.splitlines()
 
 
-def test_workers_of_loaders_get_no_hooks_and_forking_with_the_sampler_warns_of_nothing(
+def test_a_rank_that_is_spawned_is_hooked_but_no_worker_and_forking_with_the_sampler_warns_of_nothing(
     tmp_path: Path,
 ) -> None:
-    assert python(tmp_path, LOADERS, "-W", "error") == [
+    assert python(tmp_path, SCRIPT, "-W", "error") == [
         "script True",
         "spawn [[0, 0], [0, 0]]",
         "forkserver [[0, 0], [0, 0]]",
         "fork 2",
+        "rank 0 True",
     ]
 
 
-def test_a_training_process_that_is_spawned_is_hooked(tmp_path: Path) -> None:
-    assert python(tmp_path, SPAWNED_RANKS) == ["rank 0 True"]
-
-
-def test_torchrun_is_not_hooked_but_its_ranks_are(tmp_path: Path) -> None:
+def test_torchrun_is_not_hooked_but_its_rank_is(tmp_path: Path) -> None:
     """Both import torch. The user's own sitecustomize prints at the end of each process."""
     (tmp_path / "sitecustomize.py").write_text(AT_ITS_END)
-    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1")
     ended = python(tmp_path, "import torch", *words)
-    assert sorted(ended) == ["run.py True False", "train.py True True", "train.py True True"]
+    assert sorted(ended) == ["run.py True False", "train.py True True"]

@@ -193,6 +193,18 @@ NO_PLAN = """
 train()
 print("stepscope.training.windows" in sys.modules, torch.autograd._profiler_enabled())
 """
+FORKS = """
+train()
+for x, y in DataLoader(data, batch_size=8, num_workers=1): step(x, y)
+sys.stdout.flush()
+child = os.fork()
+if not child:
+    train()
+    print("child", flush=True)
+    sys.exit(7)  # with the functions of atexit
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+train()
+"""
 FAILS = """
 for number, (x, y) in enumerate(loader):
     step(x, y)
@@ -217,6 +229,7 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> Parts:
         "python": ("3:5,python 7:8", TRAINS),
         "evaluation": ("2:9", EVALUATION),
         "own profiler": ("1:9 5:5 15:16", OWN_PROFILER),
+        "fork": ("9:28", FORKS),
         "exception": ("2:90", FAILS),  # ends the process
     }
     return in_parts(tmp_path_factory.mktemp("windows"), parts, status=1)
@@ -314,24 +327,10 @@ def test_an_exception_in_a_window_leaves_its_steps(windows: Parts) -> None:
     assert len(events(trace)) > 50
 
 
-FORKS = """
-train()
-for x, y in DataLoader(data, batch_size=8, num_workers=1): step(x, y)
-child = os.fork()
-if not child:
-    train()
-    print("child", flush=True)
-    sys.exit(7)  # with the functions of atexit
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-train()
-"""
-
-
-def test_a_fork_in_a_window_leaves_it_to_the_parent(tmp_path: Path) -> None:
-    trained = profiled(tmp_path, "9:28", FORKS)
-    assert trained.output == "child\n7\n"
-    assert summary(tmp_path) == [(9, 28, "written", "")]
-    assert len(list(tmp_path.glob("profiles/*"))) == 2
+def test_a_fork_in_a_window_leaves_it_to_the_parent(windows: Parts) -> None:
+    assert windows.output("fork") == "child\n7\n"
+    assert windows.windows("fork") == [(9, 28, "written", "")]
+    assert len(list(windows.traces("fork").iterdir())) == 2
 
 
 RANKS = """

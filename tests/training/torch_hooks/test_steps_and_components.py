@@ -411,11 +411,21 @@ for i, (x, y) in enumerate(DataLoader(data, batch_size=4)):
 """
 
 
+ERROR = """
+for i, (x, y) in enumerate(DataLoader(data, batch_size=8)):
+    loss = loss_of(model(x if i < 5 else x[:, :3]), y)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
 @pytest.fixture(scope="module")
 def timed(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """One process: the operators of its 20th step are counted, and the last loop changes the hooks."""
+    """One process: its 20th step counts operators; at last a loop changes the hooks, and an error ends it."""
     loops = {"of rows": OF_ROWS, "plain": PLAIN, "late": LATE, "workers": LATE_WORKERS, "usual": USUAL}
-    return train(*map(each, loops, loops.values()), folder=tmp_path_factory.mktemp("timed"))
+    loops["error"] = ERROR
+    return train(*map(each, loops, loops.values()), folder=tmp_path_factory.mktemp("timed"), status=1)
 
 
 def test_a_plain_loop_with_evaluation_has_its_steps_and_all_their_components(timed: Trained) -> None:
@@ -470,3 +480,11 @@ def test_a_module_is_timed_whenever_the_script_first_calls_it_and_counts_for_bac
     assert slow[8:12] == [[True, False]] * 4
     assert slow[12:16] == [[True, True]] * 4
     assert [forward for forward, _ in slow[16:]] == [True] * 8
+
+
+def test_an_error_ends_the_script_as_without_hooks_and_its_steps_stay(timed: Trained) -> None:
+    rank = of(timed, "error")
+    assert rank.totals.steps == {"train": 5}
+    assert rank.totals.end is not None
+    assert timed.errors.splitlines()[-1].startswith("RuntimeError: mat1 and mat2 shapes cannot be multiplied")
+    assert "stepscope:" not in timed.errors
