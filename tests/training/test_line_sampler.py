@@ -50,6 +50,7 @@ SAMPLING = (
     "line_sampler.ALLOWED = 1.0; line_sampler.ENDED_WITHIN = 30.0; line_sampler.start()\n"
 )
 LONG_ENOUGH = 0.8  # seconds of the processes' own clock, for what is sampled after 20 ticks
+MORE_OFTEN = "line_sampler.layout.TICK_SECONDS = 0.01\n"  # 200 samples in two seconds
 
 BURN = """
 import time
@@ -142,11 +143,11 @@ def test_next_to_busy_processes_a_line_that_gives_up_the_interpreter_lock_is_not
 import os
 def work(): spin(20_000)
 def give_up(): os.stat(".")
-until(3, lambda: (work(), give_up()))
+until(1.5, lambda: (work(), give_up()))
 """
     neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
     try:
-        (file,) = sampled(tmp_path, ledgers, script)
+        (file,) = sampled(tmp_path, ledgers, MORE_OFTEN + script)
     finally:
         for process in neighbours:
             process.kill()
@@ -584,12 +585,12 @@ def run():
 other = threading.Thread(target=lambda: {work})
 other.start()
 seen = []
-until(4, lambda: (spin(1000), seen.append(sys.getswitchinterval())))
+until(2, lambda: (spin(1000), seen.append(sys.getswitchinterval())))
 done.set(); other.join()
 seen = sorted(1e6 * each for each in seen[len(seen) // 2 :])
 assert {least} <= seen[len(seen) // 2] <= {most}, seen[len(seen) // 2]
 """
-    assert sampled(tmp_path, ledgers, script)
+    assert sampled(tmp_path, ledgers, MORE_OFTEN + script)
 
 
 def test_the_switch_interval_of_the_program_is_kept(tmp_path: Path, ledgers: Path) -> None:
