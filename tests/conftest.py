@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import compileall
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -41,6 +42,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts larger files first: what is left at the end, when one worker waits for the other, is short."""
     items.sort(key=lambda item: item.path.stat().st_size, reverse=True)
+
+
+def pytest_collection_finish() -> None:
+    """Lets Python's collector of garbage look no more at thousands of tests, which stay to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
