@@ -23,10 +23,11 @@ from stepscope.training.launch import Launch
 from examples.images.slow import WAYS, conditions
 from tests.support.pytorch import needs_torch
 
-pytestmark = pytest.mark.alone("it compares what a training waits for, and must not wait for other tests")
+ALONE = pytest.mark.alone("it compares what a training waits for, and must not wait for other tests")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-STEPS = 45
+STEPS = {"none": 45, "stall": 32}  # until it has learned, and has stalled twice
+FEW_STEPS = 25
 BATCH = 64
 
 
@@ -58,6 +59,10 @@ class Trained:
         return asleep / sum(totals.fetch_counts)
 
 
+def steps_of(way: str) -> int:
+    return STEPS.get(way, FEW_STEPS)
+
+
 class Runs:
     """Runs an example in each way at most once."""
 
@@ -70,7 +75,7 @@ class Runs:
         ledgers.mkdir()
         command = [sys.executable, "-W", "error", str(EXAMPLES / script), "--slow", way]
         result = subprocess.run(
-            [*command, f"--steps={STEPS}", f"--batch={BATCH}", "--workers=2", f"--data={self.data}"],
+            [*command, f"--steps={steps_of(way)}", f"--batch={BATCH}", "--workers=2", f"--data={self.data}"],
             # As under `stepscope run`: train_pytorch.py has no line for Stepscope.
             env=command_environment(os.environ, Launch(way, way), ledgers, lines=False),
             capture_output=True,
@@ -91,18 +96,20 @@ def runs(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Runs:
     return Runs(tmp_path_factory.mktemp("ledgers"), data)
 
 
+@ALONE
 @pytest.mark.parametrize("way", WAYS)
 def test_every_step_and_component_is_recorded(runs: Runs, way: str) -> None:
     trained = runs.of(way)
-    assert trained.totals.steps["train"] == len(trained.steps) == STEPS
+    assert trained.totals.steps["train"] == len(trained.steps) == steps_of(way)
     assert trained.totals.steps["eval"] == 9  # 576 images, 64 a batch
     assert trained.totals.end is not None
     assert all(trained.seconds(component) > 0 for component in ("forward", "backward", "optimizer"))
     assert {loader.phase for loader in trained.totals.loaders} == {"train", "eval"}
     assert {loader.workers for loader in trained.totals.loaders} == {0 if way == "workers" else 2}
-    assert sum(trained.totals.fetch_counts) == STEPS + 9
+    assert sum(trained.totals.fetch_counts) == steps_of(way) + 9
 
 
+@ALONE
 def test_the_example_learns_and_says_so(runs: Runs) -> None:
     words = runs.of("none").output.splitlines()[-1].split()
     loss, accuracy = (words[words.index(name) + 1] for name in ("loss", "accuracy"))
@@ -124,6 +131,7 @@ def test_switched_off_it_trains_all_the_same_and_leaves_no_ledger(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+@ALONE
 def test_heavy_augmentation_makes_steps_wait_while_workers_compute(runs: Runs) -> None:
     slow, usual = runs.of("augmentation"), runs.of("none")
     assert slow.waited > usual.waited + 0.1
@@ -132,6 +140,7 @@ def test_heavy_augmentation_makes_steps_wait_while_workers_compute(runs: Runs) -
     assert slow.asleep_per_fetch < runs.of("storage").asleep_per_fetch
 
 
+@ALONE
 def test_slow_storage_makes_steps_wait_while_workers_wait(runs: Runs) -> None:
     slow, usual = runs.of("storage"), runs.of("none")
     # By little where a busy machine takes longer to train than the disk to read.
@@ -140,6 +149,7 @@ def test_slow_storage_makes_steps_wait_while_workers_wait(runs: Runs) -> None:
     assert usual.asleep_per_fetch < slow.asleep_per_fetch
 
 
+@ALONE
 def test_without_workers_steps_wait_for_fetches_in_their_own_process(runs: Runs) -> None:
     slow, usual = runs.of("workers"), runs.of("none")
     assert slow.waited > usual.waited + 0.1
@@ -154,6 +164,7 @@ def assert_each_read_waited_for_the_disk(slow: Trained) -> None:
     assert slow.asleep_per_fetch > 0.999 * BATCH * disk.seconds_per_read
 
 
+@ALONE
 def test_stalls_are_the_steps_with_a_checkpoint_and_no_others(runs: Runs) -> None:
     stalled = runs.of("stall")
     checkpoint = COMPONENTS.index("checkpoint")
@@ -164,10 +175,11 @@ def test_stalls_are_the_steps_with_a_checkpoint_and_no_others(runs: Runs) -> Non
     assert runs.of("none").seconds("checkpoint") == 0
 
 
+@ALONE
 @needs_torch
 def test_the_pytorch_example_waits_where_it_says(runs: Runs) -> None:
     slow = runs.of("storage", "train_pytorch.py")
-    assert slow.totals.steps == {"train": STEPS, "eval": 9}
+    assert slow.totals.steps == {"train": FEW_STEPS, "eval": 9}
     assert {loader.workers for loader in slow.totals.loaders} == {2}  # read from the DataLoader
     assert 0 < slow.waited < 1
     assert_each_read_waited_for_the_disk(slow)
