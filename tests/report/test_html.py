@@ -240,6 +240,8 @@ def test_operators_and_operations_sum_to_what_was_recorded() -> None:
     assert "All other operators 5.00 s 10 %" in time
     assert "All operators 50.0 s 100 %" in time
     assert "volta_sgemm 6 min 40 s 100 %" in time
+    assert "GPU 0 6 min 40 s 89 %" in time
+    assert "All devices 7 min 30 s 100 %" in time
     assert "All operations 30.0 s 100 %" in time
     assert "in 33 % of the time the device did nothing else" in time
     assert "The backward pass took 1.4 times as long as the forward pass." in time

@@ -330,6 +330,12 @@ def device_name(device: str) -> str:
     return f"{kind} {number}".strip() if kind in ("CPU", "GPU") else device
 
 
+def operators_by_device(analysis: Analysis) -> shares.Whole:
+    """Returns the time of all operators on each device; empty unless there are several."""
+    seconds = {device_name(device): whole.seconds for device, whole in shares.operators(analysis).items()}
+    return shares.whole_of(seconds if len(seconds) > 1 else {})
+
+
 def ran_during(what: tuple[shares.Whole, shares.Whole]) -> str:
     """Describes the phases and the components that ran in certain samples or steps."""
     phases, components = what
