@@ -46,6 +46,28 @@ def test_a_step_histogram_counts_the_steps_of_each_rank() -> None:
     assert len(rows) == 2 * STEP_BINS  # no line skips a bin without steps
 
 
+def test_charts_of_several_nodes_and_ranks_may_be_of_all_together() -> None:
+    two = [node_samples([[use]] * 4, gpu=[[use]] * 4, node=node) for node, use in (("a", 0.2), ("b", 0.6))]
+    run = of(*two, node_steps([1.0, 1.0, 3.0]), node_steps([2.0], rank=1))
+    each = values(run.plot.histogram("gpu"))
+    assert [(row["device"], row["from"], row["count"]) for row in each] == [
+        ("a GPU 0", 0.2, 4),
+        ("b GPU 0", 0.6, 4),
+    ]
+    both = values(run.plot.histogram("gpu", by_node=False))
+    assert [(row["device"], row["from"], row["count"]) for row in both] == [
+        ("GPU 0", 0.2, 4),
+        ("GPU 0", 0.6, 4),
+    ]
+    of_nodes = values(run.plot.histogram("node", "cpu_utilization_ratio", by_node=False))
+    assert {row["device"] for row in of_nodes} == {"NODE all"}
+    cells = values(run.plot.heatmap(["gpu"], by_node=False))
+    assert {(cell["row"], round(cell["used"], 3)) for cell in cells} == {("GPU 0", 0.4)}
+    steps = [row for row in values(run.plot.step_histogram(by_rank=False)) if row["count"]]
+    assert {row["rank"] for row in steps} == {"all"}
+    assert sum(row["count"] for row in steps) == 4
+
+
 def test_a_step_timeline_has_a_bar_per_step_and_of_many_the_longest() -> None:
     rows = values(trained_and_evaluated().plot.step_timeline(start=6.0))
     assert {(row["rank"], row["phase"], row["number"]) for row in rows} == {

@@ -15,8 +15,10 @@ import pytest
 from stepscope import analysis
 from stepscope.analysis import UserError
 from stepscope.compat.smdebug.profiler import LocalAlgorithmMetricsReader, LocalSystemMetricsReader
+from stepscope.compat.smdebug.profiler.analysis.notebook_utils.heatmap import Heatmap
 from stepscope.compat.smdebug.profiler.analysis.notebook_utils.metrics_histogram import MetricsHistogram
 from stepscope.compat.smdebug.profiler.analysis.notebook_utils.step_histogram import StepHistogram
+from stepscope.compat.smdebug.profiler.analysis.notebook_utils.timeline_charts import TimelineCharts
 from stepscope.compat.smdebug.profiler.analysis.notebook_utils.training_job import TrainingJob
 from stepscope.compat.smdebug.profiler.analysis.python_profile_analysis import (
     PyinstrumentAnalysis,
@@ -234,6 +236,35 @@ def test_profile_windows_are_the_job_s_profiling_parameters_and_its_python_profi
     assert (recording / window["stats_path"]).is_file()
     (step,) = profile.fetch_profile_stats_by_step(7, 8).function_stats_list
     assert (step.function_name, step.total_calls) == ("train.py:9(step)", 2)
+
+
+def test_charts_without_workers_are_of_all_nodes_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = [node_samples([[0.5]] * 4, gpu=[[0.5]] * 4, node=node) for node in ("a", "b")]
+    run = of(*two, node_steps([1.0, 2.0]), node_steps([2.0], rank=1))
+    monkeypatch.setattr("stepscope.analysis.open", lambda _: run)
+    shown: list[Any] = []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    readings, steps = LocalSystemMetricsReader("imdb"), LocalAlgorithmMetricsReader("imdb")
+    drawn: tuple[Callable[[bool], Any], ...] = (
+        lambda workers: Heatmap(readings, show_workers=workers),
+        lambda workers: TimelineCharts(readings, steps, show_workers=workers),
+        lambda workers: MetricsHistogram(readings).plot(select_dimensions=["GPU"], show_workers=workers),
+        lambda workers: StepHistogram(steps).plot(show_workers=workers),
+    )
+    for draw, one, all_of_them in zip(
+        drawn,
+        ("a GPU 0", "a GPU 0", "a GPU 0", '"rank": 1'),
+        ("GPU 0",) * 3 + ('"rank": "all"',),
+        strict=True,
+    ):
+        texts = []
+        for workers in (True, False):
+            shown.clear()
+            draw(workers)
+            texts.append(json.dumps([chart.to_dict() for chart in shown]))
+        assert one in texts[0]
+        assert one not in texts[1]
+        assert all_of_them in texts[1]
 
 
 def test_the_answer_of_describe_training_job_has_state_and_times(job: Path) -> None:

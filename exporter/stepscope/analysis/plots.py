@@ -50,16 +50,17 @@ class Plots:
         value: str = "utilization_ratio",
         start: float | None = None,
         end: float | None = None,
+        by_node: bool = True,
     ) -> Any:
         """Returns how often each "gpu" or "cpu" had which `value`: a small histogram per device, in 5 % bins.
 
-        `value` is a ratio of `Run.samples(device)`.
+        `value` is a ratio of `Run.samples(device)`. Without `by_node`, GPU 0 is that of all nodes together.
         """
         alt = _altair()
         table = self._samples(device, value, start, end)
         ratios = table[value].cast(pa.float64()).to_numpy() + 1e-6  # 0.15 is in the bin from 0.15 on
         bins = np.minimum(np.floor(ratios / BIN), round(1 / BIN) - 1) * BIN
-        names = _names(table, device, f"{device.upper()} {{}}")
+        names = _names(table, device, f"{device.upper()} {{}}", by_node)
         rows = _counted({"device": names, "from": bins.round(4)})
         chart = alt.Chart(alt.Data(values=rows)).mark_bar().transform_calculate(to=f"datum.from + {BIN}")
         axis, scale = alt.Axis(**SHARE), alt.Scale(domain=[0, 1])
@@ -70,16 +71,20 @@ class Plots:
         return encoded.properties(width=160, height=80).facet(alt.Facet("device:N", title=None), columns=4)
 
     def step_histogram(
-        self, phase: str = "train", start: float | None = None, end: float | None = None
+        self,
+        phase: str = "train",
+        start: float | None = None,
+        end: float | None = None,
+        by_rank: bool = True,
     ) -> Any:
-        """Returns how many steps of a phase took how long, one outline per rank."""
+        """Returns how many steps of a phase took how long: an outline per rank, or one of all."""
         alt = _altair()
         steps = self._within(self._steps(phase), start, end)
         took = steps["duration_seconds"].to_numpy()
         edges = np.linspace(took.min(), max(took.max(), took.min() + 1e-9), STEP_BINS + 1)
-        ranks = steps["rank"].to_numpy()
+        ranks = steps["rank"].to_numpy() if by_rank else np.full(len(steps), "all")
         rows = [
-            {"rank": int(rank), "seconds": float(edge), "count": int(count)}
+            {"rank": rank.item(), "seconds": float(edge), "count": int(count)}
             for rank in np.unique(ranks)
             for edge, count in zip(edges, np.histogram(took[ranks == rank], edges)[0], strict=False)
         ]
@@ -110,18 +115,22 @@ class Plots:
         return encoded.properties(width=700).interactive(bind_y=False)
 
     def heatmap(
-        self, rows: Sequence[str] = ("gpu", "cpu"), start: float | None = None, end: float | None = None
+        self,
+        rows: Sequence[str] = ("gpu", "cpu"),
+        start: float | None = None,
+        end: float | None = None,
+        by_node: bool = True,
     ) -> Any:
         """Returns the use of devices over time, dark for idle and bright for busy.
 
         `rows` are of: gpu, gpu_memory, cpu, io_wait, memory, network, disk. The last two are shares of the
-        largest rate seen.
+        largest rate seen. Without `by_node`, GPU 0 is the mean of all nodes.
         """
         alt = _altair()
         wrong = [row for row in rows if row not in ROWS]
         if wrong or not rows:
             raise UserError(f"rows={list(rows)!r}: choose from {', '.join(ROWS)}")
-        found = self._grid(rows, start, end)
+        found = self._grid(rows, start, end, by_node)
         names = list(dict.fromkeys(cell["row"] for cell in found))
         chart = alt.Chart(alt.Data(values=found)).mark_rect()
         x = _elapsed(alt)
@@ -132,10 +141,13 @@ class Plots:
         shown = ["row:N", "elapsed_seconds:Q", alt.Tooltip("used:Q", **SHARE)]
         return chart.encode(x=x, x2="end:Q", y=y, color=colour, tooltip=shown).properties(width=700)
 
-    def utilization(self, start: float | None = None, end: float | None = None) -> Any:
-        """Returns the use of cores and GPUs over time; a click shows below what ran then."""
+    def utilization(self, start: float | None = None, end: float | None = None, by_node: bool = True) -> Any:
+        """Returns the use of cores and GPUs over time; a click shows below what ran then.
+
+        Without `by_node`, GPU 0 is the mean of all nodes.
+        """
         alt = _altair()
-        grid = self._grid(("gpu", "cpu_mean"), start, end)
+        grid = self._grid(("gpu", "cpu_mean"), start, end, by_node)
         cells = [{**cell, "column": round(cell["elapsed_seconds"], 6)} for cell in grid]
         ran = self._ran(cells)
         first = [{"column": row["column"]} for row in ran[:1]]  # until somebody clicks
@@ -181,18 +193,25 @@ class Plots:
             raise UserError(f"{self._run.source}: has no steps to draw")
         return steps
 
-    def _grid(self, rows: Sequence[str], start: float | None, end: float | None) -> list[dict[str, Any]]:
+    def _grid(
+        self, rows: Sequence[str], start: float | None, end: float | None, by_node: bool
+    ) -> list[dict[str, Any]]:
         """Returns the cells of all rows, with fewer columns if there are many rows."""
-        found = [cell for row in rows for cell in self._cells(row, start, end)]
+        found = [cell for row in rows for cell in self._cells(row, start, end, by_node)]
         if not found:
             raise UserError(f"{self._run.source}: has no samples of {', '.join(rows)}")
         if len(found) > MOST_MARKS:
             columns = max(MOST_MARKS // len({cell["row"] for cell in found}), 1)
-            found = [cell for row in rows for cell in self._cells(row, start, end, columns)]
+            found = [cell for row in rows for cell in self._cells(row, start, end, by_node, columns)]
         return found
 
     def _cells(
-        self, row: str, start: float | None, end: float | None, columns: int = MOST_COLUMNS
+        self,
+        row: str,
+        start: float | None,
+        end: float | None,
+        by_node: bool,
+        columns: int = MOST_COLUMNS,
     ) -> list[dict[str, Any]]:
         """Returns the mean of each row in each column of time; nothing if it was not sampled."""
         known = {**ROWS, "cpu_mean": ("node", "cpu_utilization_ratio", "CPU, mean of the cores")}
@@ -201,7 +220,7 @@ class Plots:
             table = self._samples(device, value, start, end)
         except UserError:
             return []
-        names = _names(table, device, name)
+        names = _names(table, device, name, by_node)
         at = table["elapsed_seconds"].to_numpy()
         width = max((at.max() - at.min()) / columns, 2 * self._run.interval)  # samples come a little late
         column = np.minimum(np.floor((at - at.min()) / width), columns - 1)
@@ -252,11 +271,12 @@ def _elapsed(alt: Any, hint: str = "") -> Any:
     return alt.X("elapsed_seconds:Q", title=title, scale=alt.Scale(zero=False))
 
 
-def _names(table: pa.Table, device: str, name: str) -> list[str]:
-    """Returns the name of each row's device; it begins with the node if there are several."""
+def _names(table: pa.Table, device: str, name: str, by_node: bool) -> list[str]:
+    """Returns the name of each row's device; `by_node`, it begins with the node if there are several."""
     nodes = table["node"].to_pylist()
-    several = len(set(nodes)) > 1
-    devices = nodes if device == "node" else table[device].to_pylist()
+    several = by_node and len(set(nodes)) > 1
+    every = nodes if by_node else ["all"] * len(nodes)
+    devices = every if device == "node" else table[device].to_pylist()
     named = [name.format(each) for each in devices]
     return [f"{node} {each}" for node, each in zip(nodes, named, strict=True)] if several else named
 

@@ -27,12 +27,13 @@ class Heatmap(Chart):
         super().__init__(metrics_reader.run)
         self.rows = chosen_rows(select_dimensions)
         self.start, self.end = elapsed(self.run, starttime), elapsed(self.run, endtime)
-        self.plot_height = plot_height
+        self.plot_height, self.by_node = plot_height, show_workers
         self.create_plot()
 
     def create_plot(self) -> None:
-        """Draws a row per core, GPU and node of the selected dimensions."""
+        """Draws a row per core, GPU and node of the selected dimensions; without workers, for all nodes."""
         self.show([self._heatmap])
 
     def _heatmap(self) -> Any:
-        return self.run.plot.heatmap(self.rows, self.start, self.end).properties(height=self.plot_height)
+        drawn = self.run.plot.heatmap(self.rows, self.start, self.end, self.by_node)
+        return drawn.properties(height=self.plot_height)

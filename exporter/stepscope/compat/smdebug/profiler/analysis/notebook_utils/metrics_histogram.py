@@ -31,6 +31,7 @@ class MetricsHistogram(Chart):
     ) -> None:
         """Draws ratios: a node's mean for "total", otherwise each device. Rates have no histogram."""
         self.start, self.end = elapsed(self.run, starttime), elapsed(self.run, endtime)
+        self.by_node = show_workers
         rows = [row for row in chosen_rows(select_dimensions) if not ROWS[row][1].endswith("per_second")]
         if not rows:
             raise not_served(f"a histogram of {list(select_dimensions)}", "use run.plot.heatmap()")
@@ -42,5 +43,5 @@ class MetricsHistogram(Chart):
 
     def create_plot(self) -> None:
         """Draws the histograms chosen by `plot`."""
-        histogram = self.run.plot.histogram
-        self.show(partial(histogram, device, value, self.start, self.end) for device, value in self.chosen)
+        histogram = partial(self.run.plot.histogram, start=self.start, end=self.end, by_node=self.by_node)
+        self.show(partial(histogram, device, value) for device, value in self.chosen)

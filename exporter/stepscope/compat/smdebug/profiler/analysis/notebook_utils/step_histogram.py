@@ -25,7 +25,11 @@ class StepHistogram(Chart):
         select_metrics: Sequence[str] = ("Step:ModeKeys",),
         show_workers: bool = True,
     ) -> None:
-        """Draws the steps of each phase that one of the regular expressions matches, an outline per rank."""
+        """Draws the steps of each phase that one of the regular expressions matches.
+
+        There is an outline per rank, or without workers one of all.
+        """
+        self.by_rank = show_workers
         self.start, self.end = elapsed(self.run, starttime), elapsed(self.run, endtime)
         there = set(self.run.steps()["phase"].to_pylist())
         found = {
@@ -45,5 +49,5 @@ class StepHistogram(Chart):
 
     def create_plot(self) -> None:
         """Draws the phases chosen by `plot`."""
-        histogram = self.run.plot.step_histogram
-        self.show(partial(histogram, phase, self.start, self.end) for phase in self.phases)
+        histogram, shown = self.run.plot.step_histogram, (self.start, self.end, self.by_rank)
+        self.show(partial(histogram, phase, *shown) for phase in self.phases)

@@ -28,11 +28,12 @@ class TimelineCharts(Chart):
     ) -> None:
         super().__init__(system_metrics_reader.run)
         self.start, self.end = elapsed(self.run, starttime), elapsed(self.run, endtime)
+        self.by_node = show_workers
         self.create_plot()
 
     def create_plot(self) -> None:
         """Draws all GPUs and the mean of the cores, whatever was selected."""
-        self.show([partial(self.run.plot.utilization, self.start, self.end)])
+        self.show([partial(self.run.plot.utilization, self.start, self.end, self.by_node)])
 
     def find_time_annotations(self, indexes: Sequence[int]) -> None:
         """Prints the seconds in steps, of all ranks, between two samples of the run."""
