@@ -20,6 +20,7 @@ from stepscope.evaluation.engine import evaluate
 from stepscope.runs.model import DeviceTime, RunFacts, Steps
 from stepscope.runs.open import open_source
 from stepscope.runs.traces.source import KinetoTraces
+from stepscope.training.window_files import ANCHOR, LINE
 
 BASE = 1_700_000_000 * 10**9
 COMPUTE, COLLECTIVE, COPY, LATE = (0, 40), (30, 60), (60, 70), (100, 120)
@@ -119,6 +120,37 @@ def test_a_gpu_in_a_profile_of_jax_has_the_same_shares_and_reasons(tmp_path: Pat
     )
     assert steps.numbers.tolist() == [3, 4]
     assert steps.durations.tolist() == pytest.approx([0.050, 0.005])  # a step ends when the next one begins
+
+
+def test_a_window_of_jax_has_its_own_steps_and_lines_and_waits_are_no_operators(tmp_path: Path) -> None:
+    marks = [
+        {**event(99, 99, f"ProfilerStep#{5 + n}", 60 * n, 60 * n + 60), "cat": "user_annotation"}
+        for n in range(2)
+    ]
+    line = {"ph": "i", "cat": LINE, "pid": 99, "tid": 99, "name": "train.py:12"}
+    moments = [{**line, "ts": 1000 * (2 + at)} for at in range(3)]
+    work = [
+        *HOST,
+        event(701, 1, f"{ANCHOR}{BASE}", 0, 0),
+        *STEPS,  # the script's own
+        event(701, 1, "PjitFunction(train)", 1, 11),
+        event(701, 1, "np.asarray(jax.Array)", 12, 55),
+        event(701, 2, "ThunkExecutor::Execute (wait for completion)", 10, 50),
+        event(701, 2, "dot.3", 12, 42, hlo_op="dot.3"),
+    ]
+    path = tmp_path / "rank-0.steps-5-6.99-0.pt.trace.json"
+    document = {"host_name": "node-a", "baseTimeNanoseconds": BASE, "traceEvents": [*marks, *moments, *work]}
+    path.write_text(json.dumps(document))
+    facts, (steps,) = read(path)
+    assert steps.numbers.tolist() == [5, 6]
+    assert steps.durations.tolist() == pytest.approx([0.060, 0.060])
+    assert steps.starts[0] == BASE / 1e9
+    found = {each.operator: (each.self_seconds, each.place) for each in facts.operators}
+    assert found == {
+        "PjitFunction(train)": (pytest.approx(0.010), "train.py:12"),
+        "dot.3": (pytest.approx(0.030), ""),
+    }
+    assert (facts.operators[0].node, facts.ranks[0].pid, facts.unrecognised) == ("node-a", 99, 0)
 
 
 def test_a_tpu_counts_what_its_control_flow_runs_and_its_own_steps(tmp_path: Path) -> None:
