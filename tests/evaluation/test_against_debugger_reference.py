@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from stepscope.evaluation import blocks
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.settings import Settings
 from stepscope.rules.parts.shares import PHASE_NAMES
 from stepscope.runs.model import PHASES, NodeSamples, Steps
 
 from tests.support import reference_debugger as reference
+from tests.support.few_rules import only
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
 
 seeds = st.integers(0, 2**32 - 1)
@@ -51,7 +51,7 @@ def made_up_samples(seed: int) -> NodeSamples:
 def result(
     rule: str, *chunks: NodeSamples | Steps, interval: float, rows: int, facts: Any = None, **parameters: Any
 ) -> RuleResult:
-    chosen = Settings.parse([f"{rule}.{name}={value}" for name, value in parameters.items()])
+    chosen = only(rule).parse([f"{rule}.{name}={value}" for name, value in parameters.items()])
     with patch.object(blocks, "BLOCK_ROWS", rows):
         found = evaluate(MemorySource(*chunks, chunk_rows=11, facts=facts), chosen, interval).rules
     return next(one for one in found if one.rule == rule)

@@ -13,10 +13,10 @@ from stepscope.common.xids import XIDS
 from stepscope.evaluation import blocks
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.settings import Settings
 from stepscope.runs.model import PHASES, NodeSamples, Steps
 
 from tests.support import reference_more as reference
+from tests.support.few_rules import only
 from tests.support.source import MemorySource, node_samples, node_steps
 
 seeds = st.integers(0, 2**32 - 1)
@@ -30,7 +30,7 @@ OF_PROGRAMS = {number for number, one in XIDS.items() if one.of_the_program}
 def result(
     rule: str, *chunks: NodeSamples | Steps, interval: float = 60.0, rows: int = 2048, **parameters: Any
 ) -> RuleResult:
-    chosen = Settings.parse([f"{rule}.{name}={value}" for name, value in parameters.items()])
+    chosen = only(rule).parse([f"{rule}.{name}={value}" for name, value in parameters.items()])
     with patch.object(blocks, "BLOCK_ROWS", rows):
         found = evaluate(MemorySource(*chunks, chunk_rows=11), chosen, interval).rules
     return next(one for one in found if one.rule == rule)

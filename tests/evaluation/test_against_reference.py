@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from stepscope.evaluation import blocks
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.settings import Settings
 from stepscope.runs.model import PHASES, NodeSamples, Steps
 
 from tests.support import reference
+from tests.support.few_rules import only
 from tests.support.source import MemorySource, node_samples, node_steps
 
 seeds = st.integers(0, 2**32 - 1)
@@ -53,7 +53,7 @@ def made_up_steps(seed: int) -> Steps:
 def results(
     chunk: NodeSamples | Steps, rule: str, interval: float, block_rows: int, **parameters: Any
 ) -> RuleResult:
-    chosen = Settings.parse([f"{rule}.{name}={value}" for name, value in parameters.items()])
+    chosen = only(rule).parse([f"{rule}.{name}={value}" for name, value in parameters.items()])
     with patch.object(blocks, "BLOCK_ROWS", block_rows):
         found = evaluate(MemorySource(chunk, chunk_rows=11), chosen, interval).rules
     return next(one for one in found if one.rule == rule)

@@ -15,7 +15,6 @@ from stepscope.evaluation import blocks
 from stepscope.evaluation.analysis import Band, RuleResult
 from stepscope.evaluation.blocks import Blocks
 from stepscope.evaluation.engine import Evaluator, evaluate
-from stepscope.evaluation.settings import Settings
 from stepscope.measurements.load import LOAD
 from stepscope.measurements.measure import Measure
 from stepscope.measurements.starved import StarvedSamples
@@ -27,6 +26,7 @@ from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.load_balancing import LoadBalancing, LoadBalancingParameters
 from stepscope.rules.step_outlier import StepOutlier
 
+from tests.support.few_rules import only
 from tests.support.source import INTERVAL, START, MemorySource, node_samples, node_steps, piece, run_facts
 
 MINUTE = 60.0
@@ -35,7 +35,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def result(source: MemorySource, rule: str = "CPUBottleneck", *words: str) -> RuleResult:
-    return next(found for found in evaluate(source, Settings.parse(words)).rules if found.rule == rule)
+    return next(found for found in evaluate(source, only(rule).parse(words)).rules if found.rule == rule)
 
 
 def faulty(minutes: float, *faults: tuple[float, float]) -> MemorySource:

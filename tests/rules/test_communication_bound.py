@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.settings import Settings
 from stepscope.runs.model import NodeSamples, RunFacts, Steps
 
+from tests.support.few_rules import only
 from tests.support.source import MemorySource, node_samples, node_steps, rank_trace, run_facts
 
 
 def result(*chunks: NodeSamples | Steps, facts: RunFacts | None = None, **parameters: float) -> RuleResult:
-    settings = Settings.parse([f"CommunicationBound.{name}={value}" for name, value in parameters.items()])
+    settings = only("CommunicationBound").parse(
+        [f"CommunicationBound.{name}={value}" for name, value in parameters.items()]
+    )
     analysis = evaluate(MemorySource(*chunks, facts=facts or run_facts()), settings)
     return next(found for found in analysis.rules if found.rule == "CommunicationBound")
 

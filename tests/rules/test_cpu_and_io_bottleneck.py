@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.settings import Settings
 from stepscope.runs.model import NodeSamples
 
+from tests.support.few_rules import only
 from tests.support.source import MemorySource, node_samples
 
 BOTH = pytest.mark.parametrize("rule", ["CPUBottleneck", "IOBottleneck"])
@@ -19,7 +19,7 @@ NAN = float("nan")
 
 
 def result(rule: str, *chunks: NodeSamples, **parameters: float) -> RuleResult:
-    settings = Settings.parse([f"{rule}.{name}={value}" for name, value in parameters.items()])
+    settings = only(rule).parse([f"{rule}.{name}={value}" for name, value in parameters.items()])
     analysis = evaluate(MemorySource(*chunks), settings)
     return next(found for found in analysis.rules if found.rule == rule)
 

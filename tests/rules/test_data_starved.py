@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.settings import Settings
 from stepscope.report.right_sizing import predictions
 from stepscope.rules.parts.data_loading import CoresInUse, Loading
 from stepscope.runs.model import LineTime, Loader, NodeSamples, RunFacts, Steps, ThreadTime
 
+from tests.support.few_rules import only
 from tests.support.source import MemorySource, node_samples, node_steps, rank_facts, run_facts
 
 
 def result(*chunks: NodeSamples | Steps, facts: RunFacts | None = None, **parameters: float) -> RuleResult:
-    settings = Settings.parse([f"DataStarved.{name}={value}" for name, value in parameters.items()])
+    settings = only("DataStarved").parse(
+        [f"DataStarved.{name}={value}" for name, value in parameters.items()]
+    )
     analysis = evaluate(MemorySource(*chunks, facts=facts or run_facts()), settings)
     return next(found for found in analysis.rules if found.rule == "DataStarved")
 

@@ -9,10 +9,10 @@ import pytest
 from stepscope.common.xids import XIDS, xid
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.settings import Settings
 from stepscope.measurements.gpu_errors import ErrorsOfGpu
 from stepscope.runs.model import GpuFacts, NodeFacts
 
+from tests.support.few_rules import only
 from tests.support.source import START, MemorySource, node_samples, run_facts
 
 NAN = float("nan")
@@ -20,7 +20,7 @@ NAN = float("nan")
 
 def result(rule: str, rows: int, of_gpus: dict[str, Any], **parameters: float) -> RuleResult:
     """`of_gpus`: columns of one GPU, or (rows, GPUs)."""
-    settings = Settings.parse([f"{rule}.{name}={value}" for name, value in parameters.items()])
+    settings = only(rule).parse([f"{rule}.{name}={value}" for name, value in parameters.items()])
     gpus = max((np.asarray(column).reshape(rows, -1).shape[1] for column in of_gpus.values()), default=1)
     samples = node_samples(np.zeros((rows, 1)), np.ones((rows, gpus)), of_gpus=of_gpus)
     found = evaluate(MemorySource(samples), settings).rules

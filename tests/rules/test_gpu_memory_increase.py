@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.settings import Settings
 
+from tests.support.few_rules import only
 from tests.support.smallest import smallest
 from tests.support.source import MemorySource, node_samples
 from tests.support.stationary_memory import KINDS, ROWS, stationary
@@ -22,7 +22,9 @@ TUNED_WITH, HELD_BACK = range(100), range(1000, 1100)  # seeds of stationary run
 def results(memory: Any, *rules: str, **parameters: float) -> list[RuleResult]:
     values = np.asarray(memory, np.float32).reshape(len(memory), -1)
     samples = node_samples(np.zeros((len(values), 1)), np.zeros_like(values), gpu_memory=values)
-    settings = Settings.parse([f"GPUMemoryIncrease.{name}={value}" for name, value in parameters.items()])
+    settings = only("GPUMemoryIncrease", "GPUMemoryLeak").parse(
+        [f"GPUMemoryIncrease.{name}={value}" for name, value in parameters.items()]
+    )
     found = {one.rule: one for one in evaluate(MemorySource(samples), settings).rules}
     return [found[rule] for rule in rules]
 

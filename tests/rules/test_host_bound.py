@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.settings import Settings
 from stepscope.report.devices import headline, parts_in_words, rounded
 from stepscope.report.document import document
 from stepscope.report.html import render_html
 from stepscope.runs.model import IDLE_REASONS, DeviceTime, HostTime
 
+from tests.support.few_rules import only
 from tests.support.source import MemorySource, node_steps, rank_facts, run_facts
 
 IN_PRACTICE = HostTime("operator", "aten::to", "train.py(12): step", 6, 0.25)
@@ -117,7 +117,7 @@ def without_a_trace(*ranks: dict[str, float], **parameters: float) -> RuleResult
             for rank, spent in enumerate(ranks)
         ]
     )
-    settings = Settings.parse([f"HostBound.{name}={value}" for name, value in parameters.items()])
+    settings = only("HostBound").parse([f"HostBound.{name}={value}" for name, value in parameters.items()])
     steps = [
         node_steps(np.full(6, 0.1), rank=rank, gc=np.full(6, spent.get("gc", 0.0) / 6))
         for rank, spent in enumerate(ranks)

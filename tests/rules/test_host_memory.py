@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.settings import Settings
 from stepscope.measurements.memory_growth import Filling
 from stepscope.rules.host_memory_leak import HostMemoryLeak
 from stepscope.runs.model import NodeSamples
 
+from tests.support.few_rules import only
 from tests.support.source import INTERVAL, MemorySource, node_samples
 
 ROWS = 401  # the first has no gain
@@ -23,7 +23,7 @@ TIME = np.linspace(0, 1, HOUR)
 
 
 def result(rule: str, *nodes: NodeSamples, **parameters: float) -> RuleResult:
-    settings = Settings.parse([f"{rule}.{name}={value}" for name, value in parameters.items()])
+    settings = only(rule).parse([f"{rule}.{name}={value}" for name, value in parameters.items()])
     return next(one for one in evaluate(MemorySource(*nodes), settings).rules if one.rule == rule)
 
 

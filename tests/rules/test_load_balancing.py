@@ -9,18 +9,20 @@ import numpy as np
 import pytest
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.settings import Settings
 from stepscope.measurements.load import BINS, Distances
 from stepscope.rules.load_balancing import LoadBalancing, jensen_shannon
 from stepscope.runs.model import NodeSamples
 
+from tests.support.few_rules import only
 from tests.support.source import MemorySource, node_samples
 
 NAN = float("nan")
 
 
 def result(*nodes: NodeSamples, **parameters: float) -> RuleResult:
-    settings = Settings.parse([f"LoadBalancing.{name}={value}" for name, value in parameters.items()])
+    settings = only("LoadBalancing").parse(
+        [f"LoadBalancing.{name}={value}" for name, value in parameters.items()]
+    )
     return next(one for one in evaluate(MemorySource(*nodes), settings).rules if one.rule == "LoadBalancing")
 
 

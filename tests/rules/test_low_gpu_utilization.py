@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.settings import Settings
 from stepscope.runs.model import GpuFacts, NodeFacts
 
+from tests.support.few_rules import only
 from tests.support.source import MemorySource, node_samples, run_facts
 
 NAN = float("nan")
 
 
 def result(gpu: Any, **parameters: float) -> RuleResult:
-    settings = Settings.parse([f"LowGPUUtilization.{name}={value}" for name, value in parameters.items()])
+    settings = only("LowGPUUtilization").parse(
+        [f"LowGPUUtilization.{name}={value}" for name, value in parameters.items()]
+    )
     samples = node_samples(np.zeros((len(gpu), 1)), gpu)
     facts = run_facts(nodes=[NodeFacts("node-a", gpus=tuple(GpuFacts(name) for name in "0123"))])
     analysis = evaluate(MemorySource(samples, facts=facts), settings)

@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.settings import Settings
 from stepscope.runs.model import NodeSamples, RunFacts, Steps
 
+from tests.support.few_rules import only
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
 
 
 def result(*chunks: NodeSamples | Steps, facts: RunFacts | None = None, **parameters: float) -> RuleResult:
-    settings = Settings.parse([f"MaxInitializationTime.{name}={value}" for name, value in parameters.items()])
+    settings = only("MaxInitializationTime").parse(
+        [f"MaxInitializationTime.{name}={value}" for name, value in parameters.items()]
+    )
     source = MemorySource(*chunks, facts=facts or run_facts(ranks=[rank_facts()]))
     return next(one for one in evaluate(source, settings).rules if one.rule == "MaxInitializationTime")
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.settings import Settings
 from stepscope.runs.model import NodeFacts, NodeSamples
 
+from tests.support.few_rules import only
 from tests.support.source import INTERVAL, MemorySource, node_samples, rank_facts, run_facts
 
 ROWS = 401  # the first has no gain
@@ -19,7 +19,7 @@ ROWS = 401  # the first has no gain
 def result(
     rule: str, samples: NodeSamples, neighbours: Any = (), ranks: Any = (), **parameters: float
 ) -> RuleResult:
-    settings = Settings.parse([f"{rule}.{name}={value}" for name, value in parameters.items()])
+    settings = only(rule).parse([f"{rule}.{name}={value}" for name, value in parameters.items()])
     facts = run_facts(nodes=[NodeFacts("node-a", neighbours=neighbours)], ranks=ranks)
     analysis = evaluate(MemorySource(samples, facts=facts), settings)
     return next(found for found in analysis.rules if found.rule == rule)

@@ -17,11 +17,14 @@ from stepscope.measurements.steps import ScrapedSteps
 from stepscope.rules.step_outlier import StepOutlier
 from stepscope.runs.model import Steps, ThreadTime
 
+from tests.support.few_rules import only
 from tests.support.source import INTERVAL, START, MemorySource, node_samples, node_steps, run_facts
 
 
 def analysis(*steps: Steps, **parameters: Any) -> Analysis:
-    settings = Settings.parse([f"StepOutlier.{name}={value}" for name, value in parameters.items()])
+    settings = only("StepOutlier").parse(
+        [f"StepOutlier.{name}={value}" for name, value in parameters.items()]
+    )
     return evaluate(MemorySource(*steps), settings)
 
 

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.settings import Settings
-from stepscope.rules.parts.base import Rule
 from stepscope.runs.model import COMPONENTS, NodeSamples, RunFacts, Steps
 
+from tests.support.few_rules import only
 from tests.support.source import MemorySource, node_samples, node_steps, rank_facts, run_facts
 
 COMMUNICATION = COMPONENTS.index("communication")
@@ -22,17 +21,9 @@ BIT = 1 / 1024  # seconds: sums of these have no rounding errors
 seeds = st.integers(0, 2**32 - 1)
 
 
-class Fewest(Settings):
-    """Settings of no rule but Straggler, and those whose parameters every analysis reads."""
-
-    def rules(self) -> list[Rule[Any, Any]]:
-        kept = {"Straggler", "StepOutlier", "CPUBottleneck", "IOBottleneck"}
-        return [rule for rule in super().rules() if rule.name in kept]
-
-
 def result(*chunks: NodeSamples | Steps, facts: RunFacts | None = None, **parameters: float) -> RuleResult:
     words = [f"Straggler.{name}={value}" for name, value in parameters.items()]
-    analysis = evaluate(MemorySource(*chunks, facts=facts or run_facts()), Fewest.parse(words))
+    analysis = evaluate(MemorySource(*chunks, facts=facts or run_facts()), only("Straggler").parse(words))
     return next(found for found in analysis.rules if found.rule == "Straggler")
 
 

@@ -11,14 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import Evaluator, evaluate
-from stepscope.evaluation.settings import Settings
 from stepscope.runs.model import NodeSamples, RankFacts, RunFacts, Stay, Steps
 
+from tests.support.few_rules import only
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
 
 
 def result(*chunks: NodeSamples | Steps, facts: RunFacts | None = None, **parameters: float) -> RuleResult:
-    settings = Settings.parse([f"TrainingStalled.{name}={value}" for name, value in parameters.items()])
+    settings = only("TrainingStalled").parse(
+        [f"TrainingStalled.{name}={value}" for name, value in parameters.items()]
+    )
     analysis = evaluate(MemorySource(*chunks, facts=facts or run_facts()), settings)
     return next(found for found in analysis.rules if found.rule == "TrainingStalled")
 
