@@ -139,6 +139,25 @@ def test_a_run_whose_files_another_user_made_unreadable_costs_itself(
     assert line.startswith("stepscope: other")
 
 
+@pytest.mark.parametrize(
+    ("gauges", "loss"),
+    [({"lr": 1, "train/loss": 0.25}, "0.25"), ({"loss": None}, "not finite"), ({"lr": 1}, "")],
+)
+def test_the_last_loss_is_a_column_if_some_run_has_one(
+    runs: Path, typed: Typed, gauges: dict[str, float | None], loss: str
+) -> None:
+    reported(runs, "train-1", 0)
+    path = runs / "train-1" / "report.json"
+    document = json.loads(path.read_text())
+    document["run"]["gauges"] = gauges
+    path.write_text(json.dumps(document))
+    heading, figures, _ = typed("list")[1].splitlines()
+    assert heading.endswith("Loss") == bool(loss)
+    assert figures.endswith(f"  {loss}" if loss else "–")
+    assert json.loads(typed("list", "--json")[1])["runs"][0]["loss"] == (loss or None)
+    assert (f"loss {loss}" in (runs / "index.html").read_text()) == bool(loss)
+
+
 def test_json_for_scripts_has_null_for_what_is_not_known(runs: Path, typed: Typed) -> None:
     reported(runs, "train-1", 0)
     (run,) = json.loads(typed("list", "--json")[1])["runs"]

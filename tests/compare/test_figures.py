@@ -10,8 +10,10 @@ from stepscope.compare.compared_run import ComparedRun
 from stepscope.compare.comparison import compare
 from stepscope.compare.figures import KINDS, USAGE_KINDS, Figure
 from stepscope.compare.figures import figures as all_figures
+from stepscope.compare.sentences import verdict
 from stepscope.compare.work import items_per_step, work_of
 from stepscope.measurements.counted import Counted
+from stepscope.runs.gauge_history import GaugeHistory
 
 from tests.support.compared import idle_run, run_of
 
@@ -49,6 +51,37 @@ def test_tokens_per_second_and_mfu_of_runs_that_count_them() -> None:
     assert (found["tokens_per_second"].a, found["tokens_per_second"].b) == (1e4, None)
     assert (found["mfu"].a, found["mfu"].b) == (25, None)
     assert found["steps_per_second"].a == pytest.approx(2)  # a count of another name changes no figure
+
+
+def with_loss(values: list[float]) -> ComparedRun:
+    run, known = run_of([0.5] * 100), np.array(values)
+    history = GaugeHistory("node-a", 0, 1, 0.0, "loss", np.arange(float(len(known))), known)
+    return replace(run, analysis=replace(run.analysis, gauge_histories=[history]))
+
+
+def noisy(level: float) -> list[float]:
+    return [9.0] * 900 + [level + 0.1 * (number % 11 - 5) / 5 for number in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        (noisy(0.364), noisy(0.371), "Loss at the end: 0.364 in A, 0.371 in B: as good."),
+        (noisy(0.364), noisy(0.45), "Loss at the end: 0.364 in A, 0.45 in B: higher."),
+        (noisy(0.364), noisy(0.2), "Loss at the end: 0.364 in A, 0.2 in B: lower."),
+        ([0.5], [0.4], "Loss at the end: 0.5 in A, 0.4 in B."),  # nobody knows how it varies
+    ],
+)
+def test_the_loss_at_the_end_is_compared_by_its_own_noise(a: list[float], b: list[float], said: str) -> None:
+    comparison = compare(with_loss(a), with_loss(b))
+    assert comparison.figures["loss"].less_is_better
+    assert said in verdict(comparison)
+
+
+def test_a_loss_that_is_not_finite_has_no_figure() -> None:
+    comparison = compare(with_loss(noisy(0.3)), with_loss([*noisy(0.3), np.nan]))
+    assert comparison.figures["loss"].b is None
+    assert not any(sentence.startswith("Loss") for sentence in verdict(comparison))
 
 
 def test_costs_of_runs_of_different_lengths_compare_by_1000_steps() -> None:

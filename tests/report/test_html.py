@@ -13,6 +13,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from jinja2 import DictLoader, Environment
 from stepscope.common.status import Status
@@ -22,6 +23,7 @@ from stepscope.report import shares
 from stepscope.report.details import KINDS
 from stepscope.report.html import SCRIPTS, SECTIONS, render_html
 from stepscope.report.page import CompiledTemplates
+from stepscope.runs.gauge_history import GaugeHistory
 from stepscope.runs.model import PHASES
 
 from tests.support import analysis as made
@@ -307,6 +309,14 @@ def test_each_view_is_there_or_says_why_there_is_nothing(analysis: Callable[[], 
     views = {attributes["id"]: tag for tag, attributes in page.elements if "id" in attributes}
     assert all(views[kind.id] in ("details", "span") for kind in KINDS if not kind.is_optional)
     assert not any(kind.id in views for kind in KINDS if kind.is_optional)
+
+
+def test_gauges_are_a_view_with_their_first_lowest_highest_and_last_values() -> None:
+    history = GaugeHistory("node-a", 0, 1, 0.0, "loss", np.arange(3.0), np.array([4.0, 0.5, np.nan]))
+    page = Page(render_html(made.slow_loader(gauge_histories=[history])))
+    words = " ".join(words_of(page.texts["details"]).split())
+    assert "1 gauge of rank 0" in words
+    assert "loss 4 0.5 4 NaN" in words
 
 
 def test_views_are_open_where_a_rule_fired() -> None:

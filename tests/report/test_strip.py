@@ -12,6 +12,7 @@ from stepscope.evaluation.engine import evaluate
 from stepscope.report.right_sizing import Prediction
 from stepscope.report.savings import savings
 from stepscope.report.strip import COLUMNS, Row, Strip, strip
+from stepscope.runs.gauge_history import GaugeHistory
 
 from tests.support import analysis as made
 from tests.support.scenarios import WrittenScenarios
@@ -61,6 +62,25 @@ def test_waiting_is_spread_over_its_step() -> None:
     steps.components[:, 0] = [1.0, 0.5]
     (timeline,) = evaluate(MemorySource(steps)).timelines
     assert timeline.waiting_seconds == pytest.approx([0.5, 0.5, 0.25, 0.25])
+
+
+def test_the_loss_and_the_learning_rate_are_rows_with_their_first_and_last_values() -> None:
+    times = np.linspace(made.START, made.START + 719, 720)
+    falling, rate = np.linspace(4.0, 1.0, 720), np.full(720, 0.01)
+    falling[601:] = np.nan
+    histories = [
+        GaugeHistory("node-a", 0, 1, made.START, name, times, values)
+        for name, values in (("train/loss", falling), ("lr", rate), ("accuracy", falling))
+    ]
+    analysis = made.slow_loader(gauge_histories=histories)
+    names = [row.name for row in strip_of(analysis).rows]
+    assert names[-2:] == ["Loss, 4 to NaN", "Learning rate, 0.01 to 0.01"]
+    loss = row(analysis, names[-2])
+    assert loss.in_words == "train/loss from 4 to NaN"
+    heights = loss.layers[0].percents
+    assert 99 < heights[0] <= 100
+    assert heights[100] == pytest.approx(100 * (4 - 3 * 100.5 / 240) / 4, abs=1.5)
+    assert loss.unknown == [(200, 40)], "NaN has no height"
 
 
 def test_findings_are_bands_in_their_order_and_those_held_at_times_follow() -> None:

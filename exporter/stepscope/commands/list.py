@@ -20,13 +20,15 @@ from stepscope.runs.recording.files import RUNS
 
 FORMAT = 1
 HEADINGS = ("State", "Start (UTC)", "Duration", "Step", "Change", "Cost")
+LOSS = "Loss"  # a column if some run published one
 EXAMPLES = """\
 examples:
   stepscope list                             the runs in stepscope-runs/
   stepscope list /scratch/runs --number 5    the newest five of another folder
   stepscope list --json | jq '.runs[0]'      for scripts
 
-Step is the mean training step of all ranks, Change that from the run before with the same name.
+Step is the mean training step of all ranks, Change that from the run before with the same name. Loss is the
+last one that training published.
 `stepscope open` opens the newest report, `stepscope compare` compares the newest run with the one before.
 """
 
@@ -80,6 +82,9 @@ def runs_in(folder: Path | None) -> RunList:
 def _lines(runs: list[ListedRun], console: Console) -> Iterator[str]:
     """Yields the figures of each run, and below them its name and verdict: 80 columns have room for both."""
     rows = [HEADINGS, *map(_row, runs)]
+    if any(run.loss for run in runs):
+        losses = [LOSS, *(run.loss or NO_NUMBER for run in runs)]
+        rows = [(*row, loss) for row, loss in zip(rows, losses, strict=True)]
     table = in_columns(rows, words=2)
     yield next(table)
     for line, run in zip(table, runs, strict=True):
@@ -115,4 +120,5 @@ def _as_json(run: ListedRun) -> dict[str, Any]:
         "cost": run.cost,
         "step_seconds": run.step_seconds,
         "step_change": run.step_change,
+        "loss": run.loss or None,
     }

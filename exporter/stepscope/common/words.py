@@ -173,6 +173,11 @@ def number(value: float) -> str:
     return f"{value:.0f}" if value < 9999.5 else f"{value:,.0f}".replace(",", "\u202f")
 
 
+def gauge(value: float) -> str:
+    """Returns a number that a training published: "0.209", "NaN", "infinite"."""
+    return number(value) if math.isfinite(value) else "NaN" if math.isnan(value) else "infinite"
+
+
 def three_digits(value: float) -> str:
     """Returns a positive number to three significant digits: "0.209", "12.3"; from 1000 on, all of them."""
     power = int(f"{value:.2e}".partition("e")[2])  # of ten, once rounded

@@ -13,6 +13,7 @@ from stepscope.compare.parts import step_time
 from stepscope.compare.step_series import mean_over_ranks
 from stepscope.compare.work import Work
 from stepscope.measurements.device_times import shares_of
+from stepscope.measurements.training_gauges import last_level
 from stepscope.report import shares
 from stepscope.report.figures import cost_of_run, saving
 
@@ -47,6 +48,7 @@ KINDS: dict[str, tuple[str, str, bool | None]] = {
     "device_copy": ("GPU copying memory, of its traced time", "%", True),
     "device_idle": ("GPU idle, of its traced time", "%", True),
     "device_host_wait": ("GPU idle until the host launched work, of its traced time", "%", True),
+    "loss": ("Loss at the end", "", True),
     "time_to_first_step": ("Until the first step", "s", True),
     "steps": ("Steps of the whole run", "", None),
     "items": ("Items of the whole run", "", None),
@@ -147,6 +149,8 @@ def _values(run: ComparedRun, phase: str | None, items: float | None) -> dict[st
             values[key] = each.per_second
     if analysis.flops_utilisation is not None:
         values["mfu"] = 100 * analysis.flops_utilisation
+    if (loss := last_level(analysis.gauge_histories)) is not None:
+        values["loss"] = loss.level
     if analysis.start is not None and analysis.first_step_start is not None and not analysis.is_trace:
         values["time_to_first_step"] = analysis.first_step_start - analysis.start
     devices = shares_of(analysis.devices)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isnan
+
 from stepscope.common.words import (
     amount,
     capitalised,
@@ -22,6 +24,7 @@ from stepscope.compare.comparison import Comparison
 from stepscope.compare.figures import Figure, saved
 from stepscope.compare.parts import Difference
 from stepscope.compare.predicted import CheckedPrediction
+from stepscope.measurements.training_gauges import last_level
 from stepscope.report.ended import failed, failure
 from stepscope.report.sentences import gaps
 
@@ -43,7 +46,21 @@ def verdict(comparison: Comparison) -> list[str]:
         said = ["Neither steps nor durations are known in both runs, so speed and cost cannot be compared"]
     first = capitalised("; ".join(said)) + "."
     why = [*_explanation(comparison), *_rules_in_short(comparison)]
-    return [*failures(comparison), first, *work(comparison), *why, *caveats(comparison)]
+    return [*failures(comparison), first, *_loss(comparison), *work(comparison), *why, *caveats(comparison)]
+
+
+def _loss(comparison: Comparison) -> list[str]:
+    """Says whether B still learns as well as A, by the levels of their losses at the end."""
+    a, b = (last_level(run.analysis.gauge_histories) for run in (comparison.a, comparison.b))
+    if a is None or b is None:
+        return []
+    said = f"Loss at the end: {number(a.level)} in A, {number(b.level)} in B"
+    error = a.error + b.error
+    if isnan(error):
+        return [f"{said}."]
+    difference = b.level - a.level
+    judged = "as good" if abs(difference) <= error else "lower" if difference < 0 else "higher"
+    return [f"{said}: {judged}."]
 
 
 def failures(comparison: Comparison) -> list[str]:

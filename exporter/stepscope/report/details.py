@@ -12,7 +12,7 @@ from stepscope.evaluation.analysis import Analysis, BoxPlot, RuleResult
 from stepscope.report import sentences
 from stepscope.report.devices import headline
 from stepscope.report.figures import main_steps
-from stepscope.report.rows import boxes, places, stalls
+from stepscope.report.rows import boxes, gauges, places, stalls
 from stepscope.rules.batch_size import BatchSize
 from stepscope.rules.collective_hang import CollectiveHang
 from stepscope.rules.communication_bound import CommunicationBound
@@ -128,7 +128,9 @@ def _progress(analysis: Analysis) -> list[str]:
 
 
 def _training(analysis: Analysis) -> list[str]:
-    return _finding(analysis, LossNotFinite) + _if_fired(analysis, LossDiverged)
+    if analysis.details_of(LossNotFinite):
+        return _finding(analysis, LossNotFinite) + _if_fired(analysis, LossDiverged)
+    return [f"{count(len(gauges(analysis)), 'gauge')} of rank {analysis.gauge_histories[0].rank}, no loss."]
 
 
 def _gpus(analysis: Analysis) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stepscope.common.words import number
+from stepscope.common.words import gauge
 from stepscope.evaluation.analysis import Analysis, BoxPlot
 from stepscope.report.shares import Whole, whole_of
 from stepscope.rules.collective_hang import CollectiveHang
@@ -97,7 +97,7 @@ def gauges(analysis: Analysis) -> list[tuple[str, ...]]:
             finite = each.values[np.isfinite(each.values)]
             extremes = (finite.min(), finite.max()) if len(finite) else (np.nan, np.nan)
             values = (each.values[0], *extremes, each.values[-1])
-            rows.append((each.name, *(number(float(value)) for value in values)))
+            rows.append((each.name, *(gauge(float(value)) for value in values)))
     return rows
 
 

@@ -17,8 +17,9 @@ from typing import Any
 from stepscope.common.errors import UserError, describe, did_you_mean
 from stepscope.common.shared_files import read_file
 from stepscope.common.status import Status
-from stepscope.common.words import capitalised
+from stepscope.common.words import capitalised, number
 from stepscope.exporter.ledgers.endings import FINISHED, UNSAID
+from stepscope.measurements.training_gauges import LOSSES, plain_name
 from stepscope.report.ended import STOPPED
 from stepscope.runs.recording.damage import DamageError
 from stepscope.runs.recording.files import RUN_FILE, RunFile, folders, is_recorded_now
@@ -44,6 +45,7 @@ class ListedRun:
     exit_status: int | None = None
     cost: float | None = None  # dollars
     step_seconds: float | None = None  # mean of the training steps of all ranks
+    loss: str = ""  # the last one, as written; "": none was published
     step_change: float | None = None  # from the step time of the run before, as a ratio
 
     @property
@@ -202,6 +204,7 @@ def _from_document(directory: Path, document: dict[str, Any]) -> ListedRun:
             exit_status=None if run["exit_status"] is None else int(run["exit_status"]),
             cost=_number((document.get("cost") or {}).get("amount")),
             step_seconds=_step_seconds(document["steps"]),
+            loss=_loss(run.get("gauges") or {}),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(f"{DOCUMENT} is not a report of Stepscope") from error
@@ -237,6 +240,15 @@ def _step_seconds(rows: list[dict[str, Any]]) -> float | None:
     train = [row for row in rows if row["phase"] == "train"]
     count = sum(row["count"] for row in train)
     return sum(row["count"] * row["mean"] for row in train) / count if count else None
+
+
+def _loss(gauges: dict[str, Any]) -> str:
+    """Returns the last loss of a report's gauges, in which null is not finite."""
+    name = next((name for name in gauges if plain_name(name) in LOSSES), None)
+    if name is None:
+        return ""
+    value = _number(gauges[name])
+    return "not finite" if value is None else number(value)
 
 
 def _number(value: Any) -> float | None:

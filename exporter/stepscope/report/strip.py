@@ -11,15 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stepscope.common.words import day_and_time, percent, time_of_day
+from stepscope.common.words import day_and_time, gauge, percent, time_of_day
 from stepscope.evaluation.analysis import Analysis, Band
 from stepscope.evaluation.problems import problems_of
+from stepscope.measurements.training_gauges import LOSSES, PACES, RATES, named_first, over_time
 from stepscope.report import shares
 from stepscope.report.held import at_times, said_of, together, wholes
 from stepscope.runs.model import PHASES
 
 COLUMNS = 240
 FINDINGS = 4  # rows of bands; the heatmap has a band for every rule
+HIGHEST = 98  # the percentile of a gauge's values that is drawn at full height
 TICKS = 5  # at most, so that they fit a phone
 STEPS_OF_TICKS = (
     *(1, 2, 5, 10, 15, 30),
@@ -48,10 +50,13 @@ class Row:
 
     name: str
     layers: list[Layer]
+    words: str = ""  # of a quantity that is no share
 
     @property
     def in_words(self) -> str:
         """Describes the row to readers that cannot see it."""
+        if self.words:
+            return self.words
         return f"{self.name}: " + ", ".join(
             f"{layer.name} {percent(layer.mean)} on average" for layer in self.layers
         )
@@ -102,7 +107,8 @@ def strip(analysis: Analysis) -> Strip | None:
     time = _axis(analysis)
     if time is None:
         return None
-    rows = [row for row in (_steps(analysis, time), _waiting(analysis, time), *_use(analysis, time)) if row]
+    steps = _steps(analysis, time), _waiting(analysis, time)
+    rows = [row for row in (*steps, *_use(analysis, time), *_gauges(analysis, time)) if row]
     return Strip(rows, list(_findings(analysis, time))[:FINDINGS], list(_ticks(time)))
 
 
@@ -205,6 +211,22 @@ def _use(analysis: Analysis, time: _Axis) -> Iterator[Row | None]:
         yield Row("CPU in use", [Layer("amount", "of the node", cores.percents)])
 
 
+def _gauges(analysis: Analysis, time: _Axis) -> Iterator[Row]:
+    """Yields the loss, the learning rate and the throughput that training publishes."""
+    for title, names in (("Loss", LOSSES), ("Learning rate", RATES), ("Throughput", PACES)):
+        histories = named_first(analysis.gauge_histories, names)
+        values = over_time(histories, time.edges)
+        known = values[np.isfinite(values)]
+        if not len(known):
+            continue
+        # A few extreme values at the start must not flatten all others.
+        low, high = min(0.0, float(known.min())), float(np.percentile(known, HIGHEST))
+        heights = np.clip(100 * (values - low) / (high - low if high > low else 1.0), 0, 100)
+        first, last = gauge(float(histories[0].values[0])), gauge(histories[-1].last)
+        words = f"{histories[0].name} from {first} to {last}"
+        yield Row(f"{title}, {first} to {last}", [Layer("gauge", words, heights)], words)
+
+
 def _findings(analysis: Analysis, time: _Axis) -> Iterator[Bands]:
     """Yields when problems held, then the rules that held only at times; rules may have no bands."""
     for problem in problems_of(analysis):
@@ -232,8 +254,8 @@ def _ticks(time: _Axis) -> Iterator[tuple[float, str]]:
     seconds = time.end - time.start
     step = next((one for one in STEPS_OF_TICKS if seconds / one <= TICKS), STEPS_OF_TICKS[-1])
     long = seconds > 36 * 3600
-    for number in range(int(-(-time.start // step)), int(time.end // step) + 1):
-        moment = number * step
+    for tick in range(int(-(-time.start // step)), int(time.end // step) + 1):
+        moment = tick * step
         words = day_and_time(moment) if long else time_of_day(moment).removesuffix(" UTC")
         yield time.place(moment), words.removesuffix(":00") if step % 60 == 0 and not long else words
 

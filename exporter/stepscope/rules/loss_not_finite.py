@@ -12,10 +12,10 @@ from typing import Annotated
 
 import numpy as np
 
-from stepscope.common.words import duration, number
+from stepscope.common.words import duration, gauge, number
 from stepscope.measurements.training_gauges import Gauges, NotFinite, not_finite
 from stepscope.rules.parts.judgement import Judgement, judgement
-from stepscope.rules.parts.loss import OfLoss, at, called, written
+from stepscope.rules.parts.loss import OfLoss, at, called
 from stepscope.rules.parts.parameters import Factor, Minutes, Parameters
 from stepscope.rules.parts.registry import rule
 from stepscope.runs.gauge_history import GaugeHistory
@@ -55,9 +55,9 @@ class LossNotFinite(OfLoss[LossNotFiniteParameters, NotFinite]):
         seconds = float(view.seconds[0])
         since, finite = gauges.until - seconds, loss.values[np.isfinite(loss.values)]
         before = f"; the last finite value was {number(float(finite[-1]))}" if len(finite) else ""
-        words = f"{called(loss)} has been {written(loss.last)} for {duration(seconds)}, {at(since)}"
+        words = f"{called(loss)} has been {gauge(loss.last)} for {duration(seconds)}, {at(since)}"
         return since, f"{words}{before}."
 
     def why_not(self, loss: GaugeHistory, gauges: Gauges, view: NotFinite) -> str:
-        lasted = f"{written(loss.last)} for {duration(float(view.seconds[0]))}"
+        lasted = f"{gauge(loss.last)} for {duration(float(view.seconds[0]))}"
         return f"{called(loss)} has been {lasted}: too short to know whether it stays so."

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from math import isfinite, isnan
 from typing import ClassVar
 
 from stepscope.common.status import Status
-from stepscope.common.words import number, time_of_day
+from stepscope.common.words import gauge, time_of_day
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.steps import STEP_DURATIONS
 from stepscope.measurements.training_gauges import LOSSES, Gauges, newest_gauges
@@ -59,7 +58,7 @@ class OfLoss(Rule[P, V]):
         )
 
     def _held(self, loss: GaugeHistory, gauges: Gauges, since: float, lasts: bool) -> Interval:
-        span, words = gauges.until - since, written(loss.last)
+        span, words = gauges.until - since, gauge(loss.last)
         return Interval(loss.node, f"rank {loss.rank}", since, gauges.until, lasts, span, words)
 
     @abstractmethod
@@ -73,10 +72,6 @@ class OfLoss(Rule[P, V]):
     @abstractmethod
     def why_not(self, loss: GaugeHistory, gauges: Gauges, view: V) -> str:
         """Returns why the loss cannot be judged."""
-
-
-def written(loss: float) -> str:
-    return number(loss) if isfinite(loss) else "NaN" if isnan(loss) else "infinite"
 
 
 def called(loss: GaugeHistory) -> str:
