@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -126,11 +126,20 @@ def test_a_command_that_a_signal_ended_gives_128_and_the_signal(
         assert observed.status() == 128 + number
 
 
-def test_without_a_command_line_none_is_stored(tmp_path: Path) -> None:
-    with Observed(tmp_path / "run", "", "--no-command-line") as observed:
+@pytest.fixture(scope="module")
+def ended_well(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
+    """A run that has ended well, which was told to store no command line."""
+    folder = tmp_path_factory.mktemp("ended")
+    script = "import os; print(os.environ['STEPSCOPE_LEDGER_DIR'])"
+    state = {"STATE_DIRECTORY": str(folder / "state")}
+    with Observed(folder / "run", script, "--no-command-line", **state) as observed:
         assert observed.status() == 0
-    assert run_file(tmp_path / "run")["command"] == ""
-    assert sys.executable not in (tmp_path / "run" / "report.json").read_text()
+        yield observed
+
+
+def test_without_a_command_line_none_is_stored(ended_well: Observed) -> None:
+    assert run_file(ended_well.directory)["command"] == ""
+    assert sys.executable not in (ended_well.directory / "report.json").read_text()
 
 
 def test_signals_sent_to_us_are_passed_on(tmp_path: Path) -> None:
@@ -223,13 +232,11 @@ def test_a_command_that_never_started_leaves_no_folder(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == [script]
 
 
-def test_a_directory_that_holds_a_recording_is_refused(tmp_path: Path, refused: Refused) -> None:
-    with Observed(tmp_path / "run", "") as observed:
-        assert observed.status() == 0
-    before = run_file(tmp_path / "run")
-    line = refused(["--out", "run", "--", "true"], tmp_path)
+def test_a_directory_that_holds_a_recording_is_refused(ended_well: Observed, refused: Refused) -> None:
+    before = run_file(ended_well.directory)
+    line = refused(["--out", "run", "--", "true"], ended_well.directory.parent)
     assert "run already has a recording: choose another directory with --out" in line
-    assert run_file(tmp_path / "run") == before
+    assert run_file(ended_well.directory) == before
 
 
 def test_a_port_that_was_asked_for_and_is_taken_is_refused(tmp_path: Path, refused: Refused) -> None:
@@ -389,13 +396,10 @@ def test_kill_9_of_us_ends_the_exporter_and_leaves_a_recording_that_can_be_repor
     assert (tmp_path / "run" / "report.html").exists()
 
 
-def test_nothing_stays_behind_in_memory_and_no_process(tmp_path: Path) -> None:
-    script = "import os; print(os.environ['STEPSCOPE_LEDGER_DIR'])"
-    with Observed(tmp_path / "run", script) as observed:
-        assert observed.status() == 0
-        assert not Path(observed.printed.strip()).exists()
-        assert observed.exporters() == []
-    assert not Path(os.environ["STATE_DIRECTORY"]).exists()  # that of the node's own exporter
+def test_nothing_stays_behind_in_memory_and_no_process(ended_well: Observed) -> None:
+    assert not Path(ended_well.printed.strip()).exists()
+    assert ended_well.exporters() == []
+    assert not (ended_well.directory.parent / "state").exists()  # that of the node's own exporter
 
 
 def test_what_a_killed_observer_left_in_memory_goes_with_the_next_run(tmp_path: Path) -> None:
