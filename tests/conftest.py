@@ -40,8 +40,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts larger files first: what is left at the end, when one worker waits for the other, is short."""
-    items.sort(key=lambda item: item.path.stat().st_size, reverse=True)
+    """Puts files with their own timeout first, then larger ones: what is left at the end is short.
+
+    At the end, one worker waits for the other.
+    """
+    patient = {item.path for item in items if item.get_closest_marker("timeout")}
+    items.sort(key=lambda item: (item.path in patient, item.path.stat().st_size), reverse=True)
 
 
 def pytest_collection_finish() -> None:
