@@ -358,7 +358,7 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
         culprit = _culprit(worst.phase, series) if worst is not None else None
         if culprit is not None:
             worst = culprit.series if culprit.series in fired else worst
-        known = worst is None or bool(culprit or worst.period() or worst.recommendation())
+        known = worst is None or bool(culprit or worst.recommendation())
         waited, perhaps = _without_core(run, worst, known) if worst is not None else (0.0, 0.0)
         if worst is not None:
             alone = len({(steps.node, steps.rank) for steps in series}) == 1
