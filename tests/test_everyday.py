@@ -93,8 +93,24 @@ def test_the_table_has_a_row_per_situation_and_totals() -> None:
     results = {("metric_in_loop", False): RIGHT, ("metric_in_loop", True): SILENT}
     row, total = rows([METRIC], results)
     assert row[0] == "`metric_in_loop`"
-    assert row[3:] == ("yes", "yes", "yes: 9.0 s for 10.0 s", "yes")
-    assert total == ("**first set**", "", "", "1 of 1", "1 of 1", "1 of 1", "1 of 1")
+    assert row[3:] == ("yes", "yes", "yes: 9.0 s for 10.0 s", "", "yes")
+    assert total == ("**first set**", "", "", "1 of 1", "1 of 1", "1 of 1", "0 of 0", "1 of 1")
+
+
+@pytest.mark.parametrize(
+    ("steps", "loop", "word"),
+    [(500, 12.0, "yes: 40 %"), (1500, 12.0, "no: 80 %"), (250, 12.0, "no: -20 %"), (300, 0.0, "")],
+)
+def test_advice_helps_if_the_twin_is_faster_by_no_more_than_was_said(
+    steps: int, loop: float, word: str
+) -> None:
+    bad = replace(RIGHT, loop=15.0, steps=375)  # 40 ms per step, of which 24 ms are said to be lost
+    good = replace(SILENT, loop=loop, steps=steps)
+    results = {("metric_in_loop", False): bad, ("metric_in_loop", True): good}
+    row, total = rows([METRIC], results)
+    assert row[6] == (word and f"{word} of up to 60 %")
+    assert total[6] == ("0 of 0" if not word else "1 of 1" if word.startswith("yes") else "0 of 1")
+    assert holds([METRIC], results) is (not word.startswith("no"))
 
 
 def test_a_clock_sums_seconds_and_the_slowest_rank_counts(

@@ -29,10 +29,16 @@ def results() -> str:
         for which, goal in (("all faults", "95 %"), ("all without a fault", "100 %"))
     ]
     sets = [row[3:] for row in read_table(RESULTS, "everyday") if row[0].endswith(" set**")]
-    names = ("cause first", "its line", "its seconds", "healthy twin without a finding")
-    for what, results in zip(names, zip(*sets, strict=True), strict=True):
+    rows_of = {
+        "cause first": "90 %",
+        "its line": "90 %",
+        "its seconds": "90 %",
+        "advice: the twin is faster, by no more than said": "80 %",
+        "healthy twin without a finding": "90 %",
+    }
+    for (what, goal), results in zip(rows_of.items(), zip(*sets, strict=True), strict=True):
         right, all_of_them = zip(*(map(int, result.split(" of ")) for result in results), strict=True)
-        rows.append(("everyday", what, f"{sum(right)} of {sum(all_of_them)}", "90 %"))
+        rows.append(("everyday", what, f"{sum(right)} of {sum(all_of_them)}", goal))
     *_, (_, planted, near, found, silent, false, *_) = read_table(RESULTS, "table")
     rows += [
         (

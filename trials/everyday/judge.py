@@ -18,7 +18,9 @@ FOLDER = Path(__file__).with_name("situations")
 MARK = "# the cause"  # at the end of each line that may be named
 TOLERANCE = 0.2  # of the seconds that the script clocked
 ENOUGH = 0.9  # of the first findings, and of the lines
-HEAD = ("situation", "cause", "said first", "finding", "line", "seconds", "twin silent")
+ENOUGH_ADVICE = 0.8
+MORE = 0.05  # of the time per step: what a twin may save more than was said
+HEAD = ("situation", "cause", "said first", "finding", "line", "seconds", "advice", "twin silent")
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Seen:
     clocked: float | None  # seconds of the script's own clock
     seconds: float  # that the run took
     terminal: str = ""
+    loop: float = 0.0  # seconds from the first step to the last, per rank; 0 without steps,
+    steps: int = 0  # and the training steps of a rank in them
 
     @property
     def first(self) -> dict[str, Any]:
@@ -71,6 +75,26 @@ class Score:
     finding: bool
     line: bool | None
     seconds: bool | None
+
+
+def saved(bad: Seen, good: Seen) -> tuple[float, float] | None:
+    """Returns what the first finding said may be saved of the time per step, and what the twin saves, 0..1.
+
+    The twin is the script as the advice would have it. None: there are no steps, or they took no time.
+    """
+    lost = bad.first.get("seconds_lost")
+    if not (lost and bad.loop and bad.steps and good.loop and good.steps):
+        return None
+    return lost / bad.loop, 1 - (good.loop / good.steps) / (bad.loop / bad.steps)
+
+
+def helps(bad: Seen, good: Seen) -> bool | None:
+    """Returns whether the twin is faster, and saves no more than was said."""
+    shares = saved(bad, good)
+    if shares is None:
+        return None
+    said, found = shares
+    return 0 < found <= said * (1 + TOLERANCE) + MORE
 
 
 def script(name: str) -> Path:
@@ -165,6 +189,7 @@ def rows(situations: Sequence[Situation], results: Results) -> list[tuple[str, .
                 _short(bad.words) if bad else "",
                 *(_word(getattr(score, name, None)) for name in ("finding", "line")),
                 _word(score.seconds) + _compared(bad) if bad and score and score.seconds is not None else "",
+                _advice(bad, good) if bad and good and score and score.finding else "",
                 _word(twin) if twin is not False or good is None else f"no: {_short(good.words)}",
             )
         )
@@ -175,14 +200,21 @@ def rows(situations: Sequence[Situation], results: Results) -> list[tuple[str, .
     return made
 
 
-def totals(situations: Sequence[Situation], results: Results) -> tuple[str, str, str, str]:
-    """Returns "36 of 40" for findings, lines, seconds and healthy twins."""
+def totals(situations: Sequence[Situation], results: Results) -> tuple[str, str, str, str, str]:
+    """Returns "36 of 40" for findings, lines, seconds, advice and healthy twins."""
     scores = [judge(each, results[each.name, False]) for each in situations if (each.name, False) in results]
     silent = [is_silent(results[each.name, True]) for each in situations if (each.name, True) in results]
     finding, line, seconds = (
         _count([getattr(score, name) for score in scores]) for name in ("finding", "line", "seconds")
     )
-    return finding, line, seconds, _count(silent)
+    return finding, line, seconds, _count(_advised(situations, results)), _count(silent)
+
+
+def _advised(situations: Sequence[Situation], results: Results) -> list[bool]:
+    """Returns whether the advice helps, of the situations whose cause was found and that make steps."""
+    both = [(each, results.get((each.name, False)), results.get((each.name, True))) for each in situations]
+    found = [helps(bad, good) for each, bad, good in both if bad and good and judge(each, bad).finding]
+    return [helped for helped in found if helped is not None]
 
 
 def holds(situations: Sequence[Situation], results: Results) -> bool:
@@ -193,6 +225,7 @@ def holds(situations: Sequence[Situation], results: Results) -> bool:
         len(results) == 2 * len(situations)
         and sum(score.finding for score in scores) >= ENOUGH * len(scores)
         and sum(lines) >= ENOUGH * len(lines)
+        and sum(advised := _advised(situations, results)) >= ENOUGH_ADVICE * len(advised)
         and all(is_silent(seen) for (_, good), seen in results.items() if good)
     )
 
@@ -204,6 +237,14 @@ def _count(values: Sequence[bool | None]) -> str:
 
 def _word(value: bool | None) -> str:
     return "" if value is None else "yes" if value else "no"
+
+
+def _advice(bad: Seen, good: Seen) -> str:
+    shares = saved(bad, good)
+    if shares is None:
+        return ""
+    said, found = shares
+    return f"{_word(helps(bad, good))}: {100 * found:.0f} % of up to {100 * said:.0f} %"
 
 
 def _compared(seen: Seen) -> str:
