@@ -205,7 +205,7 @@ def test_a_problem_names_the_lines_of_its_part_and_of_its_rank_if_it_names_one()
     ("waits", "core_wait", "rule_name", "is_problem"),
     [
         (0.02, 0.5, "Dataloader", False),  # many workers that sleep
-        (0.04, 0.5, "Dataloader", True),
+        (0.11, 0.5, "Dataloader", True),
         (0.02, 2.0, "Dataloader", True),  # they compete for the cores
         (0.02, 0.5, "LoadBalancing", True),
     ],

@@ -141,16 +141,16 @@ def _is_small(problem: Problem, analysis: Analysis) -> bool:
 
 
 def _data_is_in_time(analysis: Analysis) -> bool:
-    """Returns whether it was measured that steps hardly wait for data, and main threads hardly for a core.
+    """Returns whether it was measured that steps wait little for data, and main threads hardly for a core.
 
-    Then no number of loader workers is wrong: many of them sleep in reads, for example.
+    Then no number of loader workers is known to be wrong: many of them sleep in reads, for example.
     """
     account = analysis.account
     main = [thread for thread in analysis.threads if thread.role in MAIN_THREADS and thread.seconds]
     if account is None or not account.useful_share or not main:
         return False
     waited = max(thread.core_wait_seconds / thread.seconds for thread in main)
-    return account.share(account.main_phase, "data_wait") < SMALL and waited < SMALL
+    return account.share(account.main_phase, "data_wait") < SMALL_WITHOUT_CAUSE and waited < SMALL
 
 
 def in_order(results: Iterable[RuleResult]) -> list[RuleResult]:

@@ -26,6 +26,7 @@ from stepscope.runs.model import RankFacts, RunFacts, ranks_of, workers_of
 from stepscope.training.layout import SEQUENTIAL_MAPS
 from stepscope.training.line_layout import STATES
 
+CONCLUDED = ("hand-over", "not known")  # causes of which no time was measured
 WHOLE_RUN = 0.5  # of the threshold is enough for the report, over the whole run
 HOW_TO_TIME = f"{HOOKS} time loaders of PyTorch, tf.data and Keras. Pass others through `stepscope.watch`."
 
@@ -95,6 +96,7 @@ class DataStarved(ComponentShare):
                     for (name, rank), wait in waits.items()
                 ],
             },
+            cause_known=loading.cause() not in CONCLUDED,
         )
 
     def _fires(self, wait: PortionSoFar, tally: Tally) -> bool:
