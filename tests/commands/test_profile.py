@@ -103,7 +103,7 @@ def test_a_process_without_hooks_refuses_and_says_why(
         started(stack, tmp_path)
         status, said = asked(capsys, tmp_path / "ledgers", "bert")
     assert status == 1
-    assert "rank 0: no window: the hooks of PyTorch are not on in this process" in said
+    assert "rank 0: no window: the hooks of PyTorch, JAX or TensorFlow are not on in this process" in said
 
 
 def test_a_process_without_a_step_for_a_minute_is_given_up_and_the_request_taken_back(
