@@ -145,7 +145,7 @@ def sawtooth(seed: int) -> Curve:
 
 
 def folds(seed: int) -> Curve:
-    """Cross-validation: a new model begins anew in the same process, and has just begun."""
+    """Cross-validation: a new model begins in the same process, and has just begun."""
     return np.concatenate((falling(400, 2.3, 0.1, 0.2, seed), falling(60, 2.3, 1.5, 0.2, seed)))
 
 

@@ -415,7 +415,7 @@ def test_the_next_writer_takes_over_and_records_no_step_twice(left_by_killed_wri
     writer = RecordingWriter(left_by_killed_writer, "n1", 0.5, "resnet")
     writer.steps(header(), [step(number) for number in range(100, 133)])  # what is still in the ledger's ring
     writer.steps(header(), [step(133)])
-    writer.steps(header(0, pid=999), [step(0)])  # a new process of the same rank begins anew,
+    writer.steps(header(0, pid=999), [step(0)])  # a new process of the same rank begins again,
     writer.steps(header(0, pid=999, start=START + 9), [step(0)])  # and so does a new run in that process
     for tick in range(131, 135):
         writer.sample(sample(tick))

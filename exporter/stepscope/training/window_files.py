@@ -24,9 +24,8 @@ DIRECTORY, FOLDER, IN_RECORDING = "STEPSCOPE_PROFILE_DIR", "stepscope-profiles",
 TRACE, PYTHON = ".pt.trace.json.gz", ".python.json.gz"
 ENDINGS = (TRACE, PYTHON)
 LINE = "python_line"  # the category of a moment in a trace: its name is the main thread's file:line
-ANCHOR = (
-    "stepscope began at "  # the name of an event of JAX or TensorFlow, before its nanoseconds since the epoch
-)
+# The name of an event of JAX or TensorFlow, before its nanoseconds since the epoch.
+ANCHOR = "stepscope began at "
 LIST = ".windows.json"
 MOST_TRACES, MOST_BYTES = 20, 512 << 20  # of a rank: the oldest go first
 MOST_LISTED = 200  # windows of a process
