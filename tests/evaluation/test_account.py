@@ -368,6 +368,8 @@ def test_who_holds_the_interpreter_lock_is_named_if_the_main_thread_waits_for_it
     for problem in found:
         assert problem.seconds_lost == 600.0
         assert problem.lines == "99 % in summarise, train.py:14"
+    alone = replace(thread, others=thread.others[1:])  # samples fell on short waits: nobody held the lock
+    assert not problems_of(replace(run, threads=[alone]))
 
 
 def test_time_that_was_seen_in_no_line_is_nobody_s_own_code_unless_no_line_was_sampled_at_all() -> None:

@@ -488,12 +488,14 @@ class ThreadTime:
     def interpreter_wait_seconds(self) -> float:
         """Returns how long they waited for Python's interpreter lock, by samples; 0 if that is not known.
 
-        Samples count such a wait as running, and the kernel does not.
+        Samples count such a wait as running, and the kernel does not. Other threads held the lock meanwhile:
+        it is at most their CPU time. The rest of the difference is samples that fell on short waits.
         """
         if not self.ran_seconds or self.known_seconds < KNOWN * self.seconds:
             return 0.0
         running = sum(line.seconds.get("running", 0.0) for line in self.lines)
-        return max(0.0, running - self.ran_seconds - self.core_wait_seconds)
+        held = sum(line.total for line in self.others)
+        return min(max(0.0, running - self.ran_seconds - self.core_wait_seconds), held)
 
 
 @dataclass(frozen=True)
