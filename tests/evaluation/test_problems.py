@@ -202,16 +202,18 @@ def test_a_problem_names_the_lines_of_its_part_and_of_its_rank_if_it_names_one()
 
 
 @pytest.mark.parametrize(
-    ("waits", "core_wait", "rule_name", "is_problem"),
+    ("waits", "core_wait", "fetch_cpu", "rule_name", "is_problem"),
     [
-        (0.02, 0.5, "Dataloader", False),  # many workers that sleep
-        (0.11, 0.5, "Dataloader", True),
-        (0.02, 2.0, "Dataloader", True),  # they compete for the cores
-        (0.02, 0.5, "LoadBalancing", True),
+        (0.02, 0.5, 90, "Dataloader", False),  # there are cores for all
+        (0.11, 0.5, 90, "Dataloader", True),
+        (0.02, 2.0, 90, "Dataloader", True),  # they compete for the cores
+        (0.02, 2.0, 40, "Dataloader", False),  # many workers that sleep
+        (0.11, 2.0, 40, "Dataloader", True),
+        (0.02, 0.5, 90, "LoadBalancing", True),
     ],
 )
 def test_workers_that_make_nothing_late_and_take_no_core_are_no_problem(
-    waits: float, core_wait: float, rule_name: str, is_problem: bool
+    waits: float, core_wait: float, fetch_cpu: float, rule_name: str, is_problem: bool
 ) -> None:
     leaves = (
         Leaf(Key("train", "forward"), 1 - waits, {0: 60 * (1 - waits)}),
@@ -219,6 +221,7 @@ def test_workers_that_make_nothing_late_and_take_no_core_are_no_problem(
     )
     thread = ThreadTime("a", 0, "training", 1, 60, 55, core_wait, 0, ())
     run = replace(nothing_found(), account=Account(60.0, 1, leaves), rules=[found(rule_name)])
+    run = replace(run, loaders=[{"fetch_seconds": 100.0, "fetch_cpu_seconds": fetch_cpu}])
     assert bool(problems_of(replace(run, threads=[thread]))) is is_problem
     assert problems_of(run), "without samples of the main thread, nobody knows whether it waited for a core"
 

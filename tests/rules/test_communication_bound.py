@@ -30,7 +30,9 @@ def traced(*exposed: float) -> RunFacts:
 )
 def test_it_fires_above_its_threshold_and_not_at_it(share: float, status: str) -> None:
     steps = node_steps(np.full(256, 1.0), communication=share)  # numbers that add up without rounding
-    assert result(steps, threshold=25).status == status
+    found = result(steps, threshold=25)
+    assert found.status == status
+    assert not found.cause_known, "without a trace, transfer and waiting are one"
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,8 @@ def test_exposed_time_of_a_trace_goes_before_the_component(
 
 
 def test_a_trace_of_a_few_steps_is_enough() -> None:
-    assert result(node_steps(np.full(5, 1.0)), facts=traced(*[0.6] * 5)).status == "found"
+    found = result(node_steps(np.full(5, 1.0)), facts=traced(*[0.6] * 5))
+    assert (found.status, found.cause_known) == ("found", True)
 
 
 def test_ranks_that_wait_for_one_that_hardly_communicates_are_told_so() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from math import inf
+from math import fsum, inf
 
 from stepscope.common.status import Status
 from stepscope.common.words import listing, share
@@ -22,6 +22,7 @@ from stepscope.runs.model import LineTime
 SMALL = 0.03  # of the run: a problem that costs less is listed, but makes no run unhealthy
 SMALL_WITHOUT_CAUSE = 0.1  # the same, if it is not known what took the time
 MOST_PLACES = 2  # that are named
+ASLEEP = 0.5  # loader workers that compute for less of the time of their fetches mostly sleep
 
 
 @dataclass(frozen=True)
@@ -141,16 +142,23 @@ def _is_small(problem: Problem, analysis: Analysis) -> bool:
 
 
 def _data_is_in_time(analysis: Analysis) -> bool:
-    """Returns whether it was measured that steps wait little for data, and main threads hardly for a core.
+    """Returns whether it was measured that steps wait little for data, and that workers take no cores for it.
 
-    Then no number of loader workers is known to be wrong: many of them sleep in reads, for example.
+    They take none if main threads hardly wait for a core, or if workers mostly sleep in their fetches, in
+    reads for example. Then no number of loader workers is known to be wrong.
     """
     account = analysis.account
     main = [thread for thread in analysis.threads if thread.role in MAIN_THREADS and thread.seconds]
     if account is None or not account.useful_share or not main:
         return False
     waited = max(thread.core_wait_seconds / thread.seconds for thread in main)
-    return account.share(account.main_phase, "data_wait") < SMALL_WITHOUT_CAUSE and waited < SMALL
+    late = account.share(account.main_phase, "data_wait") >= SMALL_WITHOUT_CAUSE
+    return not late and (waited < SMALL or _workers_sleep(analysis))
+
+
+def _workers_sleep(analysis: Analysis) -> bool:
+    fetching = fsum(loader["fetch_seconds"] for loader in analysis.loaders)
+    return fsum(loader["fetch_cpu_seconds"] for loader in analysis.loaders) < ASLEEP * fetching
 
 
 def in_order(results: Iterable[RuleResult]) -> list[RuleResult]:

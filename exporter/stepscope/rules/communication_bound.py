@@ -96,6 +96,8 @@ class CommunicationBound(ComponentShare):
                 "ranks": [rank.details(*key) for key, rank in ranks.items()],
                 **self._collectives(run.facts),
             },
+            # Only a trace shows how much of a collective is transfer, and how much a wait for ranks.
+            cause_known=bool(traced),
         )
 
     def _collectives(self, facts: RunFacts) -> dict[str, Any]:
