@@ -33,6 +33,7 @@ class _Slot:
 
     def __init__(self, ledger: Ledger | None, number: int | None) -> None:
         self.pid = os.getpid()
+        self.run = session.ledger  # None: this process works for another one, or its run has ended
         self.ledger = ledger  # kept, because closing it would drop the lock on the slot
         self.lock = allocate_lock()  # threads of this process share the slot
         self.values: memoryview[float] | None = None
@@ -145,8 +146,9 @@ fetch = _Fetch()
 def _own_slot() -> _Slot:
     global _slot, _claiming
     slot = _slot
-    if slot is None or slot.pid != os.getpid():  # the first fetch of this process
-        if slot is not None:
+    # The first fetch of this process, or of another run of it.
+    if slot is None or slot.pid != os.getpid() or slot.run is not session.ledger:
+        if slot is not None and slot.pid != os.getpid():
             _claiming = allocate_lock()  # another thread of the parent may have held it at the fork
         with _claiming:
             if _slot is slot:

@@ -5,32 +5,33 @@ from __future__ import annotations
 import sys
 
 from stepscope.training.fetch import fetch
+from stepscope.training.session import session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-_has_workers = False  # whether a loader of this process has had some
+_with_workers: str | None = None  # the latest run of this process, as in `session.again`, with such a loader
 
 
 def time_worker_fetches(loader: object) -> None:
     """Times the fetches of a DataLoader (one batch each): in each worker, through its `worker_init_fn`.
 
     Without workers, this process fetches: its CPU time distinguishes storage from the transform. That counts
-    until a loader has workers, so that an evaluation without them does not count as their work. Does nothing
-    for other loaders.
+    until a loader of this run has workers, so that an evaluation without them does not count as their work.
+    Does nothing for other loaders.
     """
-    global _has_workers
+    global _with_workers
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is None or not isinstance(loader, torch_data.DataLoader):
         return
     if not loader.num_workers:
-        if not _has_workers:
+        if _with_workers != session.again:
             _time_fetches()
         return
-    if not _has_workers:
-        _has_workers = True
+    if _with_workers != session.again:
+        _with_workers = session.again
         _leave_fetches_alone()
     if not isinstance(loader.worker_init_fn, _WorkerStart):
         loader.worker_init_fn = _WorkerStart(loader.worker_init_fn)
