@@ -176,9 +176,11 @@ def test_a_script_that_starts_itself_again_stays_one_run(ledgers: Path) -> None:
 
 
 def test_a_process_that_starts_a_second_run_has_two(ledgers: Path) -> None:
-    with training(f"{STEP}\nstepscope.finish()\nstepscope.start()\n", ledgers) as process:
+    jax = "import types; sys.modules['jax'] = types.SimpleNamespace(__version__='9')"
+    with training(f"{jax}\n{STEP}\nstepscope.finish()\nstepscope.start()\n", ledgers) as process:
         assert process.communicate(timeout=60)[1] == ""
     assert len(runs(ledgers)) == 2
+    assert [header.framework for header in headers(ledgers)] == ["jax", "jax"]
 
 
 def test_a_name_that_is_given_names_the_run_and_the_key_its_digits(ledgers: Path) -> None:

@@ -66,6 +66,7 @@ def start(
         if session.ledger is None:
             session.ranks_given = rank is not None or world_size is not None
             _start(run, rank, world_size, local_rank)
+            _detect_framework()
         if session.ledger is not None and framework is not None:
             session.ledger.name_framework(framework, framework_version or "")
 

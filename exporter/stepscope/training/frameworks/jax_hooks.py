@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, SupportsIndex
 
+    from stepscope.training.ledger import Ledger
+
     Call = tuple["_Function", int | None]
 
 LOOKS = 20  # first calls of a function in which its arrays are followed
@@ -115,11 +117,15 @@ class _Running(local):
 
 
 class _Functions:
-    """Compiled functions. `updating`: those that get back what they returned, and gradients."""
+    """Compiled functions. `updating`: those that get back what they returned, and gradients.
+
+    `named` is the ledger of the run that has JAX as its framework.
+    """
 
     def __init__(self) -> None:
         self.with_gradients: WeakSet[_Function] = WeakSet()
         self.updating: WeakSet[_Function] = WeakSet()
+        self.named: Ledger | None = None
 
 
 _running, _functions = _Running(), _Functions()
@@ -211,8 +217,8 @@ def _step_ended(made_by: object) -> None:
     automatic.trained = True
     jax_profiler.use()
     computing.step_ended(made_by)
-    if "name" not in _installed and session.ledger is not None:
-        _installed.add("name")  # another framework may read the data
+    if session.ledger is not None and session.ledger is not _functions.named:
+        _functions.named = session.ledger  # another framework may read the data
         session.ledger.name_framework("jax", str(getattr(sys.modules["jax"], "__version__", "")))
 
 
