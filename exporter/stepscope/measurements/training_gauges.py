@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,28 +29,25 @@ SMOOTHED = 5, 50  # values in a running median: this minimum, and this part of a
 class Gauges(NamedTuple):
     """The gauges of the newest process of the lowest rank that publishes some."""
 
-    histories: Mapping[str, GaugeHistory]  # by name, in lower case with `_` for any other sign
+    histories: Sequence[GaugeHistory]
     process: RankFacts | None  # None: its totals are missing
     until: float  # when they were current last, since the epoch: at the end of its last step
-
-    def first_of(self, names: Sequence[str]) -> GaugeHistory | None:
-        return next((self.histories[name] for name in names if name in self.histories), None)
 
     @property
     def is_minimised(self) -> bool:
         """Returns whether nothing says that the loss is one that may rise."""
-        return not any(NOT_MINIMISED.search(name) for name in self.histories)
+        return not any(NOT_MINIMISED.search(plain_name(each.name)) for each in self.histories)
 
 
 def newest_gauges(facts: RunFacts) -> Gauges | None:
     """Returns the gauges that tell how training goes; None if nothing publishes some."""
-    first = min(facts.gauges, key=lambda each: (each.rank, -each.start), default=None)
-    if first is None:
+    known = histories_of_first_rank(facts)
+    if not known:
         return None
-    key = _process(first)
+    key = _process(known[-1])
     process = next((rank for rank in facts.ranks if _process(rank) == key), None)
-    found = {plain_name(each.name): each for each in facts.gauges if _process(each) == key}
-    until = [float(each.times[-1]) for each in found.values()]
+    found = [each for each in known if _process(each) == key]
+    until = [float(each.times[-1]) for each in found]
     if process is not None:
         until.append(process.last_step_end or process.end or process.last_alive or 0.0)
     return Gauges(found, process, max(until))

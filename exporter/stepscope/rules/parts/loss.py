@@ -9,7 +9,7 @@ from stepscope.common.status import Status
 from stepscope.common.words import gauge, time_of_day
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.steps import STEP_DURATIONS
-from stepscope.measurements.training_gauges import LOSSES, Gauges, newest_gauges
+from stepscope.measurements.training_gauges import LOSSES, Gauges, named_first, newest_gauges
 from stepscope.rules.parts.bands import Interval
 from stepscope.rules.parts.base import P, Rule, V, Verdict, status_of
 from stepscope.rules.parts.judgement import Tallies
@@ -33,9 +33,10 @@ class OfLoss(Rule[P, V]):
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         gauges = newest_gauges(run.facts)
-        loss = gauges.first_of(LOSSES) if gauges else None
-        if gauges is None or loss is None:
+        losses = named_first(gauges.histories, LOSSES) if gauges else []
+        if gauges is None or not losses:
             return Verdict(Status.NOT_ENOUGH_DATA, NO_LOSS)
+        loss = losses[-1]
         view = self.seen(loss, gauges)
         judged = self.judge(view)
         fired = bool(judged.fired.any())
