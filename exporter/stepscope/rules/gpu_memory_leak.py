@@ -30,6 +30,9 @@ SHARE = "run_instance_gpu:stepscope_gpu_memory_used:ratio"
 LOWEST = "run_instance_gpu:stepscope_gpu_memory_used:min_ratio"
 GROWTH = "run_instance_gpu:stepscope_gpu_memory_leak:growth_ratio"
 
+SLOW = 1.2  # times the warm-up: slow caches fill until then ...
+FAST = 2  # ... but not by this many times `increase`
+
 
 @dataclass(frozen=True)
 class GPUMemoryLeakParameters(Parameters):
@@ -68,7 +71,9 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
     def judge_live(self, view: Filling, sample_interval: float) -> Judgement:
         judged = self.judge(view)
         (growth, holds) = judged.conditions[0]
-        lasts = view.samples > self._growth.warmed_up(sample_interval)
+        soon, late = self._warmed_up(sample_interval)
+        is_fast = growth > fraction(FAST * self.parameters.increase)
+        lasts = (view.samples > late) | (view.samples > soon) & is_fast
         return judgement(judged.enough, (growth, holds & lasts))
 
     def finding(self, gpus: list[dict[str, Any]]) -> str:
@@ -91,15 +96,17 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rules for growth in each sixth of `patience`, or of 6 or 36 times as long."""
         parameters = self.parameters
-        warmed_up = self._growth.warmed_up(scraping.sample_interval)
+        soon, late = self._warmed_up(scraping.sample_interval)
+        readings = scraping.held(MEMORY_READINGS)
         return PrometheusRules(
-            targets=scraping.held(MEMORY_READINGS),
+            targets=readings,
             every=self._growth.every(scraping),
             records=self._growth.records(share_in_use(scraping), scraping),
             alerts=[
                 Alert(
                     f"{GROWTH} > {ratio(parameters.increase)}\n"
-                    f"  and {scraping.held(MEMORY_READINGS)} > {warmed_up:.12g}",
+                    f"  and ({readings} > {late:.12g}\n"
+                    f"    or {readings} > {soon:.12g} and {GROWTH} > {ratio(FAST * parameters.increase)})",
                     summary=f"The memory of {WHERE} fills up steadily",
                     description=f"In run {{{{ $labels.run }}}}, the used memory of {WHERE} has grown "
                     "steadily, by {{ $value | humanizePercentage }} of its total memory so far "
@@ -117,6 +124,11 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
         labels = list(growth)
         view = Filling(column(readings, labels), np.ones(len(labels), bool), growth=column(growth, labels))
         return Scraped(labels, view, self._growth.recorded(now, scraping))
+
+    def _warmed_up(self, sample_interval: float) -> tuple[float, float]:
+        """Returns the samples of a run from which on fast growth is no cache's, and from which on none is."""
+        soon = self._growth.warmed_up(sample_interval)
+        return soon, soon + (SLOW - 1) * 60 * self.parameters.warm_up / sample_interval
 
     @property
     def _growth(self) -> LongGrowth:

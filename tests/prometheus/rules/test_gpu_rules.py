@@ -90,14 +90,19 @@ def test_caches_may_grow_for_a_run_s_first_hour_and_a_leak_goes_on(rules: Path, 
     time = minutes(200)
     test = RuleTest(rules)
     test.add(memory("cache", 0.5 + 0.003 * np.minimum(time, 60)))
-    test.add(memory("leak", 0.5 + 0.003 * np.minimum(time, 80)))
+    test.add(memory("slow-cache", 0.5 + 0.003 * np.minimum(time, 72)))
+    test.add(memory("leak", 0.2 + 0.003 * np.minimum(time, 100)))
+    test.add(memory("fast-leak", 0.2 + 0.005 * np.minimum(time, 80)))
     late = np.minimum(time, 80)
     test.add(memory("late", 0.2 + 0.015 * np.minimum(late, 15) + 0.005 * np.maximum(late - 15, 0)))
     for minute in range(16, 200, 4):
         test.firing("GPUMemoryLeak", 60 * minute, 0, instance="cache")
+        test.firing("GPUMemoryLeak", 60 * minute, 0, instance="slow-cache")
         test.firing("GPUMemoryNearlyFull", 60 * minute, 0, instance="cache", trouble="filling")
     test.firing("GPUMemoryLeak", 60 * 64, 0)  # the last ten minutes have a part of the first hour
-    test.firing("GPUMemoryLeak", 60 * 76, 1, instance="leak")
+    test.firing("GPUMemoryLeak", 60 * 76, 1, instance="fast-leak")
+    test.firing("GPUMemoryLeak", 60 * 80, 0, instance="leak")  # a slow cache may still fill like this
+    test.firing("GPUMemoryLeak", 60 * 92, 1, instance="leak")
     test.firing("GPUMemoryNearlyFull", 60 * 40, 0)  # it will be full, but not within the first hour
     test.firing("GPUMemoryNearlyFull", 60 * 76, 1, instance="late", trouble="filling")
     test.run(tmp_path)
