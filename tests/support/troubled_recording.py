@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from math import nan
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from stepscope.runs.recording.files import write_part
+from stepscope.runs.recording.schema import GAUGES_SCHEMA
 
 from tests.support.recording import rewrite
 
@@ -28,12 +31,22 @@ def write_troubled(recording: Path, directory: Path) -> Path:
         rewrite(path, _with_trouble(pq.read_table(path), start))
     for path in directory.glob("*/ranks-*.parquet"):
         rewrite(path, _with_waits(pq.read_table(path), start))
+    first = min(directory.glob("*/ranks-*.parquet"))
+    write_part(first.parent, "gauges", 1, _loss(pq.read_table(first)))
     for path in directory.glob("*/steps-*.parquet"):
         table = pq.read_table(path)
         ends = pc.subtract(pc.add(table.column("start"), table.column("duration")), start)
         kept = pc.or_(pc.less(ends, STANDSTILL[0]), pc.greater(ends, STANDSTILL[1]))
         rewrite(path, table.filter(kept))
     return directory
+
+
+def _loss(ranks: pa.Table) -> pa.Table:
+    """A loss of rank 0 that is NaN from the beginning."""
+    first = next(row for row in ranks.to_pylist() if row["rank"] == 0)
+    kept = {name: first[name] for name in ("time", "rank", "pid")}
+    loss = kept | {"rank_start": first["start"], "name": "loss", "value": nan}
+    return pa.Table.from_pylist([loss], schema=GAUGES_SCHEMA.with_metadata(ranks.schema.metadata))
 
 
 def _with_waits(table: pa.Table, start: float) -> pa.Table:

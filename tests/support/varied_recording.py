@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import inf, nan
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ GPUS = {"node-a": 3, "node-b": 2}
 FIRST_STEP = {0: 60.0, 1: 75.0, 2: 200.0}
 STANDSTILL = (700.0, 900.0)
 XIDS = ((300, 63), (420, 63), (800, 13), (950, 13), (1100, 94))  # when they come; 13 is the program's
+LOSSES = {0: ("loss", nan), 2: ("Train/loss", inf)}  # name, and what it is from the standstill on
 LOADERS = {
     0: (("train", 4), ("eval", 2)),
     1: (("eval", 3), ("predict", 1)),  # no loader that trains
@@ -44,16 +47,22 @@ def write_varied(directory: Path, seed: int = 0) -> Path:
             for first in range(0, len(records), 500):
                 writer.steps(_header(rank), records[first : first + 500])
                 writer.catch_up()
-        began = STANDSTILL[0]
-        for elapsed in np.arange(began + 10, STANDSTILL[1], 5):
-            ranks = [(_header(rank), _totals(rank, elapsed, True), True) for rank in RANKS[node]]
-            presences = [_presence(rank, elapsed - began) for rank in RANKS[node]]
-            writer.ranks(ranks, START + elapsed, presences)
-        for elapsed, alive in ((1.0, True), (ENDS[node] - 0.5, True), (ENDS[node], False)):
-            ranks = [(_header(rank), _totals(rank, elapsed, alive), alive) for rank in RANKS[node]]
-            writer.ranks(ranks, START + elapsed)
+        _write_ranks(writer, node)
         writer.close()
     return directory
+
+
+def _write_ranks(writer: RecordingWriter, node: str) -> None:
+    def write(elapsed: float, alive: bool = True, presences: Sequence[Presence] = ()) -> None:
+        ranks = [(_header(rank), _totals(rank, elapsed, alive), alive) for rank in RANKS[node]]
+        writer.ranks(ranks, START + elapsed, presences)
+
+    write(1.0)
+    began = STANDSTILL[0]
+    for elapsed in np.arange(began + 10, STANDSTILL[1], 5):
+        write(elapsed, presences=[_presence(rank, elapsed - began) for rank in RANKS[node]])
+    write(ENDS[node] - 0.5)
+    write(ENDS[node], alive=False)
 
 
 def _presence(rank: int, seconds: float) -> Presence:
@@ -144,6 +153,10 @@ def _totals(rank: int, elapsed: float, alive: bool) -> LedgerTotals:
     loaders = tuple(
         LoaderTotals(phase, workers, True, 2, (0,), 0.0, None, 32) for phase, workers in LOADERS[rank]
     )
+    gauges = {}
+    if rank in LOSSES:
+        name, late = LOSSES[rank]
+        gauges[name] = 2.0 if elapsed < STANDSTILL[0] else late
     totals = LedgerTotals(
         first_step_start=START + FIRST_STEP[rank] if elapsed > FIRST_STEP[rank] else None,
         last_step_end=START + elapsed - 2 if elapsed > FIRST_STEP[rank] else None,
@@ -160,5 +173,6 @@ def _totals(rank: int, elapsed: float, alive: bool) -> LedgerTotals:
         fetch_cpu_seconds=0.0,
         fetch_core_wait_seconds=0.0,
         steps_recorded=0,
+        gauges=gauges,
     )
     return totals if alive else replace(totals, end=START + elapsed)

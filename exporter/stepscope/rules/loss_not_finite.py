@@ -2,7 +2,7 @@
 
 Source: our own. Once a weight is NaN, every later loss is. A single batch, or a step that loss scaling skips,
 makes one value NaN and no more: so the loss must stay that way for several times the usual time between two
-values.
+values. Prometheus does not know that time: its alert waits for ten minutes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,21 @@ from typing import Annotated
 import numpy as np
 
 from stepscope.common.words import duration, gauge, number
-from stepscope.measurements.training_gauges import Gauges, NotFinite, not_finite
+from stepscope.measurements.scraped import Moment, Scraped, column
+from stepscope.measurements.training_gauges import LOSSES, Gauges, NotFinite, not_finite
+from stepscope.rules.parts.expressions import Record
 from stepscope.rules.parts.judgement import Judgement, judgement
 from stepscope.rules.parts.loss import OfLoss, at, called
 from stepscope.rules.parts.parameters import Factor, Minutes, Parameters
+from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Scraping
 from stepscope.rules.parts.registry import rule
 from stepscope.runs.gauge_history import GaugeHistory
+
+# The gauges whose plain name (training_gauges.plain_name) is that of a loss.
+LOSS = f'stepscope_run_gauge{{name=~"(?i){"|".join(LOSSES).replace("_", "[^a-z0-9]+")}"}}'
+AGE = "stepscope_run_age_seconds"
+NOT_FINITE = "run_instance:stepscope_loss_not_finite:age_seconds"
+PENDING = 10 * MINUTE
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,37 @@ class LossNotFinite(OfLoss[LossNotFiniteParameters, NotFinite]):
         limit = np.maximum(self.parameters.factor * view.usual, 60 * self.parameters.minimum)
         lasts = ~view.finite & (view.seconds > limit)
         return judgement(view.finite | lasts, (view.seconds, lasts))
+
+    def judge_live(self, view: NotFinite, sample_interval: float) -> Judgement:
+        """Judges the last values: the alert's `for` waits, without the usual time between values."""
+        return judgement(np.ones_like(view.finite), (view.seconds, ~view.finite))
+
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
+        """Returns the rules on the losses of a node's ranks; the value is the age of the run."""
+        loss, age = scraping.held(LOSS), scraping.held(AGE)
+        finite = loss - loss >= 0  # infinity minus infinity is NaN
+        return PrometheusRules(
+            targets=age & loss.max_without("rank", "name"),
+            records=[Record(NOT_FINITE, age & loss.unless(finite).max_without("rank", "name"))],
+            alerts=[
+                Alert(
+                    NOT_FINITE,
+                    summary="The loss of run {{ $labels.run }} on {{ $labels.instance }} is not finite",
+                    description="Run {{ $labels.run }} on {{ $labels.instance }} has published a loss that "
+                    f"is NaN or infinite for {PENDING / MINUTE:g} min. "
+                    "The run is {{ $value | humanizeDuration }} old.",
+                    pending=PENDING,
+                )
+            ],
+        )
+
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[NotFinite]:
+        not_finite = now.recorded(NOT_FINITE)
+        ages = (scraping.held(AGE) & scraping.held(LOSS).max_without("rank", "name")).value(now)
+        nodes = list(ages)
+        finite = np.array([node not in not_finite for node in nodes], bool)
+        # The alert's value is the age of the run: since when the loss is not finite is not recorded.
+        return Scraped(nodes, NotFinite(finite, column(not_finite, nodes), np.full(len(nodes), np.nan)))
 
     def seen(self, loss: GaugeHistory, gauges: Gauges) -> NotFinite:
         return not_finite(loss, gauges)

@@ -97,11 +97,13 @@ UNSEEN = {
     "GPUError": r'min without|"another"\}\[\w+\]( offset|\) - )',
     # It rises at once by far more, and long after a short start.
     "GPUMemoryIncrease": r"rise > 0\.15 |age_seconds\S+ > 1200|\+ \(\S+first_step|< 24003",
-    "GPUMemoryLeak": r"36m|1h12m|1h48m|> 0.06 ",  # longer than the recording; it leaks a lot or not at all
+    # Longer than the recording; it leaks a lot or not at all; without a warm-up, any growth counts as fast.
+    "GPUMemoryLeak": r"36m|1h12m|1h48m|> 0.06 |> 0.02 and \(\S+ > 240 or ",
     # It grows alike in every quarter; it is full soon or never.
     "GPUMemoryNearlyFull": r"\(\S+ \+ \S+ offset 6m|offset 6m > [^>]+ and \S+ offset 4m|> 0.0025|< 72003"
     r"|\* 1\.5 (>|\+) |(> 3|>= 0) or|seconds (< 3|>= 0)\)",
     "LoadBalancing": r'3e-12|"another"\}\[\w+\]\)\) >= 0',  # no evaluation is in the first 3 minutes
+    "LossNotFinite": r"min without",  # one loss per node
     "LowGPUUtilization": rf"> 0.15 |{OF_EVALUATIONS}",
     "MaxInitializationTime": r"end_time_seconds \+ ",  # no run ends before its first step
     # No step takes seconds; each third of the window has many; a loss is far above the threshold, or none.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from math import inf
@@ -66,6 +66,10 @@ class ReplayedLedger(LedgerReader):
         self._squares: dict[str, float] = {}
         self._components = [0.0] * len(COMPONENTS)
         self._stays = facts.stays
+        process = facts.node, facts.rank, facts.pid, facts.start
+        self._gauges = {
+            each.name: each for each in run.gauges if (each.node, each.rank, each.pid, each.start) == process
+        }
         self._own = self._own_squares = 0.0
 
     def advance(self, now: float) -> None:
@@ -126,9 +130,15 @@ class ReplayedLedger(LedgerReader):
             component=component,
             component_since=since,
             operation=operation,
+            gauges=self._published(),
             own_seconds=self._own,
             own_squared_seconds=self._own_squares,
         )
+
+    def _published(self) -> dict[str, float]:
+        """Returns the last value of each gauge that has one by now."""
+        rows = {name: bisect_right(each.times, self.now) for name, each in self._gauges.items()}
+        return {name: float(self._gauges[name].values[row - 1]) for name, row in rows.items() if row}
 
     def new_steps(self) -> tuple[list[StepRecord], int]:
         return [], 0

@@ -1,0 +1,44 @@
+"""LossNotFinite in promtool, whose series have no NaN: tests/prometheus/crosscheck has a loss that is NaN."""
+
+from __future__ import annotations
+
+import shutil
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.promtool import RuleTest
+
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
+]
+
+SCRAPES = np.arange(81)  # every 15 s
+
+
+def test_only_a_loss_that_stays_infinite_for_ten_minutes_alerts(rules: Path, tmp_path: Path) -> None:
+    early, for_a_while = SCRAPES < 12, (SCRAPES > 8) & (SCRAPES < 40)
+    cases = {
+        "negative-infinity": ("loss", np.where(early, 2.0, -inf), 1),
+        "infinite": ("Train/Loss", np.where(early, 2.0, inf), 1),
+        "from-the-beginning": ("train_loss", np.full(81, inf), 1),
+        "finite": ("loss", 2.0 - 0.01 * SCRAPES, 0),
+        "negative": ("loss", -0.1 * SCRAPES, 0),
+        "recovers": ("loss", np.where(for_a_while, inf, 2.0), 0),
+        "validation": ("val_loss", np.full(81, inf), 0),
+    }
+    test = RuleTest(rules)
+    for run, (name, values, fires) in cases.items():
+        labels = f'{{job="stepscope",instance="node",run="{run}"'
+        test.add(
+            {
+                f'stepscope_run_gauge{labels},rank="0",name="{name}"}}': values.tolist(),
+                f"stepscope_run_age_seconds{labels}}}": (15.0 * SCRAPES).tolist(),
+            }
+        )
+        test.firing("LossNotFinite", 600, int(run == "from-the-beginning"), instance="node", run=run)
+        test.firing("LossNotFinite", 900, fires, instance="node", run=run)
+    test.run(tmp_path)
