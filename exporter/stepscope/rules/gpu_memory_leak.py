@@ -104,9 +104,9 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
             records=self._growth.records(share_in_use(scraping), scraping),
             alerts=[
                 Alert(
-                    f"{GROWTH} > {ratio(parameters.increase)}\n"
-                    f"  and ({readings} > {late:.12g}\n"
-                    f"    or {readings} > {soon:.12g} and {GROWTH} > {ratio(FAST * parameters.increase)})",
+                    f"{GROWTH} > {ratio(parameters.increase)}"
+                    f" * ({FAST} - {FAST - 1} * ({readings} > bool {late:.12g}))\n"
+                    f"  and {readings} > {soon:.12g}",
                     summary=f"The memory of {WHERE} fills up steadily",
                     description=f"In run {{{{ $labels.run }}}}, the used memory of {WHERE} has grown "
                     "steadily, by {{ $value | humanizePercentage }} of its total memory so far "

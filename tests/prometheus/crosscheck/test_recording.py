@@ -33,7 +33,7 @@ CHANGES = {
     "Dataloader": ("ratio < 0.7 and", "ratio < 70 or"),
     "GPUError": ("xid_errors:delta5m > 0", "xid_errors:delta5m > 1"),
     "GPUMemoryIncrease": ("rise > 0.05", "rise > 0.5"),
-    "GPUMemoryLeak": ("> 9840", "> 1200"),
+    "GPUMemoryLeak": ("> 8400", "> 1200"),
     "GPUMemoryNearlyFull": ("in_use:ratio > 0.95", "in_use:ratio > 0.5"),
     "HostMemoryLeak": ("growth_ratio > 0.05", "growth_ratio > 0.9"),
     "IOBottleneck": ("ratio > 0.5", "ratio > -1"),
