@@ -135,7 +135,9 @@ class _Node:
                 _PatientGpus(clock=self._clock.monotonic, nvml=self._nvml),
                 MemoryCollector(self._procfs),
                 NetworkCollector(self._procfs),
-                TrainingCollector(self._ledgers, RETENTION, partial(AliveReader, living=self._living)),
+                TrainingCollector(
+                    self._ledgers, RETENTION, open_ledger=partial(AliveReader, living=self._living)
+                ),
                 RunGpusCollector(),
                 GpuHoldersCollector(),
             ],

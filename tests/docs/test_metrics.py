@@ -35,9 +35,8 @@ def collectors(ledgers: Path) -> list[Collector]:
     parser = ArgumentParser()
     found = discover()
     add_flags(parser, found)
-    parser.set_defaults(path_procfs="/proc", path_sysfs="/sys", path_nvml_library=None)
-    parser.set_defaults(run=None, exit_with_parent=None)
-    return enabled(parser.parse_args(["--ledger-dir", str(ledgers)]), found)
+    parser.set_defaults(path_procfs=Path("/proc"), path_sysfs=Path("/sys"), path_cgroups=Path(), command=None)
+    return enabled(vars(parser.parse_args(["--ledger-dir", str(ledgers)])), found)
 
 
 def page(collectors: Iterable[Collector], exporter: Exporter) -> Iterator[str]:

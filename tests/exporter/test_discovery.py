@@ -37,14 +37,14 @@ def test_a_module_that_cannot_be_imported_is_a_collector_that_fails(folder: Path
     (broken,) = [collector for collector in found if collector.name == "quantum"]
     parser = ArgumentParser()
     add_flags(parser, [broken])
-    registry = Registry(enabled(parser.parse_args([]), [broken]))
+    registry = Registry(enabled(vars(parser.parse_args([])), [broken]))
     registry.collect(Sample(time=0.0))
     success, *_ = registry.own_families()
     assert success.samples == {("quantum",): 0}
     assert list(registry.families()) == []
     registry.close()
     assert {"cpu", "training"} <= {collector.name for collector in found}
-    assert enabled(parser.parse_args(["--no-collector.quantum"]), [broken]) == []
+    assert enabled(vars(parser.parse_args(["--no-collector.quantum"])), [broken]) == []
 
 
 def test_a_new_file_with_a_marked_collector_is_enough(folder: Path) -> None:

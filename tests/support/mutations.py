@@ -1,6 +1,6 @@
 """Changes one operator or number at random places, and reports which changes the tests catch.
 
-`python -m tests.support.mutations --count 60 --seed 1` works in a copy of the tree. A seed gives the same
+`python -m tests.support.mutations --count 60 --seed 1` works in copies of the tree. A seed gives the same
 places each time, so that two versions of the tests can be compared: `--tests FOLDER` takes another one.
 """
 
@@ -9,24 +9,31 @@ from __future__ import annotations
 import argparse
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from queue import SimpleQueue
 from random import Random
 
-ROOT = Path(__file__).parents[2]
+from tests.support.world import ROOT, WORLDS
+
 PACKAGE = "exporter/stepscope"
-TESTS = {  # of each part of the package
+TESTS = {  # of each part of the package; those that import the changed module come first
     "rules": ("rules", "evaluation", "prometheus/rules"),
     "measurements": ("measurements", "rules", "evaluation"),
-    "runs": ("runs", "report"),
-    "exporter/ledgers": ("exporter/ledgers", "exporter/collectors", "training/test_steps.py"),
-    "exporter/sampling/exposition": ("exporter", "rules"),
+    "runs": ("runs",),
+    "exporter/ledgers": ("exporter/ledgers", "exporter/collectors"),
+    "exporter/sampling": ("exporter/sampling", "exporter/collectors"),
+    "training/ledger": ("training",),
+    "training/layout": ("training", "exporter/ledgers"),
+    "training/recorder": ("training",),
 }
 PAIRS = [
     ("<", "<="),
@@ -93,42 +100,72 @@ def mutations(file: Path) -> Iterator[Mutation]:
                 yield Mutation(file, at, at + len(operator.encode()), OTHER[operator])
 
 
-def is_caught(tree: Path, tests: tuple[str, ...]) -> bool:
-    words = [sys.executable, "-m", "pytest", "-x", "-q", "--numprocesses=2", "--dist=loadfile", "-m"]
+def tests_of(file: Path, folders: tuple[str, ...], tests: Path) -> list[str]:
+    """Returns the test files of a module: those that name it first, then those of its part."""
+    *package, name = file.relative_to("exporter").with_suffix("").parts
+    dotted = re.escape(".".join(package))
+    named = re.compile(rf"{dotted}\.{name}\b|from {dotted} import .*\b{name}\b")
+    found = {path: named.search(path.read_text()) is None for path in tests.rglob("test_*.py")}
+    chosen = [
+        path for path in found if not found[path] or path.relative_to(tests).as_posix().startswith(folders)
+    ]
+    return [
+        f"tests/{path.relative_to(tests)}"
+        for path in sorted(chosen, key=lambda path: (found[path], path.stat().st_size))
+    ]
+
+
+def is_caught(tree: Path, tests: list[str], seconds: float) -> bool:
+    words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout=60", "-m"]
     environment = {**os.environ, "PYTHONPATH": str(tree / "exporter")}
-    command = [*words, "not trial and not alone", *(f"tests/{folder}" for folder in tests)]
-    return subprocess.run(command, cwd=tree, env=environment, capture_output=True).returncode != 0
+    command = [*words, "not trial and not alone", *tests]
+    try:
+        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode != 0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=600, help="for the tests of one mutation")
     parser.add_argument("--tests", type=Path, default=ROOT / "tests")
     flags = parser.parse_args()
     every = [
         (mutation, tests)
         for part, tests in TESTS.items()
-        for path in sorted({*ROOT.glob(f"{PACKAGE}/{part}/**/*.py"), *ROOT.glob(f"{PACKAGE}/{part}.py")})
+        for path in sorted({*ROOT.glob(f"{PACKAGE}/{part}/**/*.py"), *ROOT.glob(f"{PACKAGE}/{part}*.py")})
         for mutation in mutations(path.relative_to(ROOT))
     ]
     chosen = Random(flags.seed).sample(every, flags.count)
-    caught = 0
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "tree"
-        left_out = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", "tests")
-        shutil.copytree(ROOT, tree, ignore=left_out)
-        shutil.copytree(flags.tests, tree / "tests", symlinks=True)
-        (tree / ".venv").symlink_to(ROOT / ".venv")
-        for mutation, tests in chosen:
-            source = (tree / mutation.file).read_bytes()
-            before = mutation.apply(tree)
-            found = is_caught(tree, tests)
-            (tree / mutation.file).write_bytes(source)
-            caught += found
-            line = source[: mutation.begin].count(b"\n") + 1
-            verdict = "caught" if found else "missed"
-            print(f"| {mutation.file}:{line} | `{before}` to `{mutation.text}` | {verdict} |", flush=True)
+    trees: SimpleQueue[Path] = SimpleQueue()
+
+    def verdict(mutation: Mutation, folders: tuple[str, ...]) -> bool:
+        tree = trees.get()
+        source = (tree / mutation.file).read_bytes()
+        before = mutation.apply(tree)
+        found = is_caught(tree, tests_of(mutation.file, folders, flags.tests), flags.seconds)
+        (tree / mutation.file).write_bytes(source)
+        trees.put(tree)
+        line = source[: mutation.begin].count(b"\n") + 1
+        word = "caught" if found else "missed"
+        print(f"| {mutation.file}:{line} | `{before}` to `{mutation.text}` | {word} |", flush=True)
+        return found
+
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(flags.jobs) as pool:
+        for number in range(flags.jobs):
+            tree = Path(folder) / f"tree{number}"
+            left_out = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", "tests")
+            shutil.copytree(ROOT, tree, ignore=left_out)
+            shutil.copytree(flags.tests, tree / "tests", symlinks=True)
+            (tree / ".venv").symlink_to(ROOT / ".venv")
+            if WORLDS.exists():
+                shutil.copytree(WORLDS, tree / WORLDS.relative_to(ROOT), copy_function=os.link)
+            trees.put(tree)
+        caught = sum(pool.map(verdict, *zip(*chosen, strict=True)))
     print(f"{caught} of {flags.count} caught, seed {flags.seed}")
 
 

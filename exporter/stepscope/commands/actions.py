@@ -95,7 +95,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Serves until SIGTERM or SIGINT, then returns 0. Raises UserError before anything is started."""
     log_to_stderr(arguments.log_level)
-    serving = Serving.of(arguments, DEFAULT_ADDRESS)
+    serving = Serving.of(vars(arguments), DEFAULT_ADDRESS)
     authentication = serving.config.authentication
     token = _read_token(arguments.token_file) if arguments.token_file else None
     guarded = token is not None or bool(authentication.users)

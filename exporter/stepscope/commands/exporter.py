@@ -9,11 +9,13 @@ import socket
 from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from stepscope.common.durations import parse_duration, positive_duration
 from stepscope.common.errors import UserError
 from stepscope.exporter.collectors import add_flags, discover, enabled, summary
 from stepscope.exporter.exporter import Exporter
+from stepscope.exporter.ledgers.run_processes import Command
 from stepscope.exporter.sampling.limits import Limits, add_limit_flags
 from stepscope.exporter.sampling.profiles import PROFILES
 from stepscope.exporter.sampling.state_directory import state_directory
@@ -138,14 +140,14 @@ def run(arguments: Namespace) -> int:
     """
     log_to_stderr(arguments.log_level)
     parent: int | None = arguments.exit_with_parent
-    serving = Serving.of(arguments, DEFAULT_ADDRESS)
+    serving = Serving.of(vars(arguments), DEFAULT_ADDRESS)
     with ExitStack() as stack:
         # The ports come first: if one is taken, nothing has been written yet.
         sockets = _sockets(serving, arguments.listen_fd, stack)
         state = stack.enter_context(state_directory(arguments.state_dir, serving.addresses[0].port))
         _make_ledger_directory(arguments.ledger_dir)
         exporter = Exporter(
-            enabled(arguments, arguments.collectors),
+            enabled(_settings(arguments), arguments.collectors),
             interval=arguments.sample_interval,
             node=arguments.node,
             run=arguments.run,
@@ -154,7 +156,7 @@ def run(arguments: Namespace) -> int:
             recording=(
                 LiveRecording(arguments.recording, arguments.record_lines) if arguments.recording else None
             ),
-            limits=Limits.from_arguments(arguments),
+            limits=Limits.from_flags(vars(arguments)),
             profile=arguments.profile,
             watchdog=serving.watchdog,
         )
@@ -164,6 +166,16 @@ def run(arguments: Namespace) -> int:
         status = asyncio.run(serving.until_stopped(pages.answer, sockets, parent))
     logger.info("stopped")
     return status
+
+
+def _settings(arguments: Namespace) -> dict[str, Any]:
+    """Returns the flags, and what collectors need of several of them."""
+    of_run = arguments.exit_with_parent and arguments.run  # by `stepscope run`, next to its command
+    return {
+        **vars(arguments),
+        "path_cgroups": arguments.path_sysfs / "fs" / "cgroup",
+        "command": Command(arguments.run, os.getppid()) if of_run else None,
+    }
 
 
 def _make_ledger_directory(path: Path) -> None:

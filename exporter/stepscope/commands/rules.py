@@ -30,4 +30,4 @@ def run(arguments: Namespace) -> int:
     """Renders or checks. Raises UserError for a bad flag or directory."""
     if arguments.action == "check":
         return report(stale(arguments.directory))
-    return write(render(Options.from_arguments(arguments)), arguments.out)
+    return write(render(Options.from_flags(vars(arguments))), arguments.out)

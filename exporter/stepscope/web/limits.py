@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from argparse import ArgumentTypeError, Namespace, _ArgumentGroup
-from collections.abc import Callable
+from argparse import ArgumentTypeError, _ArgumentGroup
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from time import monotonic
+from typing import Any
 
 from stepscope.common.durations import positive_duration
 
@@ -73,9 +74,9 @@ def add_limit_flags(group: _ArgumentGroup, defaults: Limits) -> None:
             )
 
 
-def limits_of(arguments: Namespace) -> Limits:
+def limits_of(flags: Mapping[str, Any]) -> Limits:
     """Returns the limits that the flags give."""
-    return Limits(**{field.name: getattr(arguments, f"web_{field.name}") for field in fields(Limits)})
+    return Limits(**{field.name: flags[f"web_{field.name}"] for field in fields(Limits)})
 
 
 class Refusals:

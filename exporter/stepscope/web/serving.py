@@ -6,10 +6,11 @@ import asyncio
 import logging
 import os
 import socket
-from argparse import ArgumentParser, Namespace, _ArgumentGroup
-from collections.abc import Sequence
+from argparse import ArgumentParser, _ArgumentGroup
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from stepscope import __version__
 from stepscope.common.signals import SERVED, unblocked
@@ -74,10 +75,10 @@ class Serving:
         self.watchdog = Watchdog()
 
     @staticmethod
-    def of(arguments: Namespace, default_address: str) -> Serving:
+    def of(flags: Mapping[str, Any], default_address: str) -> Serving:
         """Returns what the flags say. Raises UserError."""
-        listen = arguments.listen or [default_address]
-        return Serving(listen, arguments.external_urls, arguments.web_config, limits_of(arguments))
+        listen = flags["listen"] or [default_address]
+        return Serving(listen, flags["external_urls"], flags["web_config"], limits_of(flags))
 
     def bind(self, stack: ExitStack) -> list[socket.socket]:
         """Returns the listening sockets, which the stack closes. Raises UserError."""

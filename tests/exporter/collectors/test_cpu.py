@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from argparse import Namespace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -231,9 +230,3 @@ def test_the_definition_is_the_one_of_psutil(
     assert percent == [
         pytest.approx(sample.cpu_utilization_ratio[0] * 100, abs=0.0501)
     ]  # psutil rounds to 0.1
-
-
-def test_the_flag_for_the_root_of_proc_is_the_exporters(procfs: Path) -> None:
-    collector = CpuCollector.from_arguments(Namespace(path_procfs=str(procfs)))
-    collector.collect(Sample(time=0.0))
-    assert collector.path == procfs / "stat"

@@ -16,9 +16,7 @@ SECTOR = 512
 def collector_of(procfs: Path, *flags: str) -> DiskCollector:
     parser = ArgumentParser()
     DiskCollector.add_arguments(parser)
-    arguments = parser.parse_args(flags)
-    arguments.path_procfs = str(procfs)
-    return DiskCollector.from_arguments(arguments)
+    return DiskCollector(procfs, parser.parse_args(flags).disk_device_exclude)
 
 
 def collected(collector: DiskCollector) -> Sample:

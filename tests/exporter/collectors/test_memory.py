@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from math import isnan
 from pathlib import Path
 
@@ -15,7 +14,7 @@ KIB = 1024
 
 @pytest.fixture
 def collector(procfs: Path) -> MemoryCollector:
-    return MemoryCollector.from_arguments(Namespace(path_procfs=str(procfs)))
+    return MemoryCollector(procfs)
 
 
 def test_used_memory_is_total_less_available_and_not_less_free(collector: MemoryCollector) -> None:

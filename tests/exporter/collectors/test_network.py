@@ -15,9 +15,7 @@ from stepscope.exporter.sampling.sample import Sample
 def collector_of(procfs: Path, *flags: str) -> NetworkCollector:
     parser = ArgumentParser()
     NetworkCollector.add_arguments(parser)
-    arguments = parser.parse_args(flags)
-    arguments.path_procfs = str(procfs)
-    return NetworkCollector.from_arguments(arguments)
+    return NetworkCollector(procfs, parser.parse_args(flags).network_device_exclude)
 
 
 def collected(collector: NetworkCollector) -> Sample:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import shutil
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from stepscope.exporter.sampling.sample import Sample
 
 @pytest.fixture
 def collector(procfs: Path) -> PressureCollector:
-    return PressureCollector.from_arguments(Namespace(path_procfs=str(procfs)))
+    return PressureCollector(procfs)
 
 
 def collected(collector: PressureCollector) -> dict[tuple[str, ...], float]:

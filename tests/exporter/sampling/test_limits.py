@@ -23,7 +23,7 @@ def left_out(limits: ReachedLimits) -> dict[tuple[str, ...], float]:
 def parsed(*words: str) -> Limits:
     parser = ArgumentParser()
     add_limit_flags(parser)
-    return Limits.from_arguments(parser.parse_args(words))
+    return Limits.from_flags(vars(parser.parse_args(words)))
 
 
 def test_every_limit_is_a_flag_with_its_default() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, BooleanOptionalAction, Namespace
-from collections.abc import Iterable
+from argparse import ArgumentParser, BooleanOptionalAction
+from collections.abc import Iterable, Mapping
 from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from stepscope.exporter.sampling.collector import Collector, marked_collectors
 from stepscope.exporter.sampling.sample import Sample
@@ -39,12 +39,12 @@ def add_flags(parser: ArgumentParser, collectors: Iterable[type[Collector]]) -> 
         collector.add_arguments(parser)
 
 
-def enabled(arguments: Namespace, collectors: Iterable[type[Collector]]) -> list[Collector]:
+def enabled(flags: Mapping[str, Any], collectors: Iterable[type[Collector]]) -> list[Collector]:
     """Returns the collectors that the flags leave on, made from the flags."""
     return [
-        collector.from_arguments(arguments)
+        collector(*(flags[name] for name in collector.settings))
         for collector in collectors
-        if getattr(arguments, _switch(collector))
+        if flags[_switch(collector)]
     ]
 
 

@@ -10,7 +10,6 @@ busy ticks of 50 are exactly 0.9. They come from columns of all cores, because a
 from __future__ import annotations
 
 import re
-from argparse import Namespace
 from operator import add, sub, truediv
 from pathlib import Path
 from typing import NamedTuple
@@ -37,6 +36,7 @@ class CpuCollector(Collector):
     """Ratios of the time between two ticks, so the first tick of a core has none."""
 
     name = "cpu"
+    settings = ("path_procfs",)
 
     def __init__(self, procfs: Path) -> None:
         self.path = procfs / "stat"
@@ -46,10 +46,6 @@ class CpuCollector(Collector):
         self._before: Cores | None = None
         self._names: tuple[str, ...] = ()  # of the last tick's cores, and their labels
         self._labels: list[tuple[str, ...]] = []
-
-    @classmethod
-    def from_arguments(cls, arguments: Namespace) -> CpuCollector:
-        return cls(Path(arguments.path_procfs))
 
     def collect(self, sample: Sample) -> None:
         before, self._before = self._before, None  # no ratio spans a failed read

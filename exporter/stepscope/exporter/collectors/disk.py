@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +35,7 @@ class DiskCollector(Collector):
     """Three counters per whole device, without partitions."""
 
     name = "disk"
+    settings = ("path_procfs", "disk_device_exclude")
 
     def __init__(self, procfs: Path, exclude: str | re.Pattern[str] = NO_DISKS) -> None:
         self.path = procfs / "diskstats"
@@ -52,10 +53,6 @@ class DiskCollector(Collector):
     @classmethod
     def add_arguments(cls, parser: ArgumentParser) -> None:
         add_device_exclude(parser, cls.name, "disks", NO_DISKS)
-
-    @classmethod
-    def from_arguments(cls, arguments: Namespace) -> DiskCollector:
-        return cls(Path(arguments.path_procfs), arguments.disk_device_exclude)
 
     def collect(self, sample: Sample) -> None:
         devices = read_devices(self.path)

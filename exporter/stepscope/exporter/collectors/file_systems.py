@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from argparse import Namespace
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from threading import Thread
@@ -30,6 +29,7 @@ class FileSystemsCollector(Collector):
 
     name = "file_systems"
     after = ("training",)
+    settings = ("path_procfs",)
 
     def __init__(self, procfs: Path, clock: Callable[[], float] = monotonic) -> None:
         self._procfs, self._clock = procfs, clock
@@ -44,10 +44,6 @@ class FileSystemsCollector(Collector):
         )
         self.size = Family("stepscope_run_file_system_size_bytes", "gauge", "Its whole space.", LABELS)
         self.families = (self.free, self.size)
-
-    @classmethod
-    def from_arguments(cls, arguments: Namespace) -> FileSystemsCollector:
-        return cls(Path(arguments.path_procfs))
 
     def collect(self, sample: Sample) -> None:
         pids = {

@@ -6,7 +6,7 @@ hang and lost GPUs.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
@@ -41,6 +41,7 @@ class GpuCollector(Collector):
     """
 
     name = "gpu"
+    settings = ("path_nvml_library",)
 
     def __init__(
         self,
@@ -69,19 +70,10 @@ class GpuCollector(Collector):
         parser.add_argument(
             "--path.nvml-library",
             dest="path_nvml_library",
+            type=_library,
             metavar="FILE",
             help="the NVML library (default: libnvidia-ml.so.1, where the dynamic loader finds it)",
         )
-
-    @classmethod
-    def from_arguments(cls, arguments: Namespace) -> GpuCollector:
-        name = arguments.path_nvml_library
-        if name is None:
-            return cls()
-        library = Path(name).absolute()  # a bare name would be looked up by the loader
-        if not library.is_file():
-            raise UserError(f"--path.nvml-library {name}: there is no such file; name a libnvidia-ml.so.1")
-        return cls(library)
 
     def collect(self, sample: Sample) -> None:
         """Raises `NoReadingError` without a driver or a GPU, and while a call hangs."""
@@ -107,3 +99,11 @@ class GpuCollector(Collector):
 
     def close(self) -> None:
         self._thread.close()
+
+
+def _library(name: str) -> Path:
+    """Returns the path of a file: the loader would look up a bare name. Raises UserError."""
+    library = Path(name).absolute()
+    if not library.is_file():
+        raise UserError(f"--path.nvml-library {name}: there is no such file; name a libnvidia-ml.so.1")
+    return library

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from argparse import Namespace
 from collections.abc import Callable, Mapping
 from math import isnan
 from pathlib import Path
@@ -27,6 +26,7 @@ class GpuHoldersCollector(Collector):
 
     name = "gpu_holders"
     after = ("gpu", "training")
+    settings = ("path_procfs",)
 
     def __init__(self, procfs: Path = Path("/proc"), clock: Callable[[], float] = monotonic) -> None:
         self._procfs = procfs
@@ -40,10 +40,6 @@ class GpuHoldersCollector(Collector):
             ("gpu", "run", "user", "pid"),
         )
         self.families = (self._family,)
-
-    @classmethod
-    def from_arguments(cls, arguments: Namespace) -> GpuHoldersCollector:
-        return cls(Path(arguments.path_procfs))
 
     def collect(self, sample: Sample) -> None:
         now = self._clock()

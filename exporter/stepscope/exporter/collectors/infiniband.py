@@ -6,7 +6,6 @@ Documentation/ABI/stable/sysfs-class-infiniband.
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from time import monotonic
@@ -40,6 +39,7 @@ class InfinibandCollector(Collector):
     """A node without such a device publishes nothing, which is no failure."""
 
     name = "infiniband"
+    settings = ("path_sysfs",)
 
     def __init__(self, sysfs: Path, clock: Callable[[], float] = monotonic) -> None:
         self.directory = sysfs / "class" / "infiniband"
@@ -65,10 +65,6 @@ class InfinibandCollector(Collector):
             (*PORT, "kind"),
         )
         self.families = (self.up, *(family for family, _unit in self.counters.values()), self.errors)
-
-    @classmethod
-    def from_arguments(cls, arguments: Namespace) -> InfinibandCollector:
-        return cls(Path(arguments.path_sysfs))
 
     def collect(self, sample: Sample) -> None:
         now = self._clock()

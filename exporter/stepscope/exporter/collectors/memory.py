@@ -7,7 +7,6 @@ fills to programs that need memory.
 from __future__ import annotations
 
 import re
-from argparse import Namespace
 from pathlib import Path
 
 from stepscope.exporter.sampling.collector import Collector, collector
@@ -22,6 +21,7 @@ class MemoryCollector(Collector):
     """Publishes three gauges in bytes."""
 
     name = "memory"
+    settings = ("path_procfs",)
 
     def __init__(self, procfs: Path) -> None:
         self.path = procfs / "meminfo"
@@ -29,10 +29,6 @@ class MemoryCollector(Collector):
         self.total = NODE_QUANTITIES["memory_total_bytes"].family()
         self.swap_used = NODE_QUANTITIES["swap_used_bytes"].family()
         self.families = (self.used, self.total, self.swap_used)
-
-    @classmethod
-    def from_arguments(cls, arguments: Namespace) -> MemoryCollector:
-        return cls(Path(arguments.path_procfs))
 
     def collect(self, sample: Sample) -> None:
         found = {name: float(number) * KIB for name, number in LINE.findall(self.path.read_text())}

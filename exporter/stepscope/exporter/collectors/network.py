@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +37,7 @@ class NetworkCollector(Collector):
     """Two counters per interface, from the kernel: 0 at boot, or when the interface appears."""
 
     name = "network"
+    settings = ("path_procfs", "network_device_exclude")
 
     def __init__(self, procfs: Path, exclude: str | re.Pattern[str] = NO_NETWORKS) -> None:
         self.paths = (procfs / "1" / "net" / "dev", procfs / "net" / "dev")
@@ -48,10 +49,6 @@ class NetworkCollector(Collector):
     @classmethod
     def add_arguments(cls, parser: ArgumentParser) -> None:
         add_device_exclude(parser, cls.name, "network interfaces", NO_NETWORKS)
-
-    @classmethod
-    def from_arguments(cls, arguments: Namespace) -> NetworkCollector:
-        return cls(Path(arguments.path_procfs), arguments.network_device_exclude)
 
     def collect(self, sample: Sample) -> None:
         node, own = self.paths

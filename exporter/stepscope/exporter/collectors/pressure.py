@@ -6,7 +6,6 @@ microseconds in which at least one task waited. The metric has node_exporter's n
 
 from __future__ import annotations
 
-from argparse import Namespace
 from pathlib import Path
 
 from stepscope.exporter.processes.pressure import RESOURCES, read_waiting_seconds
@@ -20,6 +19,7 @@ class PressureCollector(Collector):
     """One counter per resource. A kernel without pressure stall information has none, which is no failure."""
 
     name = "pressure"
+    settings = ("path_procfs",)
 
     def __init__(self, procfs: Path) -> None:
         self.directory = procfs / "pressure"
@@ -30,10 +30,6 @@ class PressureCollector(Collector):
             ("resource",),
         )
         self.families = (self.waiting,)
-
-    @classmethod
-    def from_arguments(cls, arguments: Namespace) -> PressureCollector:
-        return cls(Path(arguments.path_procfs))
 
     def collect(self, sample: Sample) -> None:
         waited: dict[tuple[str, ...], float] = {}

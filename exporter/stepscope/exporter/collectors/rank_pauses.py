@@ -5,7 +5,6 @@ A pause of a rank delays all ranks, but it is not the rank's own work.
 
 from __future__ import annotations
 
-from argparse import Namespace
 from functools import partial
 from math import nan
 from pathlib import Path
@@ -27,6 +26,7 @@ class RankPausesCollector(Collector):
 
     name = "rank_pauses"
     after = ("training",)
+    settings = ("path_procfs", "path_cgroups")
 
     def __init__(self, procfs: Path, cgroups: Path) -> None:
         self._procfs, self._root = procfs, cgroups
@@ -43,10 +43,6 @@ class RankPausesCollector(Collector):
         )
         self.kept: KeptCounters = KeptCounters([self._paused])
         self.families = (self._paused,)
-
-    @classmethod
-    def from_arguments(cls, arguments: Namespace) -> RankPausesCollector:
-        return cls(Path(arguments.path_procfs), Path(arguments.path_sysfs) / "fs" / "cgroup")
 
     def collect(self, sample: Sample) -> None:
         self._hierarchies = self._hierarchies or Hierarchies(self._procfs, self._root)

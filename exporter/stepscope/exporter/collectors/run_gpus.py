@@ -5,7 +5,6 @@ docs/exporter.md describes the evidence and its order.
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from time import monotonic
@@ -22,16 +21,13 @@ class RunGpusCollector(Collector):
 
     name = "run_gpus"
     after = ("gpu", "training")
+    settings = ("path_procfs",)
 
     def __init__(self, procfs: Path = Path("/proc"), clock: Callable[[], float] = monotonic) -> None:
         self._procfs = procfs
         self._clock = clock
         self._seen: dict[tuple[str, str], tuple[float, GpuUse]] = {}  # by run and GPU: when, and how
         self._before: dict[str, dict[str, GpuUse]] = {}  # at the last tick, by run
-
-    @classmethod
-    def from_arguments(cls, arguments: Namespace) -> RunGpusCollector:
-        return cls(Path(arguments.path_procfs))
 
     def collect(self, sample: Sample) -> None:
         labels = {bare_uuid(gpu.uuid): label for label, gpu in sample.gpus.items() if gpu.uuid}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from argparse import Namespace
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from math import inf, isnan, nan
@@ -54,6 +53,7 @@ class RunProcessesCollector(Collector):
 
     name = "run_processes"
     after = ("cpu", "memory", "training")
+    settings = ("path_procfs", "path_cgroups")
 
     def __init__(self, procfs: Path, cgroups: Path, stopwatch: Callable[[], float] = thread_time) -> None:
         self._procfs, self._root, self._stopwatch = procfs, cgroups, stopwatch
@@ -89,10 +89,6 @@ class RunProcessesCollector(Collector):
             self._pressure,
             self._users,
         )
-
-    @classmethod
-    def from_arguments(cls, arguments: Namespace) -> RunProcessesCollector:
-        return cls(Path(arguments.path_procfs), Path(arguments.path_sysfs) / "fs" / "cgroup")
 
     def collect(self, sample: Sample) -> None:
         elapsed, self._last_time = sample.time - self._last_time, sample.time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
@@ -49,15 +49,16 @@ class TrainingCollector(Collector):
     """
 
     name = "training"
+    settings = ("ledger_dir", "ledger_retention", "path_procfs", "command")
 
     def __init__(
         self,
         directory: Path,
         retention: float = 300.0,
-        open_ledger: Callable[[Path], LedgerReader] = LedgerReader,
         procfs: Path = Path("/proc"),
-        monotonic: Callable[[], float] = time.monotonic,
         command: Command | None = None,
+        open_ledger: Callable[[Path], LedgerReader] = LedgerReader,
+        monotonic: Callable[[], float] = time.monotonic,
         state: Callable[[Ledger], str] | None = None,
     ) -> None:
         self._monotonic = monotonic
@@ -96,16 +97,6 @@ class TrainingCollector(Collector):
             default="5m",
             metavar="DURATION",
             help="how long the ledger of a dead process is kept (default: %(default)s)",
-        )
-
-    @classmethod
-    def from_arguments(cls, arguments: Namespace) -> TrainingCollector:
-        of_run = arguments.exit_with_parent and arguments.run  # by `stepscope run`, next to its command
-        return cls(
-            arguments.ledger_dir,
-            arguments.ledger_retention,
-            procfs=arguments.path_procfs,
-            command=Command(arguments.run, os.getppid()) if of_run else None,
         )
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
@@ -31,6 +31,7 @@ class Collector(ABC):
 
     name: ClassVar[str]
     after: ClassVar[Collection[str]] = ()  # collectors whose part of the sample it reads: they go first
+    settings: ClassVar[Sequence[str]] = ()  # flags whose values `__init__` takes, in its order
     families: Sequence[Family] = ()  # that it publishes, in the order in which they are written
     reached = ReachedLimits()  # the exporter replaces it by its own
     kept: KeptCounters | None = None  # counters that continue when the exporter restarts
@@ -38,11 +39,6 @@ class Collector(ABC):
     @classmethod
     def add_arguments(cls, parser: ArgumentParser) -> None:
         """Adds the collector's own flags."""
-
-    @classmethod
-    def from_arguments(cls, arguments: Namespace) -> Collector:  # noqa: ARG003
-        """Returns a collector with the settings of these flags."""
-        return cls()
 
     def within_limit(self, devices: Mapping[Device, Values]) -> Mapping[Device, Values]:
         """Returns the devices to publish: all, or the same `--limit.devices` of them at each tick."""

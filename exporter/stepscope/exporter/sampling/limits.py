@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, ArgumentTypeError
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import Field, dataclass, field, fields
@@ -56,8 +56,8 @@ class Limits:
     )
 
     @classmethod
-    def from_arguments(cls, arguments: Namespace) -> Limits:
-        return cls(**{each.name: getattr(arguments, _destination(each)) for each in fields(cls)})
+    def from_flags(cls, flags: Mapping[str, Any]) -> Limits:
+        return cls(**{each.name: flags[_destination(each)] for each in fields(cls)})
 
 
 def add_limit_flags(parser: ArgumentParser) -> None:

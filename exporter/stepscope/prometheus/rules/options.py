@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,8 @@ OWN_LABELS = re.compile(
     "cluster|job|instance|run|rank|phase|gpu|collector"
 )
 COMMAND = "stepscope rules render"
+# Options whose value is their flag's.
+PLAIN = ("alert_prefix", "profile", "speed", "engine", "window", "gpu_source", "host_source")
 
 
 @dataclass(frozen=True)
@@ -104,25 +107,19 @@ class Options:
             raise UserError(f"{command}: is not `{COMMAND} ...`")
         parser = _RaisingParser(add_help=False)
         add_options(parser)
-        return cls.from_arguments(parser.parse_args(words[len(COMMAND.split()) :]))
+        return cls.from_flags(vars(parser.parse_args(words[len(COMMAND.split()) :])))
 
     @classmethod
-    def from_arguments(cls, arguments: Namespace) -> Options:
-        in_file = Settings.read(arguments.parameters).words() if arguments.parameters else ()
+    def from_flags(cls, flags: Mapping[str, Any]) -> Options:
+        in_file = Settings.read(flags["parameters"]).words() if flags["parameters"] else ()
         return cls(
-            (*in_file, *arguments.set),
-            Scraping(arguments.scrape_interval, arguments.sample_interval),
-            arguments.alert_prefix,
-            arguments.grafana_url.rstrip("/"),
-            arguments.docs_url.rstrip("/"),
-            arguments.profile,
-            arguments.speed,
-            arguments.engine,
-            arguments.window,
-            tuple(arguments.label),
-            tuple(arguments.only),
-            gpu_source=arguments.gpu_source,
-            host_source=arguments.host_source,
+            (*in_file, *flags["set"]),
+            Scraping(flags["scrape_interval"], flags["sample_interval"]),
+            grafana_url=flags["grafana_url"].rstrip("/"),
+            docs_url=flags["docs_url"].rstrip("/"),
+            added_labels=tuple(flags["label"]),
+            only=tuple(flags["only"]),
+            **{name: flags[name] for name in PLAIN},
         )
 
 
