@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
-from stepscope.prometheus.crosscheck.offline.remote_write import label, request, samples_of
+from stepscope.prometheus.crosscheck.offline.prometheus import label, request, samples_of
 from stepscope.rules.straggler import SLOW
 
 from benchmarks.node import CORES

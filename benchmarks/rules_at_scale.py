@@ -36,7 +36,7 @@ from typing import Any
 
 import requests
 import yaml
-from stepscope.prometheus.crosscheck.offline.remote_write import HEADERS
+from stepscope.prometheus.crosscheck.offline.prometheus import HEADERS
 
 from benchmarks import Row
 from benchmarks.cluster import SCRAPE_SECONDS, SERIES_PER_REQUEST, Cluster

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from stepscope.exporter.exporter import Exporter
 from stepscope.exporter.sampling.sample_counters import SampleCounters
-from stepscope.prometheus.crosscheck.offline.remote_write import samples_of
+from stepscope.prometheus.crosscheck.offline.prometheus import samples_of
 
 from benchmarks.page import RESULTS, markdown, read_part, read_table
 from tests.docs.test_metrics import collectors

@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import psutil
-from stepscope.exporter.ledgers.endings import UNSAID
+from stepscope.exporter.ledgers.presence import UNSAID
 from stepscope.training.launch import Launch
 
 from tests.support.compose import REPOSITORY

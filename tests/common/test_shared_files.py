@@ -34,6 +34,7 @@ OTHER_FILES = {
     "stepscope/prometheus/crosscheck/": "rule files that the user names, and a temporary directory",
     "stepscope/commands/dashboards.py": "the folder that the user names",
     "stepscope/demo/": "a temporary directory of its own, and the folder that the user names",
+    "stepscope/commands/demo.py": "the folder that the user names",
     "stepscope/commands/doctor/checks.py": "procfs and cgroups",
     "stepscope/evaluation/settings.py": "the file that the user names",
     "stepscope/commands/hooks.py": "site-packages of the Python that the user names",
@@ -48,12 +49,11 @@ OTHER_FILES = {
     "stepscope/report/page.py": "templates of this package",
     "stepscope/report/price_list.py": "the file that the user names",
     "stepscope/rules/parts/registry.py": "the folders of STEPSCOPE_RULES_PATH",
-    "stepscope/commands/run/directory.py": "a new file in a folder that it has just made",
     "stepscope/commands/run/ended.py": "procfs",
     "stepscope/commands/run/hooks.py": "procfs",
     "stepscope/commands/run/plan.py": "the directories of PATH",
     "stepscope/commands/run/profiler_config.py": "the file that the user names",
-    "stepscope/commands/run/source_lines.py": "the working directory, and scripts that the user names",
+    "stepscope/commands/run/ending.py": "the working directory, and scripts that the user names",
     "stepscope/runs/debugger/": "the directory that the user names",
     "stepscope/runs/flight_recorder/": "the directory that the user names",
     "stepscope/runs/horovod.py": "the timeline that the user names",
@@ -134,7 +134,7 @@ def test_nothing_else_opens_lists_removes_renames_or_locks_what_others_can_plant
     ],
 )
 def test_a_call_that_somebody_adds_to_a_reader_of_shared_names_is_found(line: str) -> None:
-    source = sources()["stepscope/exporter/ledgers/endings.py"]
+    source = sources()["stepscope/exporter/ledgers/presence.py"]
     assert list(calls(source)) == []
     assert len(list(calls(f"{source}\n{line}\n"))) == 1
 

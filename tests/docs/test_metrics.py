@@ -15,7 +15,7 @@ from stepscope.exporter.sampling.collector import Collector
 from stepscope.exporter.sampling.families import Family
 from stepscope.exporter.sampling.profiles import FULL_ONLY, LEAN
 from stepscope.exporter.sampling.sample_counters import SampleCounters
-from stepscope.web.web_metrics import WebMetrics
+from stepscope.web.pages import WebMetrics
 
 USUAL = {"total": "counter", "info": "info"}  # the type of a metric by the end of its name
 DOCS = Path(__file__).parents[2] / "docs"

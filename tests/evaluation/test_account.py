@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stepscope.commands.demo import simulated_directory
+from stepscope.commands.demo import Written, simulated_directory
 from stepscope.common.status import Status
 from stepscope.demo.clock import SimulatedClock
 from stepscope.demo.node import INTERVAL, make_exporter
 from stepscope.demo.scenarios import all_scenarios
 from stepscope.demo.simulation import Simulation
-from stepscope.demo.write import Written
 from stepscope.evaluation.account import Account, Key, Leaf, account, name_of
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.engine import evaluate

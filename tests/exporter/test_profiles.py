@@ -18,7 +18,7 @@ from stepscope.exporter.sampling.profiles import FULL_ONLY, LEAN, PROFILES, Prof
 from stepscope.prometheus.rules.files import EXISTING_CLUSTERS, RULES, render
 from stepscope.prometheus.rules.options import Options
 from stepscope.runs.prometheus import series, source
-from stepscope.web.web_metrics import WebMetrics
+from stepscope.web.pages import WebMetrics
 
 from tests.support.demo import Node, simulated
 

@@ -11,7 +11,7 @@ from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
 from stepscope.common.status import Status
 from stepscope.evaluation.analysis import Analysis
-from stepscope.report.flames import flame_data, flame_graphs
+from stepscope.report.charts import flame_data, flame_graphs
 from stepscope.runs.model import LineTime, StackTime, ThreadTime
 
 from tests.support.analysis import nothing_found, rule

@@ -10,8 +10,8 @@ import pytest
 import stepscope.analysis
 from stepscope.commands.cli import main
 from stepscope.common.errors import UserError
-from stepscope.runs.merged import merged
 from stepscope.runs.model import Gap, NodeFacts, NodeSamples, RankStack, Source, Steps
+from stepscope.runs.open import merged
 
 from tests.support.scenarios import WrittenScenarios
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts

@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stepscope.commands.demo import simulated_directory
+from stepscope.commands.demo import Written, simulated_directory
 from stepscope.demo.clock import SimulatedClock
 from stepscope.demo.node import INTERVAL, make_exporter
 from stepscope.demo.scenarios import all_scenarios
 from stepscope.demo.simulation import Simulation
-from stepscope.demo.write import Written
 from stepscope.exporter.exporter import Exporter
 from stepscope.exporter.sampling.profiles import Profile
 from stepscope.exporter.sampling.sample import Sample

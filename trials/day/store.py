@@ -12,8 +12,7 @@ import numpy as np
 import requests
 from numpy.typing import NDArray
 from stepscope.common.errors import UserError
-from stepscope.prometheus.crosscheck.offline.prometheus import LocalPrometheus
-from stepscope.prometheus.crosscheck.offline.remote_write import HEADERS, STALE, label, request
+from stepscope.prometheus.crosscheck.offline.prometheus import HEADERS, STALE, LocalPrometheus, label, request
 from stepscope.runs.prometheus.connection import TIMEOUT
 
 from trials.day.node import Scraped, ScrapedNode

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.commands.cli import main as stepscope
-from stepscope.commands.demo import simulated_directory
+from stepscope.commands.demo import Written, simulated_directory
 from stepscope.demo.clock import SimulatedClock
 from stepscope.demo.node import INTERVAL, make_exporter
 from stepscope.demo.runs import Place, SimulatedRun
 from stepscope.demo.simulation import SimulatedNode
-from stepscope.demo.write import Written
 from stepscope.exporter.sampling.sample import Sample
 from stepscope.prometheus.crosscheck.server import Series
 from stepscope.runs.recording.live import LiveRecording

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from stepscope.common.errors import UserError
-from stepscope.prometheus.crosscheck.compare import Outcome, check_rules
+from stepscope.common.words import in_columns, machine_time, number
+from stepscope.prometheus.crosscheck.compare import Disagreement, Outcome, check_rules
 from stepscope.prometheus.crosscheck.hardware import check_hardware
 from stepscope.prometheus.crosscheck.offline.check import check_recording
 from stepscope.prometheus.crosscheck.replay.run import RecordedRun
@@ -16,12 +18,13 @@ from stepscope.prometheus.crosscheck.rule_files import CHECK, hardware_of, rende
 from stepscope.prometheus.crosscheck.scrape_times import scrape_times
 from stepscope.prometheus.crosscheck.server import Milliseconds, Server
 from stepscope.prometheus.crosscheck.stored import Window
-from stepscope.prometheus.crosscheck.table import disagreements, summary
 from stepscope.prometheus.rules.options import Options
 from stepscope.report.sentences import gaps
 from stepscope.rules import all_rules
 from stepscope.runs.prometheus.api import newest_of
 
+LISTED = 20  # disagreements of a rule; the table counts all of them
+HEADINGS = ("rule", "run", "evaluations", "firing", "values", "by last scrape", "disagreements")
 HOUR = 3_600_000
 # The latest evaluation may be stored only in part: a rule's alerts are written after its records.
 SETTLED = 5_000
@@ -200,3 +203,36 @@ def _print_verdict(outcomes: Sequence[Outcome], wrong: Sequence[str]) -> list[st
         print(f"Threshold not tested, because the rule never fired: {', '.join(untested)}.")
     print(f"Disagreements: {', '.join(wrong)}." if wrong else "No disagreement.")
     return sorted({*untested, *unevaluated})
+
+
+def disagreements(found: Sequence[Disagreement]) -> Iterator[str]:
+    """Yields one line per disagreement of a rule, the earliest first."""
+    yield from map(_line, found[:LISTED])
+    if (more := len(found) - LISTED) > 0:
+        yield f"{found[0].rule}: and {more} more"
+
+
+def summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yields a table with one line per rule and run."""
+    rows: list[tuple[str, ...]] = [HEADINGS]
+    for outcome in outcomes:
+        counts = (outcome.evaluations, outcome.firing, outcome.values, outcome.by_last_scrape)
+        rows.append((outcome.rule, outcome.run, *map(number, (*counts, len(outcome.disagreements)))))
+    yield from in_columns(rows, 2)
+
+
+def _line(found: Disagreement) -> str:
+    labels = ", ".join(f'{name}="{value}"' for name, value in sorted(found.labels))
+    series = f"{found.series}{{{labels}}}" if labels else found.series
+    return (
+        f"{found.rule}: {machine_time(found.time / 1000, 'milliseconds')} {series}: "
+        f"expected {_shown(found.expected)}, Prometheus has {_shown(found.recorded)}"
+    )
+
+
+def _shown(value: float | str | None) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, str):
+        return value
+    return "NaN" if math.isnan(value) else f"{value:.15g}"

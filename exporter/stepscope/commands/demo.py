@@ -12,9 +12,11 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from socket import socket
 
+from stepscope import __version__
 from stepscope.commands.exporter import DEFAULT_ADDRESS
 from stepscope.commands.run.ledger_directory import memory_or_temporary
 from stepscope.common.console import BOLD, Console
@@ -26,13 +28,14 @@ from stepscope.demo.node import INTERVAL, make_exporter
 from stepscope.demo.scenario import Scenario
 from stepscope.demo.scenarios import all_scenarios, summary
 from stepscope.demo.simulation import Simulation
-from stepscope.demo.write import Written
+from stepscope.exporter.ledgers.presence import FINISHED
 from stepscope.report.terminal import shown
 from stepscope.runs.recording.live import LiveRecording
 from stepscope.web.log import log_to_stderr
 from stepscope.web.pages import Pages
 from stepscope.web.serving import Serving
 
+ENDED_BY_SIGTERM = 143
 logger = logging.getLogger(__name__)
 
 CATCH_UP_TICKS = 50  # well below what the recording's queue holds
@@ -202,3 +205,47 @@ def _print_list() -> None:
         print(f"{name:{width}}  {summary(scenario)}")
         later = "".join(f", in reports {rule}" for rule in sorted(scenario.too_early))
         print(f"{'':{width}}  fires: {', '.join(sorted(scenario.alerts())) or 'nothing'}{later}")
+
+
+class Written:
+    """The recording of a run, if there is one. The exporter writes its samples.
+
+    Raises UserError if the directory is not new or cannot be written.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        seed: int,
+        run: str,
+        start: float,
+        recording: Path | None,
+    ) -> None:
+        self._recording = recording
+        if recording:
+            _make_new(recording)
+            from stepscope.runs.recording.files import RunFile  # numpy, only for recordings
+
+            self._run = RunFile(
+                name=run,
+                start=start,
+                command=f"stepscope demo {scenario.name} --seed {seed}  (simulated, nothing was measured)",
+                interval=INTERVAL,
+                versions={"stepscope": __version__, "simulated": f"{scenario.name}, seed {seed}"},
+            )
+            self._run.write(recording)
+
+    def end(self, moment: float, well: bool) -> None:
+        """Completes run.json after the exporter has closed. Unfinished runs get the status of SIGTERM."""
+        if self._recording:
+            status, ended = (0, FINISHED) if well else (ENDED_BY_SIGTERM, "signal SIGTERM")
+            replace(self._run, end=moment, exit_status=status, ended=ended).write(self._recording)
+
+
+def _make_new(directory: Path) -> None:
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise UserError(f"{directory}: already exists; choose a new or empty directory")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{directory}: {error.strerror}; choose another directory") from None

@@ -10,7 +10,6 @@ from stepscope.compare.compared_run import ComparedRun
 from stepscope.compare.figures import Figure, figures
 from stepscope.compare.gate import Condition, Outcome, judge
 from stepscope.compare.lines import ComparedLine, compared_lines
-from stepscope.compare.operators import compared_operators
 from stepscope.compare.parts import (
     Difference,
     difference_of_a_step,
@@ -19,7 +18,8 @@ from stepscope.compare.parts import (
 )
 from stepscope.compare.predicted import CheckedPrediction, checked_predictions
 from stepscope.compare.work import Work, work_of
-from stepscope.evaluation.analysis import OperatorChange
+from stepscope.evaluation.analysis import Analysis, OperatorChange
+from stepscope.evaluation.operator_changes import operator_changes
 
 
 @dataclass(frozen=True)
@@ -73,3 +73,11 @@ def compare(a: ComparedRun, b: ComparedRun, conditions: Sequence[Condition] = ()
         lines=compared_lines(a.analysis, b.analysis),
         operators=compared_operators(a.analysis, b.analysis),
     )
+
+
+def compared_operators(a: Analysis, b: Analysis) -> list[OperatorChange]:
+    """Returns what changed most, on devices that windows of both runs recorded; lines are those of B."""
+    if a.profile is None or b.profile is None:
+        return []
+    places = a.profile.places() | b.profile.places()
+    return operator_changes(a.profile.per_step, b.profile.per_step, places)

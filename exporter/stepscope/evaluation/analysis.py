@@ -264,7 +264,7 @@ class Analysis:
     waited_by_turns: float = 0.0  # of the time of training steps, 0..1: for a rank that is slow in turn
     flops_utilisation: float | None = None  # MFU, 0..1; None: the script does not give both flops and peak
     threads: list[ThreadTime] = field(default_factory=list)  # the lines that were sampled
-    ended: str = ""  # how, in the words of ledgers/endings.py; "": not known (yet)
+    ended: str = ""  # how, in the words of ledgers/presence.py; "": not known (yet)
     stopped_by: str = ""  # as in run.json
     exception: dict[str, str] = field(default_factory=dict)  # as in run.json
     last_steps: list[LastStep] = field(default_factory=list)  # by rank

@@ -18,7 +18,7 @@ from stepscope.common.words import (
     uncapitalised,
 )
 from stepscope.evaluation.analysis import Analysis
-from stepscope.exporter.ledgers.endings import FINISHED, OUT_OF_MEMORY, OUTSIDE, TERMINAL, UNSAID
+from stepscope.exporter.ledgers.presence import FINISHED, OUT_OF_MEMORY, OUTSIDE, TERMINAL, UNSAID
 
 NEARLY_FULL = 0.8  # of its memory: a kill without a known sender may then be because it ran out
 BY_TERMINAL = {

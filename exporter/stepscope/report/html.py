@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from stepscope.common import words
+from stepscope.common.words import duration, number, pace
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.problems import problems_of
 from stepscope.report import devices, profile, sentences, shares
@@ -17,7 +18,6 @@ from stepscope.report.held import held
 from stepscope.report.hot_lines import parts as hot_parts
 from stepscope.report.leads import Leads
 from stepscope.report.markdown import render_markdown
-from stepscope.report.pace import pace_now
 from stepscope.report.page import ECHARTS, render_page
 from stepscope.report.predicted_savings import words_by_kind
 from stepscope.report.price_list import Machine
@@ -31,6 +31,7 @@ from stepscope.report.usage import usage
 from stepscope.report.verdict import verdict
 from stepscope.rules import all_rules
 
+SECONDS = 60.0  # the last ones
 # A section is a template of that name in templates/; its id is what links point to.
 SECTIONS = {
     "verdict": "Verdict",
@@ -144,3 +145,19 @@ def render_html(
         stalls=stalls(analysis),
         gauges=gauges(analysis),
     )
+
+
+def pace_now(analysis: Analysis, total: int | None = None) -> str:
+    """Returns "step 1240 of 5000, 12.3 steps/s, ETA 5 min 06 s"; each rank makes `total` steps."""
+    marks = [mark for line in analysis.timelines[:1] for mark in line.marks if mark.phase == "train"]
+    if not marks:
+        return ""
+    last = marks[-1]
+    said = [f"step {number(last.number)}" + (f" of {number(total)}" if total else "")]
+    before = next((mark for mark in reversed(marks) if mark.start <= last.start - SECONDS), marks[0])
+    if last.start > before.start:
+        rate = (last.number - before.number) / (last.start - before.start)
+        said.append(pace(rate))
+        if total and last.number < total:
+            said.append(f"ETA {duration((total - last.number) / rate)}")
+    return ", ".join(said)

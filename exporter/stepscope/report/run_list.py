@@ -18,7 +18,7 @@ from stepscope.common.errors import UserError, describe, did_you_mean
 from stepscope.common.shared_files import read_file
 from stepscope.common.status import Status
 from stepscope.common.words import capitalised, number
-from stepscope.exporter.ledgers.endings import FINISHED, UNSAID
+from stepscope.exporter.ledgers.presence import FINISHED, UNSAID
 from stepscope.measurements.training_gauges import LOSSES, plain_name
 from stepscope.report.ended import STOPPED
 from stepscope.runs.recording.damage import DamageError

@@ -547,7 +547,7 @@ class RunFacts:
     end: float | None = None
     command: str = ""
     exit_status: int | None = None
-    ended: str = ""  # how, in the words of ledgers/endings.py; "": not known (yet)
+    ended: str = ""  # how, in the words of ledgers/presence.py; "": not known (yet)
     stopped_by: str = ""  # as in run.json
     exception: dict[str, str] = field(default_factory=dict)  # as in run.json
     interval: float = 0.5  # seconds between samples

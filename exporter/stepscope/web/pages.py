@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from html import escape
 from http import HTTPStatus
 from pathlib import Path
@@ -12,11 +12,13 @@ from stepscope.common import PUBLIC_DOCS
 from stepscope.common.words import listing
 from stepscope.exporter.exporter import Exporter
 from stepscope.exporter.sampling.exposition import CONTENT_TYPES, Format
+from stepscope.exporter.sampling.families import Family
 from stepscope.web.messages import CONTENT_SECURITY_POLICY, Request, RequestError, Response, accepted
 from stepscope.web.report_page import PATHS, STYLE, STYLE_POLICY, ReportPage, html, text
 from stepscope.web.serving import Serving
-from stepscope.web.web_metrics import WebMetrics
 
+# Prometheus sends it, like everything that scrapes with its code; browsers and curl do not.
+SCRAPER = "x-prometheus-scrape-timeout-seconds"
 LANDING_PAGE = """\
 <!DOCTYPE html>
 <html lang="en">
@@ -162,3 +164,33 @@ def negotiate(accept: str) -> Format:
         elif media_range in ("text/*", "*/*"):
             text = max(text, (1 if media_range == "text/*" else 0, quality))
     return "openmetrics" if openmetrics[1] > 0 and openmetrics[1] >= text[1] else "text"
+
+
+class WebMetrics:
+    """Publishes what the server refused, and whether its configuration file could be reread."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._refused = Family(
+            "stepscope_web_refused_total",
+            "counter",
+            "Connections and requests that the web server refused because of a limit.",
+            ("reason",),
+        )
+        self._scrapes = Family(
+            "stepscope_exporter_scrapes_total", "counter", "Scrapes by Prometheus and servers like it."
+        )
+        self._scraped = 0
+        self._reloaded = Family(
+            "stepscope_web_config_last_reload_successful",
+            "gauge",
+            "Whether the web configuration file could be used when it was last read (1) or not (0).",
+        )
+
+    def read(self, request: Request) -> Sequence[Family]:
+        """Returns the families with current samples, for a request of /metrics."""
+        self._scraped += SCRAPER in request.headers
+        self._scrapes.publish({(): self._scraped})
+        self._refused.publish({(reason,): count for reason, count in self._serving.refusals.counts.items()})
+        self._reloaded.publish({(): int(self._serving.config.last_reload_successful)})
+        return self._refused, self._scrapes, self._reloaded

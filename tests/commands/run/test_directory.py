@@ -11,8 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from stepscope.commands.run.directory import recording_directory
 from stepscope.commands.run.ledger_directory import PREFIX, ledger_directory
+from stepscope.commands.run.plan import recording_directory
 from stepscope.common.errors import UserError
 from stepscope.common.users import user_name
 from stepscope.common.whole_file import write_whole

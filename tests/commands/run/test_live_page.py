@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import requests
 from selenium import webdriver
-from stepscope.commands.run.last_page import LastPage
+from stepscope.commands.run.handing_over import LastPage
 from stepscope.commands.run.listener import listen
 
 from tests.support.browser import open_page

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from stepscope.commands.run.source_lines import MOST_BYTES, MOST_CHARACTERS, MOST_FILES, source_lines
+from stepscope.commands.run.ending import MOST_BYTES, MOST_CHARACTERS, MOST_FILES, source_lines
 
 SCRIPT = "import time\n\nwhile True:\n\ttime.sleep( 1)  # slow\n"
 

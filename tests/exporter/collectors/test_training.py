@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from stepscope.common.users import user_name
 from stepscope.exporter.collectors.training import TrainingCollector
-from stepscope.exporter.ledgers.endings import UNSAID, tell_ending
+from stepscope.exporter.ledgers.presence import UNSAID, tell_ending
 from stepscope.exporter.ledgers.reader import LedgerReader, StepRecord, open_ledgers
 from stepscope.exporter.ledgers.run_processes import Command
 from stepscope.exporter.sampling.families import Family, HistogramValue

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from stepscope.exporter.ledgers.endings import UNSAID, ending, tell_ending
+from stepscope.exporter.ledgers.presence import UNSAID, ending, tell_ending
 
 ME = os.geteuid()
 

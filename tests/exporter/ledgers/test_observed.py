@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stepscope.exporter.ledgers.observed import observed
+from stepscope.exporter.ledgers.presence import observed
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from stepscope.exporter.collectors.training import TrainingCollector
 from stepscope.exporter.exporter import Exporter
-from stepscope.exporter.ledgers.endings import UNSAID
 from stepscope.exporter.ledgers.line_files import LineFolder, read_line_file
+from stepscope.exporter.ledgers.presence import UNSAID
 from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
 from stepscope.exporter.processes.tree import Namespaces
 from stepscope.report.sentences import gaps

@@ -10,9 +10,8 @@ import pytest
 import yaml
 from stepscope.commands.cli import main
 from stepscope.common.durations import parse_duration
-from stepscope.prometheus.rules.files import RULES, render
+from stepscope.prometheus.rules.files import RULES, at_speed, render
 from stepscope.prometheus.rules.options import Options
-from stepscope.prometheus.rules.speed import at_speed
 
 DURATION = r"\b(?:\d+(?:ms|[smhd]))+\b"
 

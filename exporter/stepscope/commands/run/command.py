@@ -39,7 +39,7 @@ from stepscope.evaluation.arguments import (
     add_parameters,
     add_scan_interval,
 )
-from stepscope.exporter.ledgers.endings import tell_ending
+from stepscope.exporter.ledgers.presence import tell_ending
 from stepscope.report.terminal import add_price, add_prices
 from stepscope.training.stack_request import VARIABLE as STACKS
 from stepscope.training.window_files import DIRECTORY as PROFILES
@@ -325,7 +325,7 @@ def _begin_recording(plan: Plan) -> RunFile:
 
 def _label(plan: Plan, ledgers: Path) -> str:
     """Returns the label of the run at its end: its nodes may have agreed on another one."""
-    from stepscope.exporter.ledgers.observed import labels_in, observed
+    from stepscope.exporter.ledgers.presence import labels_in, observed
     from stepscope.runs.recording.damage import DamageError
     from stepscope.runs.recording.files import RunFile
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from signal import SIGKILL
 
 from stepscope.common.signals import name_of
-from stepscope.exporter.ledgers.endings import FINISHED, OUT_OF_MEMORY
+from stepscope.exporter.ledgers.presence import FINISHED, OUT_OF_MEMORY
 from stepscope.exporter.processes.cgroup import Hierarchies, oom_kills
 
 PROCFS, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.commands.run.listener import Listener
 from stepscope.commands.run.terminal import say
+from stepscope.web.hosts import Hosts
+from stepscope.web.messages import Request, Response
+from stepscope.web.report_page import PATHS, ReportPage, text
+from stepscope.web.server import Server, parse_address
 
+FIRST_SECONDS = 10.0  # for a page to ask: browsers ask less often for pages in the background
+MORE_SECONDS = 2.5  # for the other pages, which ask every 2 s, too
+METRICS = "/metrics"
+AFTER_THE_RUN = "The run has ended and nothing is measured any more: only /report is left"
 if TYPE_CHECKING:
     from stepscope.commands.run.plan import Plan
 
@@ -22,7 +36,7 @@ def last_page(plan: Plan, watched: bool) -> Iterator[Callable[[bool], None]]:
         plan.listener.socket.close()
         yield lambda _: None
         return
-    from stepscope.commands.run.last_page import LastPage
+    from stepscope.commands.run.handing_over import LastPage
 
     page = LastPage(plan.listener, plan.directory / "report.html", plan.external_urls)
 
@@ -35,3 +49,46 @@ def last_page(plan: Plan, watched: bool) -> Iterator[Callable[[bool], None]]:
         yield hand_over
     finally:
         page.stop()
+
+
+class LastPage:
+    """A thread that serves `/report` on the port that the exporter has left.
+
+    `/metrics` is answered with 503: nothing measures any more, and old values would look like new ones.
+    Prometheus has read how the run ended (`ExporterProcess.publish`).
+    """
+
+    def __init__(self, listener: Listener, report: Path, external_urls: Sequence[str]) -> None:
+        self._listener = listener
+        self._hosts = Hosts([parse_address(listener.address).host], external_urls)
+        self._page = ReportPage(report)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve()), name="last page", daemon=True
+        )
+        self._thread.start()
+
+    def hand_over(self) -> None:
+        """Waits until an open page has got the report of the finished run, and the others could."""
+        deadline = time.monotonic() + FIRST_SECONDS
+        while not self._page.handed_over and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if self._page.handed_over:
+            time.sleep(MORE_SECONDS)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    async def _serve(self) -> None:
+        server = Server(self._answer, hosts=self._hosts)
+        server.start([self._listener.socket])
+        while not self._stopping.is_set():
+            await asyncio.sleep(0.05)
+        await server.close()
+
+    async def _answer(self, request: Request) -> Response:
+        if request.path in PATHS and request.method in ("GET", "HEAD"):
+            return await self._page.answer(request)
+        measured = request.path == METRICS
+        return text(HTTPStatus.SERVICE_UNAVAILABLE if measured else HTTPStatus.NOT_FOUND, AFTER_THE_RUN)

@@ -25,7 +25,7 @@ from stepscope.common.signals import (
     pending,
     unblocked,
 )
-from stepscope.exporter.ledgers.endings import OUTSIDE, TERMINAL
+from stepscope.exporter.ledgers.presence import OUTSIDE, TERMINAL
 
 SENT_BY_TERMINAL = 0x80  # si_code SI_KERNEL, sigaction(2)
 

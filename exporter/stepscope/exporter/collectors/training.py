@@ -16,11 +16,9 @@ from stepscope.common.durations import parse_duration
 from stepscope.common.errors import describe
 from stepscope.common.users import user_name
 from stepscope.exporter.ledgers.ages import Now
-from stepscope.exporter.ledgers.endings import UNSAID, ending
 from stepscope.exporter.ledgers.folder import PATIENCE_SECONDS, LedgerFolder
 from stepscope.exporter.ledgers.note import LedgerNote
-from stepscope.exporter.ledgers.observed import observed
-from stepscope.exporter.ledgers.presence import Presence, main_thread_state
+from stepscope.exporter.ledgers.presence import UNSAID, Presence, ending, main_thread_state, observed
 from stepscope.exporter.ledgers.reader import (
     LedgerError,
     LedgerHeader,

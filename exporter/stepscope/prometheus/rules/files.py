@@ -1,27 +1,44 @@
-"""Renders all rule files as readable YAML, and finds those of a directory that are out of date."""
+"""Renders all rule files as readable YAML, and finds those of a directory that are out of date.
+
+Rules over series of dcgm-exporter and node_exporter, for nodes without readings of ours, have files of their
+own. They are read once per scrape, so the rules are as coarse as that: the label `resolution="scrape"`.
+
+`stepscope demo --speed 10` counts in simulated time. Prometheus measures in real time: windows, `for`,
+evaluation intervals, rates. So durations and rates are divided by ten.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from stepscope.common.durations import parse_duration
 from stepscope.common.errors import UserError
 from stepscope.common.rendered import differences, read
 from stepscope.prometheus.rules.advice import advice_group
 from stepscope.prometheus.rules.delayed import for_engine
 from stepscope.prometheus.rules.engines import ENGINES
-from stepscope.prometheus.rules.existing_clusters import existing_clusters_groups, other_sources_groups
-from stepscope.prometheus.rules.groups import Group
+from stepscope.prometheus.rules.groups import Entry, Group, alert_rule, record, status
 from stepscope.prometheus.rules.hardware import hardware_group
 from stepscope.prometheus.rules.meta import meta_group
 from stepscope.prometheus.rules.options import Options
 from stepscope.prometheus.rules.profiles import working, working_rules
-from stepscope.prometheus.rules.speed import at_speed
 from stepscope.prometheus.rules.usage import usage_groups
+from stepscope.rules.parts.base import Rule
+from stepscope.rules.parts.expressions import time_span
+from stepscope.rules.parts.other_exporters import ON_NODE, STEPSCOPE, OtherExporters, of_runs
+from stepscope.rules.parts.promql import PrometheusRules
 
+COARSE = {"resolution": "scrape"}
+UNKNOWN = {"run": "unknown", **COARSE}
+_DURATION = r"(?:\d+(?:ms|[smhdw]))+"
+_WINDOW = re.compile(rf"(?<=\[){_DURATION}(?=[\]:])|(?<=:){_DURATION}(?=\])|(?<=\boffset ){_DURATION}")
+_RATE = re.compile(r"\b(?:rate|irate|deriv)\([^()\[\]]*\[[^\]]*\]\)")
 RULES = "stepscope.yml"
 META = "stepscope-meta.yml"
 USAGE = "stepscope-usage.yml"
@@ -111,3 +128,79 @@ def _text(dumper: _Dumper, value: str) -> yaml.Node:
 
 
 _Dumper.add_representer(str, _text)
+
+
+def at_speed(group: Group, speed: float) -> Group:
+    """Returns the group for a node that simulates `speed` seconds per second."""
+    if speed == 1:
+        return group
+    return {
+        **group,
+        "interval": _shorter(group["interval"], speed),
+        "rules": [_rule_at_speed(rule, speed) for rule in group["rules"]],
+    }
+
+
+def _rule_at_speed(rule: Entry, speed: float) -> Entry:
+    spans: Entry = {name: _shorter(rule[name], speed) for name in ("for", "keep_firing_for") if name in rule}
+    return {**rule, "expr": _expression_at_speed(rule["expr"], speed), **spans}
+
+
+def _expression_at_speed(expression: str, speed: float) -> str:
+    with_rates = _RATE.sub(lambda rate: f"({rate[0]} / {speed:g})", expression)
+    return _WINDOW.sub(lambda window: _shorter(window[0], speed), with_rates)
+
+
+def _shorter(duration: str, speed: float) -> str:
+    return time_span(parse_duration(duration) / speed)
+
+
+def existing_clusters_groups(options: Options) -> list[Group]:
+    """Returns the rules for clusters without our exporter: they do not know which run uses a GPU."""
+    return _groups(options, OtherExporters(options.scraping), knows_runs=False)
+
+
+def other_sources_groups(options: Options) -> list[Group]:
+    """Returns the rules over the chosen sources, for the runs that our exporter knows; [] by default."""
+    if options.gpu_source == options.host_source == STEPSCOPE:
+        return []
+    others = OtherExporters(options.scraping, options.gpu_source, options.host_source)
+    return _groups(options, others, knows_runs=True)
+
+
+def _groups(options: Options, others: OtherExporters, knows_runs: bool) -> list[Group]:
+    return [
+        {
+            "name": f"stepscope-{rule.name}-{'other-sources' if knows_runs else 'existing-clusters'}",
+            "interval": time_span(max(rules.every, options.scraping.interval)),
+            "rules": _rules(rule, _restricted(rules, rule, others, knows_runs), options, knows_runs),
+        }
+        for rule in options.rules()
+        if (others.gpus != STEPSCOPE or rule.reads_cores)
+        and (rules := rule.without_our_exporter(others)) is not None
+    ]
+
+
+def _restricted(
+    rules: PrometheusRules, rule: Rule[Any, Any], others: OtherExporters, knows_runs: bool
+) -> PrometheusRules:
+    """Leaves out nodes that our exporter measures, which it judges better, and adds the label `run`."""
+
+    def of_others(expression: str) -> str:
+        # Records have the labels that all entries get; readings do not have them yet.
+        ours = others.measured_by_us(rule.reads_cores)
+        found = f"max without (resolution, run) ({expression})\n  unless {ON_NODE} {ours}"
+        return of_runs(found) if knows_runs else found
+
+    alerts = [replace(alert, expression=of_others(alert.expression), lost="") for alert in rules.alerts]
+    return replace(rules, targets=of_others(f"{rules.targets}"), alerts=alerts)
+
+
+def _rules(rule: Rule[Any, Any], rules: PrometheusRules, options: Options, knows_runs: bool) -> list[Entry]:
+    """Returns the records of a rule, its status and its alerts, with labels."""
+    labels = COARSE if knows_runs else UNKNOWN
+    judged = [status(rule.name, rules), *(alert_rule(rule, alert, options) for alert in rules.alerts)]
+    return [
+        *(record(each.name, each.expression, labels) for each in rules.records),
+        *({**entry, "labels": entry["labels"] | labels} for entry in judged),
+    ]

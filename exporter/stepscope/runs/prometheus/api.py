@@ -2,25 +2,31 @@
 
 A server limits what it answers at once: Prometheus 11,000 points of a series and 50 million samples, Mimir
 and VictoriaMetrics also the length of time, series and memory. What it refuses is asked again in halves.
+
+With `convert_classic_histograms_to_nhcb: true`, Prometheus 3 stores a histogram with custom buckets instead
+of one series per bucket. The bounds are the exporter's own, so nothing is lost. Answers omit empty buckets.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
 
+from stepscope.exporter.sampling.sample_tally import BOUNDS
 from stepscope.runs.malformed import LATEST
 from stepscope.runs.model import Times
 from stepscope.runs.prometheus.address import Access
-from stepscope.runs.prometheus.classic import classic
 from stepscope.runs.prometheus.connection import Connection, TooMuchError
 from stepscope.training.launch import NAME_CHARACTERS
+from stepscope.training.layout import STEP_BOUNDS
 
+Points = list[tuple[float, float]]
+SAMPLES = "_samples"
 POINTS = 10_000  # of a query over time; Prometheus refuses more than 11,000
 LEAST = 60.0  # seconds of which a server must answer a query
 # Versions differ in whether a range includes its left end; no two samples are closer than this.
@@ -212,3 +218,25 @@ def _series(name: str, labels: Mapping[str, str], points: Any, after: float) -> 
         raise ValueError("a time is out of range")
     columns = columns[columns[:, 0] > after]
     return Series(name, labels, columns[:, 0], columns[:, 1])
+
+
+def classic(name: str, histograms: Sequence[Any]) -> Iterator[tuple[str, Mapping[str, str], Points]]:
+    """Yields the name, the bound `le` if it is a bucket, and the points of each classic series.
+
+    `histograms` are pairs of a time and a histogram, as the HTTP API writes them.
+    """
+    if not histograms:
+        return
+    for part in ("count", "sum"):
+        yield f"{name}_{part}", {}, [(float(time), float(found[part])) for time, found in histograms]
+    bounds = BOUNDS if name.endswith(SAMPLES) else STEP_BOUNDS
+    rows = [
+        (float(time), [(float(right), float(count)) for _, _, right, count in found.get("buckets") or ()])
+        for time, found in histograms
+    ]
+    for bound in bounds:
+        yield (
+            f"{name}_bucket",
+            {"le": f"{bound:g}"},
+            [(time, sum(count for right, count in buckets if right <= bound)) for time, buckets in rows],
+        )

@@ -60,7 +60,7 @@ class RunFile:
     versions: dict[str, str] = field(default_factory=dict)
     run: str = ""  # the label, unique per launch; "": not known
     no_steps: str = ""  # sentences: why no steps were seen, and the fix; "": some were, or it is not known
-    ended: str = ""  # how, in the words of ledgers/endings.py; "": not known (yet)
+    ended: str = ""  # how, in the words of ledgers/presence.py; "": not known (yet)
     stopped_by: str = ""  # who sent the signal to stop it: TERMINAL, OUTSIDE, or a program; "": not known
     exception: dict[str, str] = field(default_factory=dict)  # type, message, place, rank; {}: none is known
 

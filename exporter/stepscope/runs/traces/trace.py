@@ -21,8 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.runs.model import IDLE_REASONS, DeviceMemory, DeviceTime, TransferTime
-from stepscope.runs.traces.asynchronous import is_of_host, with_their_work
+from stepscope.runs.model import IDLE_REASONS, DeviceMemory, DeviceTime, TransferTime, summed_transfers
 from stepscope.runs.traces.collectives import Collective
 from stepscope.runs.traces.events import (
     ANNOTATION,
@@ -40,9 +39,9 @@ from stepscope.runs.traces.events import (
 )
 from stepscope.runs.traces.host import calls_of, host_times, summed_host, synchronising
 from stepscope.runs.traces.intervals import Intervals, Numbers
+from stepscope.runs.traces.marks import HOST
 from stepscope.runs.traces.moments import Places, memory_of, places_of
 from stepscope.runs.traces.repetition import repetition
-from stepscope.runs.traces.transfers import transfers
 
 # The profiler's own marker of a step, and of a wait on a torch DataLoader.
 STEP = re.compile(rf"{MARKER}(\d+)")
@@ -327,3 +326,44 @@ def _self_times(trace: Trace, rows: Rows) -> Numbers:
     lengths = own.copy()
     np.subtract.at(own, parents[called], lengths[called])
     return own
+
+
+def with_their_work(trace: Trace, starts: Numbers, ends: Numbers) -> tuple[Numbers, Numbers] | None:
+    """Returns the starts and ends of steps that follow each other, each with the work that it launched.
+
+    Returns None if the work ran on for longer than a step, and the trace does not say who launched it.
+    """
+    work = np.flatnonzero(trace.of(KERNEL, COPY))
+    calls = launches(trace, trace.correlations[work])
+    known = calls != NONE
+    bounds = np.append(starts[0], ends)
+    if not known.any():
+        late = float(trace.ends[~trace.of(PYTHON)].max()) - bounds[-1]
+        return None if late > (bounds[-1] - bounds[0]) / len(ends) else (starts, ends)
+    launched, finished = trace.starts[calls[known]], trace.ends[work[known]]
+    order = np.argsort(launched, kind="stable")
+    latest = np.append(-np.inf, np.maximum.accumulate(finished[order]))
+    bounds = np.maximum(bounds, latest[np.searchsorted(launched[order], bounds)])
+    return bounds[:-1], bounds[1:]
+
+
+def is_of_host(trace: Trace, row: int) -> bool:
+    """Returns whether a mark of a step is one of the host of another profiler than PyTorch's."""
+    return trace.writer != "pytorch" and bool(trace.threads[trace.thread_ids[row]].process == HOST)
+
+
+def transfers(calls: Iterable[Collective]) -> tuple[TransferTime, ...]:
+    """Returns the collectives of one rank. None and "" stand for what the trace lacks."""
+    return summed_transfers(
+        TransferTime(
+            operation=call.operation,
+            group=call.about.description or call.about.group,
+            size=call.about.size or len(call.about.ranks) or None,
+            dtype=call.about.dtype,
+            bytes=call.about.bytes,
+            calls=1,
+            seconds=(call.end - call.start) * MICRO,
+            shortest=(call.end - call.start) * MICRO,
+        )
+        for call in calls
+    )
