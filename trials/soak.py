@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import psutil
 import pynvml
-from stepscope.demo.clock import SimulatedClock
 from stepscope.demo.gpus import SimulatedNvml
+from stepscope.demo.node import SimulatedClock
 from stepscope.demo.ranks import AliveReader, RankLedger
 from stepscope.demo.scenario import Scenario, Step, Work
 from stepscope.exporter.collectors.cpu import CpuCollector

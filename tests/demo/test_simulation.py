@@ -6,7 +6,7 @@ from itertools import chain
 from threading import Event
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from stepscope.demo.clock import SimulatedClock
+from stepscope.demo.node import SimulatedClock
 
 from tests.support.demo import START, simulated
 

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stepscope.commands.demo import Written, simulated_directory
 from stepscope.common.status import Status
-from stepscope.demo.clock import SimulatedClock
-from stepscope.demo.node import INTERVAL, make_exporter
+from stepscope.demo.node import INTERVAL, SimulatedClock, make_exporter
 from stepscope.demo.scenarios import all_scenarios
 from stepscope.demo.simulation import Simulation
 from stepscope.evaluation.account import Account, Key, Leaf, account, name_of

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.commands.demo import Written, simulated_directory
-from stepscope.demo.clock import SimulatedClock
-from stepscope.demo.node import INTERVAL, make_exporter
+from stepscope.demo.node import INTERVAL, SimulatedClock, make_exporter
 from stepscope.demo.scenarios import all_scenarios
 from stepscope.demo.simulation import Simulation
 from stepscope.exporter.exporter import Exporter

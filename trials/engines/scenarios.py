@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from stepscope.commands.demo import simulated_directory
-from stepscope.demo.clock import SimulatedClock
-from stepscope.demo.node import INTERVAL, make_exporter
+from stepscope.demo.node import INTERVAL, SimulatedClock, make_exporter
 from stepscope.demo.scenarios import all_scenarios
 from stepscope.demo.simulation import Simulation
 from stepscope.prometheus.crosscheck.server import Series

@@ -13,8 +13,7 @@ from typing import Any
 
 from stepscope.commands.cli import main as stepscope
 from stepscope.commands.demo import Written, simulated_directory
-from stepscope.demo.clock import SimulatedClock
-from stepscope.demo.node import INTERVAL, make_exporter
+from stepscope.demo.node import INTERVAL, SimulatedClock, make_exporter
 from stepscope.demo.runs import Place, SimulatedRun
 from stepscope.demo.simulation import SimulatedNode
 from stepscope.exporter.sampling.sample import Sample

@@ -9,8 +9,7 @@ from random import Random
 from typing import Any
 
 from stepscope.commands.demo import simulated_directory
-from stepscope.demo.clock import SimulatedClock
-from stepscope.demo.node import INTERVAL, SimulatedGpus, make_exporter
+from stepscope.demo.node import INTERVAL, SimulatedClock, SimulatedGpus, make_exporter
 from stepscope.demo.runs import Place, SimulatedRun
 from stepscope.demo.simulation import SimulatedNode
 from stepscope.exporter.exporter import Exporter

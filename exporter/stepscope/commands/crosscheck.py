@@ -15,9 +15,8 @@ from stepscope.prometheus.crosscheck.hardware import check_hardware
 from stepscope.prometheus.crosscheck.offline.check import check_recording
 from stepscope.prometheus.crosscheck.replay.run import RecordedRun
 from stepscope.prometheus.crosscheck.rule_files import CHECK, hardware_of, rendered, rules_of
-from stepscope.prometheus.crosscheck.scrape_times import scrape_times
 from stepscope.prometheus.crosscheck.server import Milliseconds, Server
-from stepscope.prometheus.crosscheck.stored import Window
+from stepscope.prometheus.crosscheck.stored import Window, scrape_times
 from stepscope.prometheus.rules.options import Options
 from stepscope.report.sentences import gaps
 from stepscope.rules import all_rules

@@ -23,8 +23,7 @@ from stepscope.common.console import BOLD, Console
 from stepscope.common.durations import parse_duration, parse_speed, positive_duration
 from stepscope.common.errors import UserError, did_you_mean
 from stepscope.common.signals import SERVED, unblocked
-from stepscope.demo.clock import SimulatedClock
-from stepscope.demo.node import INTERVAL, make_exporter
+from stepscope.demo.node import INTERVAL, SimulatedClock, make_exporter
 from stepscope.demo.scenario import Scenario
 from stepscope.demo.scenarios import all_scenarios, summary
 from stepscope.demo.simulation import Simulation

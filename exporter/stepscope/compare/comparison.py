@@ -19,7 +19,7 @@ from stepscope.compare.parts import (
 from stepscope.compare.predicted import CheckedPrediction, checked_predictions
 from stepscope.compare.work import Work, work_of
 from stepscope.evaluation.analysis import Analysis, OperatorChange
-from stepscope.evaluation.operator_changes import operator_changes
+from stepscope.evaluation.profile import operator_changes
 
 
 @dataclass(frozen=True)

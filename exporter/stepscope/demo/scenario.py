@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 CORES = 32
 GPUS = 8
@@ -158,17 +158,6 @@ class Scenario:
     def heat_throttling(self, gpu: int, elapsed: float) -> float:
         """Returns the share of the time in which heat throttles a GPU, at `elapsed` seconds."""
         return 0.0
-
-
-S = TypeVar("S", bound="type[Scenario]")
-
-marked_scenarios: list[type[Scenario]] = []
-
-
-def scenario(marked: S) -> S:
-    """Registers a class as a scenario of `stepscope demo`."""
-    marked_scenarios.append(marked)
-    return marked
 
 
 def compute(seconds: float, random: Random, data_wait: float = 0.002, width: float = 0.02) -> Work:

@@ -10,14 +10,23 @@ from statistics import median
 from stepscope.common.errors import UserError
 from stepscope.common.status import Status
 from stepscope.common.words import duration
-from stepscope.evaluation.analysis import Analysis, DeviceProfile, OperatorExcess, Profile, RuleResult
-from stepscope.evaluation.operator_changes import operator_changes
+from stepscope.evaluation.analysis import (
+    Analysis,
+    DeviceProfile,
+    OperatorChange,
+    OperatorExcess,
+    Profile,
+    RuleResult,
+)
 from stepscope.evaluation.problems import problems_of
 from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.step_outlier import StepOutlier
 from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import PYTHON, OperatorTime, PythonWindow, RunFacts, TracedSteps
 
+SHOWN = 10
+LEAST = 0.01  # of all self time on the device, in the one that has more
+PerStep = Mapping[str, Mapping[str, float]]  # self seconds by kind of device and operator
 OPERATORS = 20  # per device
 LEAST_SHARE, LEAST_SECONDS = 0.05, 0.002  # of a step: a smaller excess is no evidence; as in Straggler
 OF_THE_RUN = {rule.__name__ for rule in (DataStarved, StepOutlier)}  # they judge all steps, not a few
@@ -185,3 +194,17 @@ def _devices(facts: RunFacts) -> Iterator[DeviceProfile]:
 def own(operator: OperatorTime) -> float:
     """Returns the seconds of an operator without those that it called; kernels call none."""
     return operator.seconds if operator.self_seconds is None else operator.self_seconds
+
+
+def operator_changes(a: PerStep, b: PerStep, places: Mapping[str, str]) -> list[OperatorChange]:
+    """Returns what changed most, on devices that both have. `places`: the lines of operators, if known."""
+    found = []
+    for device in sorted(a.keys() & b.keys()):
+        before, after = a[device], b[device]
+        least = LEAST * max(sum(before.values()), sum(after.values()))
+        for operator in sorted({*before, *after}):
+            seconds = before.get(operator, 0.0), after.get(operator, 0.0)
+            each = OperatorChange(device, operator, *seconds, places.get(operator, ""))
+            if abs(each.difference) >= least > 0:
+                found.append(each)
+    return sorted(found, key=lambda each: -abs(each.difference))[:SHOWN]

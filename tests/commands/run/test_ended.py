@@ -11,7 +11,7 @@ from pathlib import Path
 from signal import Signals
 
 import pytest
-from stepscope.commands.run.ended import OutOfMemory, reason
+from stepscope.commands.run.ending import OutOfMemory, reason
 
 from tests.support.observing import Observed, wait_until
 

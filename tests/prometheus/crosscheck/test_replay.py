@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from stepscope.commands.demo import simulated_directory
 from stepscope.common.errors import UserError
-from stepscope.demo.clock import SimulatedClock
-from stepscope.demo.node import INTERVAL, make_exporter
+from stepscope.demo.node import INTERVAL, SimulatedClock, make_exporter
 from stepscope.demo.scenarios import all_scenarios
 from stepscope.demo.simulation import Simulation
 from stepscope.exporter.sampling.exposition import Exposition

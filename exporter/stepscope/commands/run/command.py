@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from stepscope_startup import is_wanted
 
 from stepscope import __version__
-from stepscope.commands.run.ended import OutOfMemory, reason
+from stepscope.commands.run.ending import OutOfMemory, reason
 from stepscope.commands.run.exporter_process import SCRAPED_WITHIN, STOPPED_SCRAPED_WITHIN, ExporterProcess
 from stepscope.commands.run.handing_over import last_page
 from stepscope.commands.run.hooks import HookedProcesses, command_environment

@@ -21,12 +21,13 @@ from stepscope.exporter.processes.cgroup import (
     Hierarchies,
     allowed_cores,
     cpu_limit,
+    cpu_list,
     memory,
     oom_kills,
+    parse_cpu_list,
     throttling,
     waiting_seconds,
 )
-from stepscope.exporter.processes.cpu_list import cpu_list, parse_cpu_list
 from stepscope.exporter.processes.neighbours import Neighbours, OnCores
 from stepscope.exporter.processes.used import Gains, Process, TreeCounter, read_io, read_process
 from stepscope.exporter.sampling.collector import Collector, collector

@@ -10,12 +10,11 @@ What a file does not say is NaN, never 0.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import nan
 from pathlib import Path
 from typing import NamedTuple
 
-from stepscope.exporter.processes.cpu_list import parse_cpu_list
 from stepscope.exporter.processes.pressure import RESOURCES, read_waiting_seconds
 
 NO_LIMIT = 1 << 60  # bytes; version 1 writes a number of pages near 2^63
@@ -237,3 +236,23 @@ def _counts(path: Path) -> dict[str, float]:
     """Returns the numbers of a file with a name and a number per line."""
     words = (line.split() for line in (_text(path) or "").splitlines())
     return {pair[0]: _number(pair[1]) for pair in words if len(pair) == 2}
+
+
+def parse_cpu_list(text: str) -> frozenset[int]:
+    """Returns the numbers of the cores. Raises ValueError if the text is not a list."""
+    cores: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        cores.update(range(int(first), int(last or first) + 1))
+    return frozenset(cores)
+
+
+def cpu_list(cores: Iterable[int]) -> str:
+    """Returns the list with the fewest characters."""
+    parts: list[list[int]] = []
+    for core in sorted(cores):
+        if parts and parts[-1][1] == core - 1:
+            parts[-1][1] = core
+        else:
+            parts.append([core, core])
+    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in parts)

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from math import inf
 from pathlib import Path
 from types import NoneType
+from typing import Any
 from zlib import crc32
 
 import pyarrow as pa
@@ -24,7 +25,6 @@ from stepscope.common.errors import describe
 from stepscope.common.shared_files import entries, is_held, open_file, remove
 from stepscope.common.whole_file import replacing, write_whole
 from stepscope.runs.malformed import MALFORMED
-from stepscope.runs.recording.checksum import checksum_of
 from stepscope.runs.recording.damage import DamageError, content
 from stepscope.runs.recording.journal import JournalReader
 from stepscope.runs.recording.schema import (
@@ -271,3 +271,8 @@ def journal_to_part(folder: Path, table: str, number: int, keep_last_by: tuple[s
             rows = rows.cast(with_metadata(rows.schema, {"torn_bytes": reader.unread_bytes}))
         write_part(folder, table, number, rows)
     remove(journal)
+
+
+def checksum_of(values: dict[str, Any]) -> str:
+    """Returns the CRC-32 of the values without the checksum itself."""
+    return f"{crc32(json.dumps(values, sort_keys=True).encode()):08x}"

@@ -25,9 +25,8 @@ from stepscope.prometheus.crosscheck.rule_files import (
     read_groups,
     rules_of,
 )
-from stepscope.prometheus.crosscheck.scrape_times import ScrapeTimes
 from stepscope.prometheus.crosscheck.server import Grid, Milliseconds, Series, Server
-from stepscope.prometheus.crosscheck.stored import Window
+from stepscope.prometheus.crosscheck.stored import ScrapeTimes, Window
 from stepscope.report.terminal import shown
 from stepscope.rules import all_rules
 
