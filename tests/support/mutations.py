@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -115,15 +116,15 @@ def tests_of(file: Path, folders: tuple[str, ...], tests: Path) -> list[str]:
     ]
 
 
-def is_caught(tree: Path, tests: list[str], seconds: float) -> bool:
+def verdict_of(tree: Path, tests: list[str], seconds: float) -> str:
     words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout=60", "-m"]
     environment = {**os.environ, "PYTHONPATH": str(tree / "exporter")}
     command = [*words, "not trial and not alone", *tests]
     try:
         done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, timeout=seconds)
     except subprocess.TimeoutExpired:
-        return False
-    return done.returncode != 0
+        return "not finished"
+    return "caught" if done.returncode else "missed"
 
 
 def main() -> None:
@@ -143,16 +144,15 @@ def main() -> None:
     chosen = Random(flags.seed).sample(every, flags.count)
     trees: SimpleQueue[Path] = SimpleQueue()
 
-    def verdict(mutation: Mutation, folders: tuple[str, ...]) -> bool:
+    def verdict(mutation: Mutation, folders: tuple[str, ...]) -> str:
         tree = trees.get()
         source = (tree / mutation.file).read_bytes()
         before = mutation.apply(tree)
-        found = is_caught(tree, tests_of(mutation.file, folders, flags.tests), flags.seconds)
+        found = verdict_of(tree, tests_of(mutation.file, folders, flags.tests), flags.seconds)
         (tree / mutation.file).write_bytes(source)
         trees.put(tree)
         line = source[: mutation.begin].count(b"\n") + 1
-        word = "caught" if found else "missed"
-        print(f"| {mutation.file}:{line} | `{before}` to `{mutation.text}` | {word} |", flush=True)
+        print(f"| {mutation.file}:{line} | `{before}` to `{mutation.text}` | {found} |", flush=True)
         return found
 
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(flags.jobs) as pool:
@@ -165,8 +165,8 @@ def main() -> None:
             if WORLDS.exists():
                 shutil.copytree(WORLDS, tree / WORLDS.relative_to(ROOT), copy_function=os.link)
             trees.put(tree)
-        caught = sum(pool.map(verdict, *zip(*chosen, strict=True)))
-    print(f"{caught} of {flags.count} caught, seed {flags.seed}")
+        verdicts = Counter(pool.map(verdict, *zip(*chosen, strict=True)))
+    print(*(f"{count} {word}" for word, count in verdicts.items()), f"seed {flags.seed}", sep=", ")
 
 
 if __name__ == "__main__":
