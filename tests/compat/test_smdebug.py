@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 from stepscope import analysis
-from stepscope.analysis import UserError
+from stepscope.analysis import Run, UserError
 from stepscope.compat.smdebug.profiler import LocalAlgorithmMetricsReader, LocalSystemMetricsReader
 from stepscope.compat.smdebug.profiler.analysis.notebook_utils.heatmap import Heatmap
 from stepscope.compat.smdebug.profiler.analysis.notebook_utils.metrics_histogram import MetricsHistogram
 from stepscope.compat.smdebug.profiler.analysis.notebook_utils.step_histogram import StepHistogram
+from stepscope.compat.smdebug.profiler.analysis.notebook_utils.step_timeline_chart import StepTimelineChart
 from stepscope.compat.smdebug.profiler.analysis.notebook_utils.timeline_charts import TimelineCharts
 from stepscope.compat.smdebug.profiler.analysis.notebook_utils.training_job import TrainingJob
 from stepscope.compat.smdebug.profiler.analysis.python_profile_analysis import (
@@ -35,7 +36,7 @@ from stepscope.compat.smdebug.profiler.analysis.utils.pytorch_dataloader_analysi
     PT_dataloader_analysis,
 )
 from stepscope.compat.smdebug.profiler.python_profile_utils import PythonProfileModes
-from stepscope.compat.smdebug.profiler.utils import TimeUnits
+from stepscope.compat.smdebug.profiler.utils import TimeUnits, us_since_epoch_to_human_readable_time
 from stepscope.runs.model import LineTime, OperatorTime, ThreadTime
 
 from tests.analysis.test_moments import of, trained_and_evaluated
@@ -43,6 +44,7 @@ from tests.support.debugger_output import START, write_training_job
 from tests.support.environment import unobserved
 from tests.support.notebooks import executed, said_by_code, with_parameters
 from tests.support.profile_windows import recording_with_windows, with_python_window
+from tests.support.source import START as RUN_START
 from tests.support.source import node_samples, node_steps
 
 NOTEBOOK = Path(__file__).with_name("debugger_notebook.ipynb")
@@ -84,7 +86,7 @@ def test_each_cell_runs_over_a_recording_of_cores_by_the_name_of_the_run(tmp_pat
     python = next(words for code, words in said.items() if "print_top_n" in code)
     assert "imdb_like.py:" in python.splitlines()[0]
     steps = next(words for code, words in said.items() if "StepHistogram(" in code)
-    assert "a histogram of ['Forward-node'] is not served; use run.components()" in steps
+    assert "seconds of forward in a train step" in steps
     missing = next(words for code, words in said.items() if "MetricsHistogram(" in code)
     assert "has no gpu_utilization_ratio" in missing
 
@@ -216,6 +218,142 @@ def test_steps_begin_with_their_waits_for_data(job: Path, capsys: pytest.Capture
     assert outliers["BatchTime_in_seconds"].max() == outliers["BatchTime_in_seconds"][0] == 2.0
 
 
+def parts_of_two_ranks() -> Run:
+    """Two steps of 1 s per rank: 0.2 s of waiting, 0.3 s of forward and 0.4 s of backward pass each."""
+    parts: dict[str, Any] = {"data_wait": 0.2, "forward": 0.3, "backward": 0.4}
+    steps = [node_steps([1.0, 1.0], rank=rank, start=RUN_START + 1, **parts) for rank in (0, 1)]
+    return of(node_samples(np.full((10, 2), 0.5), gpu=np.full((10, 2), [0.1, 0.9])), *steps)
+
+
+@pytest.fixture
+def with_parts(monkeypatch: pytest.MonkeyPatch) -> Run:
+    run = parts_of_two_ranks()
+    monkeypatch.setattr("stepscope.analysis.open", lambda _: run)
+    return run
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    charts: list[Any] = []
+    monkeypatch.setattr("IPython.display.display", charts.append)
+    return charts
+
+
+@pytest.mark.usefixtures("with_parts")
+def test_parts_of_steps_are_framework_metrics_one_after_the_other() -> None:
+    frame = PandasFrame("imdb")
+    forward, backward = "Forward-node", "Backward(post-forward)-node"
+    rows = frame.get_all_framework_metrics([forward, backward, "DataLoaderIter"]).to_dict("records")
+    of_first = [row for row in rows if (row["step"], row["pid"]) == (1, 0)]
+    times = [(row["framework_metric"], row["start_time_us"], row["end_time_us"]) for row in of_first]
+    assert times == [
+        ("DataLoaderIter::GetNext", 1_000_000, 1_200_000),
+        (forward, 1_200_000, 1_500_000),
+        (backward, 1_500_000, 1_900_000),
+    ]
+    assert of_first[0]["process"] == "DataLoaderIter"
+    assert len(rows) == 3 * 4
+    _, some = frame.get_profiler_data_by_time(
+        frame.start_time, frame.start_time + 1_400_000, selected_framework_metrics=[forward]
+    )
+    assert set(some["framework_metric"]) == {forward}
+    assert len(some) == 2  # of the first steps
+
+    at = us_since_epoch_to_human_readable_time(frame.start_time + 1_600_000)
+    shares, spent, phases = frame.get_framework_metrics_by_timesteps([at])
+    assert (shares, spent) == ({backward: 1.0}, {backward: 2 * 400_000})
+    assert phases == {"Step:ModeKeys.TRAIN": 2_000_000}
+    begin = us_since_epoch_to_human_readable_time(frame.start_time + 1_000_000)
+    by_kind, by_name = frame.get_framework_metrics_by_begin_and_end_timesteps([begin], [at])
+    assert by_name == {"DataLoaderIter::GetNext": 0.5, forward: 0.75, backward: 1.0}
+    assert set(by_kind) == {"DataLoaderIter", forward, backward}
+
+
+def test_operators_of_profile_windows_and_events_of_debugger_are_framework_metrics(
+    tmp_path: Path, job: Path
+) -> None:
+    operators = PandasFrame(str(recording_with_windows(tmp_path))).get_all_framework_metrics(
+        ["cpu_functions"]
+    )
+    assert set(operators["framework_metric"]) == {"aten::linear", "aten::addmm", "aten::index_put_"}
+    assert set(operators["pid"]) == {0, 1}
+    assert set(operators["step"]) == {-1}
+    frame = PandasFrame(str(job))
+    (kernel,) = frame.get_all_framework_metrics(["volta_sgemm"]).to_dict("records")
+    assert (kernel["process"], kernel["nodeID"]) == ("gpu_functions-dev:0", "algo-1")
+    assert kernel["end_time_us"] - kernel["start_time_us"] == 300_000
+    (workers,) = frame.get_all_framework_metrics(["DataLoaderIterInitialize"]).to_dict("records")
+    assert workers["end_time_us"] - workers["start_time_us"] == 500_000
+
+
+@pytest.mark.usefixtures("with_parts")
+def test_histograms_of_steps_may_be_of_their_parts(shown: list[Any]) -> None:
+    StepHistogram(LocalAlgorithmMetricsReader("imdb")).plot(select_metrics=["Forward-node"])
+    (chart,) = shown
+    rows = chart.to_dict()["data"]["values"]
+    assert {(row["rank"], round(row["seconds"], 2)) for row in rows if row["count"]} == {(0, 0.3), (1, 0.3)}
+
+
+@pytest.mark.usefixtures("with_parts")
+def test_selected_events_are_devices_or_their_mean(shown: list[Any]) -> None:
+    readings, steps = LocalSystemMetricsReader("imdb"), LocalAlgorithmMetricsReader("imdb")
+
+    def rows(draw: Callable[[], Any], name: str = "row") -> set[str]:
+        shown.clear()
+        draw()
+        return {str(row[name]) for chart in shown for row in rows_of(chart.to_dict()) if name in row}
+
+    assert rows(lambda: Heatmap(readings, select_dimensions=["GPUUtil"])) == {"GPU 0", "GPU 1", "GPU, mean"}
+    only: dict[str, Any] = {"select_dimensions": ["GPUUtil", "CPUUtil"], "select_events": ["gpu1", "total"]}
+    chosen = {"GPU 1", "GPU, mean", "CPU, mean of the cores"}
+    assert rows(lambda: Heatmap(readings, **only)) == chosen
+    assert rows(lambda: TimelineCharts(readings, steps, **only)) == chosen
+    histogram = MetricsHistogram(readings)
+    assert rows(lambda: histogram.plot(select_dimensions=["CPUUtil"], select_events=["cpu1"]), "device") == {
+        "CPU 1"
+    }
+    assert rows(lambda: histogram.plot(select_events=["total"]), "from") >= {"0.5"}
+
+
+@pytest.mark.usefixtures("with_parts")
+def test_charts_begin_with_the_last_samples_or_steps(shown: list[Any]) -> None:
+    readings, steps = LocalSystemMetricsReader("imdb"), LocalAlgorithmMetricsReader("imdb")
+    TimelineCharts(readings, steps, x=4)
+    times = [row["elapsed_seconds"] for row in rows_of(shown.pop().to_dict()) if "elapsed_seconds" in row]
+    assert min(times) == 3.0  # of 10 samples, the last four
+    StepTimelineChart(steps, width=2)
+    assert {row["number"] for row in rows_of(shown.pop().to_dict())} == {2}
+    StepTimelineChart(steps, width=3000)
+    assert {row["number"] for row in rows_of(shown.pop().to_dict())} == {1, 2}
+
+
+@pytest.mark.usefixtures("with_parts")
+def test_what_ran_between_two_samples_has_the_parts_of_steps(
+    shown: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    chart = TimelineCharts(LocalSystemMetricsReader("imdb"), LocalAlgorithmMetricsReader("imdb"))
+    capsys.readouterr()
+    chart.find_time_annotations([2, 3])  # from 1.0 s to 1.5 s
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "from 1.000 s to 1.500 s of the run:"
+    assert "2.000 s in Step:ModeKeys.TRAIN_1" in said
+    assert "0.600 s in Forward-node_1" in said
+    shown.clear()
+    chart.plot_detailed_profiler_data([2, 3])
+    kinds = {row["kind"] for row in rows_of(shown[0].to_dict())}
+    assert {"Step:ModeKeys.TRAIN", "DataLoaderIter", "Forward-node"} <= kinds
+
+
+def rows_of(chart: Any) -> list[dict[str, Any]]:
+    """The rows of all data in a chart of Vega-Lite."""
+    if isinstance(chart, list):
+        return [row for each in chart for row in rows_of(each)]
+    if not isinstance(chart, dict):
+        return []
+    own = chart.get("data", {}).get("values", []) if isinstance(chart.get("data"), dict) else []
+    return own + [row for name, each in chart.items() if name != "data" for row in rows_of(each)]
+
+
 def test_profile_windows_are_the_job_s_profiling_parameters_and_its_python_profiles(tmp_path: Path) -> None:
     recording = recording_with_windows(tmp_path)
     functions = [["train.py:9(step)", 2, 1.5, 0.5]]
@@ -333,11 +471,11 @@ def test_a_call_that_cannot_be_served_names_its_twin_in_one_line(job: Path) -> N
     )
     train, evaluation = PythonProfileModes.TRAIN, PythonProfileModes.EVAL
     calls: dict[str, Callable[[], Any]] = {
-        "run.components": lambda: frame.get_all_framework_metrics(["Forward-node"]),
+        "choose from Backward(post-forward)-node": lambda: frame.get_all_framework_metrics(["Forwards"]),
         "run.loaders": lambda: frame.get_all_dataloader_metrics(["DataLoaderWorker"]),
         "boto3.client": training_job.get_sm_client,
         "run.plot.heatmap": lambda: readings.plot(select_dimensions=["Algorithm"]),
-        "run.operators": lambda: StepHistogram(steps).plot(select_metrics=["Forward-node"]),
+        "see run.steps()": lambda: StepHistogram(steps).plot(select_metrics=["Forward-node"]),
         "run.collectives": lambda: steps.get_events(0, 0, file_suffix_filter=["horovod_timeline.json"]),
         "--profile 2:8,python": lambda: profile.fetch_profile_stats_by_step(2),
         "stepscope profile RUN": lambda: profile.fetch_profile_stats_by_time(0, 1),

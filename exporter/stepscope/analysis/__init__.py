@@ -468,6 +468,20 @@ class Run:
         found = [each for device in profile.devices for each in device.operators] if profile else []
         return tables.timed(found or self._facts.operators, tables.OPERATORS)
 
+    def events(self) -> pa.Table:
+        """Returns one row per call of what is known call by call, in the order of their starts.
+
+        These are the operators and kernels of traces and of profile windows, and all events of Debugger.
+
+        node, rank
+        device            cpu, or gpu0
+        kind              operator, kernel, copy or collective; of Debugger its own
+        name
+        start             timestamp, UTC
+        elapsed_seconds   from the run's start
+        duration_seconds  with the operators that it called"""
+        return tables.events(self._reopen().events(), self._start)
+
     def windows(self) -> pa.Table:
         """Returns one row per profile window of a rank, in the order in which they began.
 

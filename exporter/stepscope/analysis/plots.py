@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stepscope.analysis.tables import STEPS
 from stepscope.common.errors import UserError
 from stepscope.runs.model import COMPONENTS
 
@@ -22,7 +23,7 @@ MOST_STEPS = 4000  # that a timeline draws one by one
 BIN = 0.05  # of histograms of ratios
 STEP_BINS = 40
 
-# The rows of a heatmap: device of Run.samples, column, and the name of a row.
+# The rows of a heatmap: device of Run.samples, column, and the name of a row. "gpu/0" is the row of one GPU.
 ROWS = {
     "gpu": ("gpu", "utilization_ratio", "GPU {}"),
     "gpu_memory": ("gpu", "memory_used_ratio", "GPU {} memory"),
@@ -31,6 +32,10 @@ ROWS = {
     "memory": ("node", "memory_used_ratio", "Memory"),
     "network": ("node", "network_bytes_per_second", "Network"),
     "disk": ("node", "disk_bytes_per_second", "Disk"),
+    "gpu_mean": ("node", "gpu_utilization_ratio", "GPU, mean"),
+    "gpu_memory_mean": ("gpu", "memory_used_ratio", "GPU memory, mean"),
+    "cpu_mean": ("node", "cpu_utilization_ratio", "CPU, mean of the cores"),
+    "io_wait_mean": ("node", "cpu_io_wait_ratio", "I/O wait, mean of the cores"),
 }
 SHARE = {"format": "%"}
 
@@ -51,13 +56,15 @@ class Plots:
         start: float | None = None,
         end: float | None = None,
         by_node: bool = True,
+        only: Sequence[str] | None = None,
     ) -> Any:
         """Returns how often each "gpu" or "cpu" had which `value`: a small histogram per device, in 5 % bins.
 
         `value` is a ratio of `Run.samples(device)`. Without `by_node`, GPU 0 is that of all nodes together.
+        `only` has the numbers of devices, as in ["0"].
         """
         alt = _altair()
-        table = self._samples(device, value, start, end)
+        table = self._samples(device, value, start, end, only)
         ratios = table[value].cast(pa.float64()).to_numpy() + 1e-6  # 0.15 is in the bin from 0.15 on
         bins = np.minimum(np.floor(ratios / BIN), round(1 / BIN) - 1) * BIN
         names = _names(table, device, f"{device.upper()} {{}}", by_node)
@@ -76,11 +83,17 @@ class Plots:
         start: float | None = None,
         end: float | None = None,
         by_rank: bool = True,
+        value: str = "duration_seconds",
     ) -> Any:
-        """Returns how many steps of a phase took how long: an outline per rank, or one of all."""
+        """Returns how many steps of a phase took how long: an outline per rank, or one of all.
+
+        `value` may be a part of `Run.steps`, such as "forward_seconds": then steps without it do not count.
+        """
         alt = _altair()
-        steps = self._within(self._steps(phase), start, end)
-        took = steps["duration_seconds"].to_numpy()
+        if value not in STEPS.names or not value.endswith("_seconds"):
+            raise UserError(f"value={value!r}: choose a duration of run.steps(), as in 'forward_seconds'")
+        steps = self._within(self._steps(phase).filter(pc.field(value) > 0), start, end)
+        took = steps[value].to_numpy()
         edges = np.linspace(took.min(), max(took.max(), took.min() + 1e-9), STEP_BINS + 1)
         ranks = steps["rank"].to_numpy() if by_rank else np.full(len(steps), "all")
         rows = [
@@ -89,7 +102,8 @@ class Plots:
             for edge, count in zip(edges, np.histogram(took[ranks == rank], edges)[0], strict=False)
         ]
         chart = alt.Chart(alt.Data(values=rows)).mark_line(interpolate="step-after")
-        x = alt.X("seconds:Q", title=f"seconds of a {phase} step")
+        part = "" if value == "duration_seconds" else f"{value.removesuffix('_seconds')} in "
+        x = alt.X("seconds:Q", title=f"seconds of {part}a {phase} step")
         return chart.encode(
             x=x, y=alt.Y("count:Q", title="steps"), color="rank:N", tooltip=["rank:N", "count:Q"]
         )
@@ -124,12 +138,10 @@ class Plots:
         """Returns the use of devices over time, dark for idle and bright for busy.
 
         `rows` are of: gpu, gpu_memory, cpu, io_wait, memory, network, disk. The last two are shares of the
-        largest rate seen. Without `by_node`, GPU 0 is the mean of all nodes.
+        largest rate seen. "gpu/0" is one GPU, "gpu_mean" the mean of a node's. Without `by_node`, GPU 0 is
+        the mean of all nodes.
         """
         alt = _altair()
-        wrong = [row for row in rows if row not in ROWS]
-        if wrong or not rows:
-            raise UserError(f"rows={list(rows)!r}: choose from {', '.join(ROWS)}")
         found = self._grid(rows, start, end, by_node)
         names = list(dict.fromkeys(cell["row"] for cell in found))
         chart = alt.Chart(alt.Data(values=found)).mark_rect()
@@ -141,13 +153,19 @@ class Plots:
         shown = ["row:N", "elapsed_seconds:Q", alt.Tooltip("used:Q", **SHARE)]
         return chart.encode(x=x, x2="end:Q", y=y, color=colour, tooltip=shown).properties(width=700)
 
-    def utilization(self, start: float | None = None, end: float | None = None, by_node: bool = True) -> Any:
+    def utilization(
+        self,
+        start: float | None = None,
+        end: float | None = None,
+        by_node: bool = True,
+        rows: Sequence[str] = ("gpu", "cpu_mean"),
+    ) -> Any:
         """Returns the use of cores and GPUs over time; a click shows below what ran then.
 
-        Without `by_node`, GPU 0 is the mean of all nodes.
+        `rows` are those of `heatmap`. Without `by_node`, GPU 0 is the mean of all nodes.
         """
         alt = _altair()
-        grid = self._grid(("gpu", "cpu_mean"), start, end, by_node)
+        grid = self._grid(rows, start, end, by_node)
         cells = [{**cell, "column": round(cell["elapsed_seconds"], 6)} for cell in grid]
         ran = self._ran(cells)
         first = [{"column": row["column"]} for row in ran[:1]]  # until somebody clicks
@@ -169,11 +187,19 @@ class Plots:
     # -- data ---------------------------------------------------------------------------------------------
 
     def _samples(
-        self, device: str, value: str, start: float | None = None, end: float | None = None
+        self,
+        device: str,
+        value: str,
+        start: float | None = None,
+        end: float | None = None,
+        only: Sequence[str] | None = None,
     ) -> pa.Table:
         names = ["elapsed_seconds", "node", *([] if device == "node" else [device]), value]
         table = self._run.samples(device, start=start, end=end, columns=names)
         table = table.filter(pc.field(value).is_valid())
+        if only is not None:
+            numbers = pa.array(list(only), pa.string())
+            table = table.filter(pc.is_in(table[device].cast(pa.string()), value_set=numbers))
         if not len(table):
             raise UserError(f"{self._run.source}: has no {value} of {device} samples to draw")
         return table
@@ -196,7 +222,10 @@ class Plots:
     def _grid(
         self, rows: Sequence[str], start: float | None, end: float | None, by_node: bool
     ) -> list[dict[str, Any]]:
-        """Returns the cells of all rows, with fewer columns if there are many rows."""
+        """Returns the cells of all rows, with fewer columns if there are many rows. Raises UserError."""
+        wrong = [row for row in rows if not _is_row(row)]
+        if wrong or not rows:
+            raise UserError(f"rows={list(rows)!r}: choose from {', '.join(ROWS)}, or one device as in gpu/0")
         found = [cell for row in rows for cell in self._cells(row, start, end, by_node)]
         if not found:
             raise UserError(f"{self._run.source}: has no samples of {', '.join(rows)}")
@@ -214,10 +243,10 @@ class Plots:
         columns: int = MOST_COLUMNS,
     ) -> list[dict[str, Any]]:
         """Returns the mean of each row in each column of time; nothing if it was not sampled."""
-        known = {**ROWS, "cpu_mean": ("node", "cpu_utilization_ratio", "CPU, mean of the cores")}
-        device, value, name = known[row]
+        kind, _, number = row.partition("/")
+        device, value, name = ROWS[kind]
         try:
-            table = self._samples(device, value, start, end)
+            table = self._samples(device, value, start, end, [number] if number else None)
         except UserError:
             return []
         names = _names(table, device, name, by_node)
@@ -254,6 +283,11 @@ class Plots:
             shared = {"column": float(columns[found["column"]]), "phase": found["phase"]}
             rows += [shared | {"component": name, "seconds": spent} for name, spent in parts.items() if spent]
         return rows
+
+
+def _is_row(row: str) -> bool:
+    kind, slash, number = row.partition("/")
+    return kind in ROWS and (not slash or (number.isdigit() and "{}" in ROWS[kind][2]))
 
 
 def _altair() -> Any:

@@ -26,6 +26,7 @@ from stepscope.runs.model import (
     RankFacts,
     Steps,
     ThreadTime,
+    TimedEvent,
     Times,
 )
 from stepscope.training.window_files import PYTHON
@@ -169,6 +170,14 @@ OPERATORS = pa.schema(
         *columns(pa.string(), "", "device", "operator"),
         column("calls", pa.int64(), "calls"),
         *columns(pa.float64(), "seconds", "seconds", "self_seconds"),
+    ]
+)
+EVENTS = pa.schema(
+    [
+        *_RANK,
+        *columns(pa.string(), "", "device", "kind", "name"),
+        column("start", pa.timestamp("us", tz="UTC")),
+        *columns(pa.float64(), "seconds", "elapsed_seconds", "duration_seconds"),
     ]
 )
 WINDOWS = pa.schema(
@@ -355,6 +364,20 @@ def lines(threads: Iterable[ThreadTime]) -> pa.Table:
         for line in thread.lines
     ]
     return pa.Table.from_pylist(sorted(rows, key=lambda row: -row["seconds"]), LINES)
+
+
+def events(found: Iterable[TimedEvent], start: float | None) -> pa.Table:
+    """Returns one row per call, in the order of their starts; `start` is the run's."""
+    rows = [
+        {
+            **{name: getattr(each, name) for name in ("node", "rank", "device", "kind", "name")},
+            "start": round(each.start * 1e6),
+            "elapsed_seconds": None if start is None else each.start - start,
+            "duration_seconds": each.duration,
+        }
+        for each in found
+    ]
+    return pa.Table.from_pylist(rows, EVENTS).sort_by("start")
 
 
 def windows(found: Iterable[ProfileWindow]) -> pa.Table:

@@ -38,7 +38,7 @@ from stepscope.runs.model import (
     gpu_labels,
 )
 from stepscope.runs.traces.events import MICRO, Trace, traces_of
-from stepscope.runs.traces.source import KinetoTraces
+from stepscope.runs.traces.source import KinetoTraces, place_of_trace
 
 NAME = "timeline.json.gz"  # of a recording's own
 # Events of the whole file: about 100 bytes each before compression, 5 to 15 after it.
@@ -242,7 +242,7 @@ class _Ranks:
 
     def add_operators(self, trace: Trace, most: int, facts: RunFacts) -> int:
         """Adds the longest operators and kernels of a trace. Returns how many these are."""
-        node, rank = _place(trace, facts)
+        node, rank = place_of_trace(trace, facts)
         process, ahead = self._process(node, rank), self._clocks.of(node)
         self.operators_seen += len(trace)
         lengths = trace.ends - trace.starts
@@ -265,16 +265,6 @@ class _Ranks:
         if (process, name) not in self._tracks:
             self._tracks[process, name] = self._out.track(process, name)
         return self._tracks[process, name]
-
-
-def _place(trace: Trace, facts: RunFacts) -> tuple[str, int]:
-    """Returns the node and the rank of a trace: those of its window, or what the trace says."""
-    for window in facts.windows:
-        if window.trace.endswith(f"/{trace.path.name}"):
-            return window.node, window.rank
-    rank = trace.rank or 0
-    nodes = (each.node for each in facts.ranks if each.rank == rank)
-    return next(nodes, trace.host or "unknown"), rank
 
 
 def _lane(trace: Trace, thread: int) -> str:

@@ -587,6 +587,18 @@ class RunFacts:
         return sum(gap.count or 0 for gap in self.gaps if gap.what == "samples")
 
 
+class TimedEvent(NamedTuple):
+    """An operator, a kernel, a collective or a wait: one call of it."""
+
+    node: str
+    rank: int
+    device: str  # cpu, or gpu0
+    kind: str  # Debugger's, or operator, kernel, copy or collective of a trace
+    name: str
+    start: float  # seconds since the epoch
+    duration: float  # seconds
+
+
 class Source(ABC):
     """A run that can be read, once (a finished recording) or repeatedly (one that is being written).
 
@@ -609,6 +621,10 @@ class Source(ABC):
 
     def python_windows(self) -> Iterator[PythonWindow | UserError]:
         """Yields the windows of Python functions, or why one cannot be read."""
+        yield from ()
+
+    def events(self) -> Iterator[TimedEvent]:
+        """Yields the calls that the source knows one by one. Raises UserError. Reads what `read` has not."""
         yield from ()
 
 

@@ -14,7 +14,15 @@ from stepscope.runs.debugger.reports import DebuggerReports, report_files
 from stepscope.runs.debugger.source import DebuggerOutput
 from stepscope.runs.flight_recorder.source import FlightRecorderDumps, dump_files
 from stepscope.runs.horovod import HorovodTimeline, is_timeline
-from stepscope.runs.model import NodeSamples, PythonWindow, RunFacts, Source, Steps, in_time_order
+from stepscope.runs.model import (
+    NodeSamples,
+    PythonWindow,
+    RunFacts,
+    Source,
+    Steps,
+    TimedEvent,
+    in_time_order,
+)
 from stepscope.runs.prometheus.address import EXAMPLE, PREFIX, without_secrets
 from stepscope.runs.recording.directory import RecordingDirectory
 from stepscope.runs.recording.files import holds_recording
@@ -174,6 +182,10 @@ class _Merged(Source):
     def python_windows(self) -> Iterator[PythonWindow | UserError]:
         for source in self._sources:
             yield from source.python_windows()
+
+    def events(self) -> Iterator[TimedEvent]:
+        for source in self._sources:
+            yield from source.events()
 
 
 def _order_of_ends(facts: RunFacts) -> tuple[bool, float]:

@@ -12,9 +12,11 @@ import pyarrow.compute as pc
 from stepscope.analysis import Run, UserError
 from stepscope.analysis.plots import ROWS
 from stepscope.analysis.samples import Device
+from stepscope.compat.smdebug.not_served import not_served
+from stepscope.runs.debugger.files import natural
 from stepscope.runs.debugger.framework import STEP
 from stepscope.runs.debugger.system import CPU, GPU, GPU_MEMORY, IO_WAIT, MEMORY
-from stepscope.runs.model import PHASES
+from stepscope.runs.model import COMPONENTS, PHASES
 
 # Dimension, name and type by the row of a heatmap. Debugger has received and sent, read and written apart.
 READINGS = {
@@ -28,6 +30,12 @@ READINGS = {
 }
 DEVICES: tuple[Device, ...] = ("cpu", "gpu", "node")
 WAIT, WAIT_KIND = "DataLoaderIter::GetNext", "DataLoaderIter"
+# Name and kind of the parts of steps; the others keep their name.
+PARTS = {name: (name, name) for name in COMPONENTS} | {
+    "data_wait": (WAIT, WAIT_KIND),
+    "forward": ("Forward-node", "Forward-node"),
+    "backward": ("Backward(post-forward)-node", "Backward(post-forward)-node"),
+}
 STEP_NAMES = {phase: f"{STEP}{phase.upper()}" for phase in PHASES}
 SYSTEM = pa.schema(
     [("time_us", pa.int64()), ("value", pa.float64())]
@@ -37,6 +45,7 @@ FRAMEWORK = pa.schema(
     [
         *((name, pa.int64()) for name in ("start_us", "end_us")),
         ("name", pa.string()),
+        ("kind", pa.string()),
         ("step", pa.int64()),
         ("node", pa.string()),
         ("rank", pa.int32()),
@@ -44,13 +53,31 @@ FRAMEWORK = pa.schema(
 )
 
 
-def chosen_rows(select_dimensions: Sequence[str]) -> list[str]:
-    """Returns the rows whose dimension (or name, if it has none) contains one of the regular expressions."""
-    return [
-        row
-        for row, (dimension, name, _) in READINGS.items()
-        if any(re.search(each, dimension or name) for each in select_dimensions)
-    ]
+def chosen_rows(run: Run, select_dimensions: Sequence[str], select_events: Sequence[str]) -> list[str]:
+    """Returns the rows of a heatmap whose dimension and name contain one of the regular expressions.
+
+    The name of a dimension's mean is "total". What has no dimension is chosen by its name.
+    """
+    found = []
+    for row, (dimension, name, _) in READINGS.items():
+        if any(re.search(each, dimension or name) for each in select_dimensions):
+            found += _chosen_devices(run, row, select_events)
+    return found
+
+
+def _chosen_devices(run: Run, row: str, events: Sequence[str]) -> list[str]:
+    """Returns the row, or some of its devices, and its mean."""
+    name = READINGS[row][1]
+    total = any(re.search(each, "total") for each in events)
+    device: Device = "cpu" if ROWS[row][0] == "cpu" else "gpu"
+    if ROWS[row][0] == "node":
+        return [row] if total or any(re.search(each, name) for each in events) else []
+    means = [f"{row}_mean"] if total else []
+    if ".*" in events:
+        return [row, *means]
+    numbers = pc.unique(run.samples(device, columns=[device])[device].cast(pa.string())).to_pylist()
+    chosen = [n for n in numbers if any(re.search(each, name.format(n)) for each in events)]
+    return [*(f"{row}/{number}" for number in sorted(chosen, key=natural)), *means]
 
 
 def microseconds(moment: datetime | None) -> int:
@@ -97,26 +124,87 @@ def framework_events(run: Run, start_us: float | None = None, end_us: float | No
     """Returns a row per step that ran between two times."""
     steps = run.steps()
     names = [STEP_NAMES[phase] for phase in steps["phase"].to_pylist()]
-    return _between(steps, "duration_seconds", names, start_us, end_us)
+    starts, ends = _microseconds(steps)
+    columns = [starts, ends, names, names, *(steps[name] for name in ("number", "node", "rank"))]
+    return during(pa.table(columns, schema=FRAMEWORK), start_us, end_us)
+
+
+def part_events(run: Run, start_us: float | None = None, end_us: float | None = None) -> pa.Table:
+    """Returns a row per part of a step between two times: its wait for data, its forward pass, ...
+
+    How long each part took was measured. When it began was not: parts follow each other in this order.
+    """
+    steps = run.steps()
+    begin, _ = _microseconds(steps)
+    found = []
+    for component, (name, kind) in PARTS.items():
+        took = pc.cast(pc.round(pc.multiply(steps[f"{component}_seconds"], 1e6)), pa.int64())
+        end = pc.add(begin, took)
+        words = [pa.repeat(each, len(steps)) for each in (name, kind)]
+        columns = [begin, end, *words, *(steps[column] for column in ("number", "node", "rank"))]
+        found.append(pa.table(columns, schema=FRAMEWORK).filter(pc.greater(took, 0)))
+        begin = end
+    return during(pa.concat_tables(found).sort_by("start_us"), start_us, end_us)
 
 
 def wait_events(run: Run, start_us: float | None = None, end_us: float | None = None) -> pa.Table:
-    """Returns a row per step that waited for data: a step begins with its wait. Others have no start."""
-    steps = run.steps().filter(pc.field("data_wait_seconds") > 0)
-    return _between(steps, "data_wait_seconds", [WAIT] * len(steps), start_us, end_us)
+    """Returns a row per step that waited for data: a step begins with its wait."""
+    return part_events(run, start_us, end_us).filter(pc.field("name") == WAIT)
 
 
-def _between(
-    steps: pa.Table, took: str, names: list[str], start_us: float | None, end_us: float | None
-) -> pa.Table:
-    """Returns events that begin with each step, if they overlap the time. `took` has their seconds."""
-    starts = steps["start"].cast(pa.int64())
-    lasts = pc.cast(pc.round(pc.multiply(steps[took], 1e6)), pa.int64())
-    columns = [starts, pc.add(starts, lasts), names, steps["number"], steps["node"], steps["rank"]]
-    table = pa.table(columns, schema=FRAMEWORK)
+def single_events(run: Run, start_us: float | None = None, end_us: float | None = None) -> pa.Table:
+    """Returns a row per operator, kernel, collective or wait that is known by itself, between two times.
+
+    Kinds are those of Debugger: cpu_functions, gpu_functions. No step is known.
+    """
+    events = run.events()
+    kinds = [_KINDS.get(kind, kind) for kind in events["kind"].to_pylist()]
+    starts, ends = _microseconds(events)
+    steps = pa.nulls(len(events), pa.int64()).fill_null(-1)
+    columns = [starts, ends, events["name"], kinds, steps, events["node"], events["rank"]]
+    return during(pa.table(columns, schema=FRAMEWORK), start_us, end_us)
+
+
+_KINDS = {"operator": "cpu_functions", "kernel": "gpu_functions", "copy": "gpu_functions"}
+
+
+def _microseconds(timed: pa.Table) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """Returns when each row began and ended."""
+    starts = timed["start"].cast(pa.int64())
+    took = pc.cast(pc.round(pc.multiply(timed["duration_seconds"], 1e6)), pa.int64())
+    return starts, pc.add(starts, took)
+
+
+def during(events: pa.Table, start_us: float | None, end_us: float | None) -> pa.Table:
+    """Returns the events that overlap the time, or touch it."""
     if start_us:
-        table = table.filter(pc.field("end_us") >= start_us)
-    return table.filter(pc.field("start_us") <= end_us) if end_us else table
+        events = events.filter(pc.field("end_us") >= start_us)
+    return events.filter(pc.field("start_us") <= end_us) if end_us else events
+
+
+def selected_events(
+    run: Run, names: Sequence[str], start_us: float | None = None, end_us: float | None = None
+) -> pa.Table:
+    """Returns the events with one of these names or kinds, in order of time; without names, the steps.
+
+    Raises NotImplementedError if the run has none of them at any time.
+    """
+    steps = framework_events(run, start_us, end_us)
+    if not names:
+        return steps
+    known = {*STEP_NAMES.values(), *(word for part in PARTS.values() for word in part)}
+    found = _named_or_of_kind(pa.concat_tables([steps, part_events(run, start_us, end_us)]), names)
+    if others := set(names) - known:
+        there = _named_or_of_kind(single_events(run), sorted(others))
+        if not len(there) and not known & set(names):
+            raise not_served(f"a framework metric {names[0]!r}", f"choose from {', '.join(sorted(known))}")
+        found = pa.concat_tables([found, during(there, start_us, end_us)])
+    return found.sort_by("start_us")
+
+
+def _named_or_of_kind(events: pa.Table, names: Sequence[str]) -> pa.Table:
+    wanted = pa.array(list(names), pa.string())
+    return events.filter(pc.field("name").isin(wanted) | pc.field("kind").isin(wanted))
 
 
 def times_of_steps(run: Run, first: int, last: int) -> tuple[int, int]:

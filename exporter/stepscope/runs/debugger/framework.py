@@ -222,7 +222,7 @@ class Process:
             self._add_step(event)
         elif "cpu" in kind or "gpu" in kind:
             if event.thread not in REPEATED_LINES:
-                self.operators.setdefault((_device(event.kind), event.name), Sum()).add(event.duration)
+                self.operators.setdefault((device_of(event.kind), event.name), Sum()).add(event.duration)
                 self.frameworks.add("tensorflow" if event.kind.startswith("/") else "pytorch")
         else:
             self._add_activity(event)
@@ -375,8 +375,9 @@ def _nodes_of_hosts(hosts: set[str], nodes: list[str]) -> dict[str, str]:
     return {host: host or "unknown" for host in hosts}
 
 
-def _device(kind: str) -> str:
-    if "cpu" in kind.lower():
+def device_of(kind: str) -> str:
+    """Returns cpu, gpu0, or gpu without a number, by the kind of an event."""
+    if "gpu" not in kind.lower() or "cpu" in kind.lower():
         return "cpu"
     match = _GPU_NUMBER.search(kind)
     return f"gpu{match[1]}" if match else "gpu"

@@ -8,9 +8,27 @@ from pathlib import Path
 
 from stepscope.common.errors import UserError
 from stepscope.runs.debugger.files import find, job_name
-from stepscope.runs.debugger.framework import Process, Rank, ranks_of
+from stepscope.runs.debugger.framework import (
+    REPEATED_LINES,
+    OpenPairs,
+    Process,
+    Rank,
+    device_of,
+    ranks_of,
+    read_events,
+)
 from stepscope.runs.debugger.system import GAP_UNIT, SampleBuilder, read_readings
-from stepscope.runs.model import Gap, NodeFacts, NodeSamples, RunFacts, Source, Steps, in_time_order
+from stepscope.runs.malformed import naming
+from stepscope.runs.model import (
+    Gap,
+    NodeFacts,
+    NodeSamples,
+    RunFacts,
+    Source,
+    Steps,
+    TimedEvent,
+    in_time_order,
+)
 
 INTERVALS = (0.1, 0.2, 0.5, 1.0, 5.0, 60.0)  # seconds between samples that a job can be configured for
 CHUNK_STEPS = 100_000
@@ -78,6 +96,22 @@ class DebuggerOutput(Source):
     def read(self) -> Iterator[NodeSamples | Steps]:
         """Yields everything, roughly in time order; nothing when called again."""
         return self._chunks
+
+    def events(self) -> Iterator[TimedEvent]:
+        """Yields all events that have a date, file by file. Raises UserError if a file is corrupt."""
+        for _ in self._chunks:  # which process is which rank
+            pass
+        ranks = {(rank.process.host, rank.process.pid): rank for rank, _ in self._ranks}
+        pairs: dict[tuple[str, int, str], OpenPairs] = {}
+        for file in self._files.events:
+            rank = ranks[file.host, file.pid]
+            begun = pairs.setdefault((file.host, file.pid, file.kind), {})
+            with naming(file.path, "Debugger's events", "copy the file again, or remove it"):
+                for each in read_events(file.path, begun, lambda _: None):
+                    if each.start is not None and each.thread not in REPEATED_LINES:
+                        device = device_of(each.kind)
+                        where = (rank.node, rank.rank, device, each.kind, each.name)
+                        yield TimedEvent(*where, each.start, each.duration)
 
     def _everything(self) -> Iterator[NodeSamples | Steps]:
         processes: dict[tuple[str, int], Process] = {}

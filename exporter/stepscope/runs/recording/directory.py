@@ -39,6 +39,7 @@ from stepscope.runs.model import (
     Stay,
     Steps,
     ThreadTime,
+    TimedEvent,
     Times,
     in_time_order,
 )
@@ -144,6 +145,10 @@ class RecordingDirectory(Source):
 
     def python_windows(self) -> Iterator[PythonWindow | UserError]:
         yield from read_python_windows(self._directory)
+
+    def events(self) -> Iterator[TimedEvent]:
+        if holds_traces(self._directory):
+            yield from KinetoTraces(self._directory / IN_RECORDING).events(self.facts)
 
     def _read_run(self) -> None:
         self._run_gaps: list[Gap] = []

@@ -32,6 +32,7 @@ from stepscope.runs.model import (
     RunFacts,
     Source,
     Steps,
+    TimedEvent,
     TracedSteps,
     TransferTime,
     facts_of_steps,
@@ -39,6 +40,7 @@ from stepscope.runs.model import (
 )
 from stepscope.runs.traces.arrivals import joined
 from stepscope.runs.traces.capture import Capture
+from stepscope.runs.traces.events import COPY, KERNEL, MICRO, OPERATOR, Trace, traces_of
 from stepscope.runs.traces.intervals import Intervals
 from stepscope.runs.traces.moments import place_of, total_memory
 from stepscope.runs.traces.nsight import is_export
@@ -48,6 +50,7 @@ from stepscope.runs.traces.trace import NamedTime, StepTime, TraceSummary, total
 ENDINGS = (".json", ".json.gz", ".sqlite")
 COPY_OF_JAX = "perfetto_trace.json.gz"  # of the trace in the same folder
 BEGINNING = 1 << 20  # bytes, in which a trace's events begin
+EVENTS = {OPERATOR: "operator", KERNEL: "kernel", COPY: "copy"}  # that `events` yields
 FRAMEWORKS = {"pytorch": "pytorch"}  # by the writer of a trace; the others do not name theirs
 
 
@@ -141,6 +144,12 @@ class KinetoTraces(Source):
         """Yields the steps of each rank; nothing when called again."""
         return self._chunks
 
+    def events(self, facts: RunFacts | None = None) -> Iterator[TimedEvent]:
+        """Yields operators, kernels, copies and collectives; `facts` are those of the traces' run."""
+        for path in self._paths:
+            for trace in traces_of(path):
+                yield from _events(trace, *place_of_trace(trace, facts or self.facts))
+
     def _everything(self) -> Iterator[Steps]:
         for captures in read_files(self._paths, self._progress):
             if isinstance(captures, UserError):
@@ -169,6 +178,28 @@ class KinetoTraces(Source):
         """Returns the rank that the process of a trace without a rank got before, or the next one."""
         known = (r.rank for r in self._ranks.values() if (r.node, r.pid) == (capture.host, capture.pid))
         return next(known, max((rank for _, rank in self._ranks), default=-1) + 1)
+
+
+def place_of_trace(trace: Trace, facts: RunFacts) -> tuple[str, int]:
+    """Returns the node and the rank of a trace: those of its window, or what the trace says."""
+    for window in facts.windows:
+        if window.trace.endswith(f"/{trace.path.name}"):
+            return window.node, window.rank
+    rank = trace.rank or 0
+    nodes = (each.node for each in facts.ranks if each.rank == rank)
+    return next(nodes, trace.host or "unknown"), rank
+
+
+def _events(trace: Trace, node: str, rank: int) -> Iterator[TimedEvent]:
+    rows = np.flatnonzero(trace.of(*EVENTS) | trace.is_collective)
+    took = (trace.ends - trace.starts)[rows] * MICRO
+    columns = (rows, trace.name_ids[rows], trace.thread_ids[rows], trace.kinds[rows], trace.starts[rows])
+    for row, name, thread, kind, start, seconds in zip(
+        *(each.tolist() for each in (*columns, took)), strict=True
+    ):
+        named = "collective" if trace.is_collective[row] else EVENTS[kind]
+        device, begin = trace.threads[thread].device, trace.origin + start * MICRO
+        yield TimedEvent(node, rank, device, named, trace.names[name], begin, seconds)
 
 
 class _Rank:

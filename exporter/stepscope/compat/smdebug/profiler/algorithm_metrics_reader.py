@@ -31,8 +31,8 @@ class AlgorithmMetricsReader(MetricsReaderBase):
     def _events(self, start_us: float, end_us: float) -> list[Any]:
         rows = zip(*framework_events(self.run, start_us, end_us).to_pydict().values(), strict=True)
         return [
-            TraceEvent(start, end, end - start, name, name, {"step_num": step}, node, rank)
-            for start, end, name, step, node, rank in rows
+            TraceEvent(start, end, end - start, name, kind, {"step_num": step}, node, rank)
+            for start, end, name, kind, step, node, rank in rows
         ]
 
     def get_timestamp_of_latest_available_file(self) -> int:

@@ -25,13 +25,16 @@ class Heatmap(Chart):
         show_workers: bool = True,
     ) -> None:
         super().__init__(metrics_reader.run)
-        self.rows = chosen_rows(select_dimensions)
+        self.rows = chosen_rows(self.run, select_dimensions, select_events)
         self.start, self.end = elapsed(self.run, starttime), elapsed(self.run, endtime)
         self.plot_height, self.by_node = plot_height, show_workers
         self.create_plot()
 
     def create_plot(self) -> None:
-        """Draws a row per core, GPU and node of the selected dimensions; without workers, for all nodes."""
+        """Draws a row per core, GPU and node of the selected dimensions, and their means ("total").
+
+        Without workers, it draws those of all nodes together.
+        """
         self.show([self._heatmap])
 
     def _heatmap(self) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import partial
 
@@ -11,8 +10,6 @@ from stepscope.compat.smdebug.events import chosen_rows, elapsed
 from stepscope.compat.smdebug.not_served import not_served
 from stepscope.compat.smdebug.profiler.analysis.notebook_utils.chart import Chart
 from stepscope.compat.smdebug.profiler.system_metrics_reader import SystemMetricsReader
-
-MEANS = {"cpu": "cpu_utilization_ratio", "io_wait": "cpu_io_wait_ratio", "gpu": "gpu_utilization_ratio"}
 
 
 class MetricsHistogram(Chart):
@@ -29,19 +26,20 @@ class MetricsHistogram(Chart):
         select_events: Sequence[str] = (".*",),
         show_workers: bool = True,
     ) -> None:
-        """Draws ratios: a node's mean for "total", otherwise each device. Rates have no histogram."""
+        """Draws ratios: a node's mean for "total", and each device selected. Rates have no histogram."""
         self.start, self.end = elapsed(self.run, starttime), elapsed(self.run, endtime)
         self.by_node = show_workers
-        rows = [row for row in chosen_rows(select_dimensions) if not ROWS[row][1].endswith("per_second")]
-        if not rows:
+        rows = chosen_rows(self.run, select_dimensions, select_events)
+        self.rows = [row for row in rows if not ROWS[row.partition("/")[0]][1].endswith("per_second")]
+        if not self.rows:
             raise not_served(f"a histogram of {list(select_dimensions)}", "use run.plot.heatmap()")
-        totals = [re.search(each, "total") is not None for each in select_events]
-        means = {("node", MEANS[row]): None for row in rows if row in MEANS and any(totals)}
-        own = {ROWS[row][:2]: None for row in rows if row not in MEANS or select_events != ["total"]}
-        self.chosen = [*means, *own]
         self.create_plot()
 
     def create_plot(self) -> None:
         """Draws the histograms chosen by `plot`."""
         histogram = partial(self.run.plot.histogram, start=self.start, end=self.end, by_node=self.by_node)
-        self.show(partial(histogram, device, value) for device, value in self.chosen)
+        only: dict[str, list[str]] = {}  # devices by row; none: all
+        for row in self.rows:
+            kind, _, number = row.partition("/")
+            only.setdefault(kind, []).extend([number] if number else [])
+        self.show(partial(histogram, *ROWS[kind][:2], only=numbers or None) for kind, numbers in only.items())

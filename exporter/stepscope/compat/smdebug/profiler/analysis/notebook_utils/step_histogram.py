@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
-from stepscope.compat.smdebug.events import STEP_NAMES, elapsed
+import pyarrow.compute as pc
+
+from stepscope.compat.smdebug.events import PARTS, STEP_NAMES, elapsed
 from stepscope.compat.smdebug.not_served import not_served
 from stepscope.compat.smdebug.profiler.algorithm_metrics_reader import AlgorithmMetricsReader
 from stepscope.compat.smdebug.profiler.analysis.notebook_utils.chart import Chart
@@ -25,29 +27,36 @@ class StepHistogram(Chart):
         select_metrics: Sequence[str] = ("Step:ModeKeys",),
         show_workers: bool = True,
     ) -> None:
-        """Draws the steps of each phase that one of the regular expressions matches.
+        """Draws the steps, or the parts of steps, of each phase that one of the regular expressions matches.
 
         There is an outline per rank, or without workers one of all.
         """
         self.by_rank = show_workers
         self.start, self.end = elapsed(self.run, starttime), elapsed(self.run, endtime)
-        there = set(self.run.steps()["phase"].to_pylist())
         found = {
-            metric: [
-                phase for phase, name in STEP_NAMES.items() if phase in there and re.search(metric, name)
-            ]
+            metric: [drawn for name, drawn in self._known() if re.search(metric, name)]
             for metric in select_metrics
         }
-        self.phases = sorted({phase for phases in found.values() for phase in phases})
-        missing = [metric for metric, phases in found.items() if not phases]
-        error = not_served(f"a histogram of {missing}", "use run.components() and run.operators()")
-        if not self.phases:
+        self.chosen = list(dict.fromkeys(each for drawn in found.values() for each in drawn))
+        missing = [metric for metric, drawn in found.items() if not drawn]
+        error = not_served(f"a histogram of {missing}", "the run has none; see run.steps(), run.events()")
+        if not self.chosen:
             raise error
         if missing:
             print(error)
         self.create_plot()
 
     def create_plot(self) -> None:
-        """Draws the phases chosen by `plot`."""
+        """Draws what `plot` has chosen."""
         histogram, shown = self.run.plot.step_histogram, (self.start, self.end, self.by_rank)
-        self.show(partial(histogram, phase, *shown) for phase in self.phases)
+        self.show(partial(histogram, phase, *shown, value) for phase, value in self.chosen)
+
+    def _known(self) -> Iterator[tuple[str, tuple[str, str]]]:
+        """Yields the name of each metric that the run has, with its phase and column of Run.steps."""
+        steps = self.run.steps()
+        there = [phase for phase in STEP_NAMES if phase in set(steps["phase"].to_pylist())]
+        yield from ((STEP_NAMES[phase], (phase, "duration_seconds")) for phase in there)
+        for component, (name, _) in PARTS.items():
+            column = f"{component}_seconds"
+            timed = set(steps.filter(pc.field(column) > 0)["phase"].to_pylist())
+            yield from ((name, (phase, column)) for phase in there if phase in timed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from stepscope.compat.smdebug.profiler.algorithm_metrics_reader import AlgorithmMetricsReader
 from stepscope.compat.smdebug.profiler.analysis.notebook_utils.chart import Chart
 
@@ -11,8 +13,11 @@ class StepTimelineChart(Chart):
 
     def __init__(self, metrics_reader: AlgorithmMetricsReader, width: int = 1000) -> None:
         super().__init__(metrics_reader.run)
+        self.width = width
         self.create_plot()
 
     def create_plot(self) -> None:
-        """Draws the steps of the whole run."""
-        self.show([self.run.plot.step_timeline])
+        """Draws the last `width` steps."""
+        starts = self.run.steps()["elapsed_seconds"].to_pylist()
+        start = starts[-self.width] if self.width < len(starts) else None
+        self.show([partial(self.run.plot.step_timeline, start)])

@@ -14,11 +14,14 @@ import pyarrow.compute as pc
 from stepscope import analysis
 from stepscope.compat.smdebug.events import (
     FRAMEWORK,
+    STEP_NAMES,
     SYSTEM,
     WAIT,
     WAIT_KIND,
     framework_events,
     microseconds,
+    part_events,
+    selected_events,
     system_events,
     times_of_steps,
     wait_events,
@@ -44,8 +47,11 @@ class PandasFrame:
         return self._system(_named(system_events(self.run), selected_system_metrics))
 
     def get_all_framework_metrics(self, selected_framework_metrics: Sequence[str] = ()) -> Any:
-        """Returns a row per step and rank. The selection is of names: Step:ModeKeys.TRAIN, DataLoaderIter."""
-        return self._framework(self._selected(selected_framework_metrics))
+        """Returns a row per step and rank, or per event with a selected name or kind.
+
+        Names are Step:ModeKeys.TRAIN, Forward-node, DataLoaderIter, cpu_functions, aten::conv2d, ...
+        """
+        return self._framework(selected_events(self.run, selected_framework_metrics))
 
     def get_all_dataloader_metrics(self, selected_framework_metrics: Sequence[str] = ()) -> Any:
         """Returns a row per wait for a batch, with duration_us. The selection is of regular expressions."""
@@ -65,10 +71,10 @@ class PandasFrame:
         timestep_list: Sequence[datetime | str] = (),
         selected_framework_metrics: Sequence[str] = (),
     ) -> tuple[dict[str, float], dict[str, int], dict[str, int]]:
-        """Returns what ran at these times: waits as shares of the longest; microseconds of both."""
+        """Returns what ran at these times: kinds as shares, and microseconds of parts and of steps."""
         times = list(map(self.convert_datetime_to_timestamp, timestep_list))
-        waits, steps = self._meanwhile([(time, time) for time in times], selected_framework_metrics)
-        return _shares({WAIT_KIND: waits[WAIT]} if waits else {}), dict(waits), dict(steps)
+        parts, steps = self._meanwhile([(time, time) for time in times], selected_framework_metrics)
+        return _shares(_spent(parts, "kind")), _spent(parts), _spent(steps)
 
     def get_framework_metrics_by_begin_and_end_timesteps(
         self,
@@ -76,12 +82,12 @@ class PandasFrame:
         end_timestep_list: Sequence[datetime | str],
         selected_framework_metrics: Sequence[str] = (),
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """Returns waits in these intervals by kind and by name, each as a share of the largest."""
+        """Returns the parts of steps in these intervals by kind and by name, as shares of the largest."""
         ends = (
             map(self.convert_datetime_to_timestamp, each) for each in (begin_timestep_list, end_timestep_list)
         )
-        waits, _ = self._meanwhile(list(zip(*ends, strict=True)), selected_framework_metrics)
-        return _shares({WAIT_KIND: waits[WAIT]} if waits else {}), _shares(waits)
+        parts, _ = self._meanwhile(list(zip(*ends, strict=True)), selected_framework_metrics)
+        return _shares(_spent(parts, "kind")), _shares(_spent(parts))
 
     def get_profiler_data_by_time(
         self,
@@ -101,7 +107,7 @@ class PandasFrame:
         if get_system_metrics:
             readings = _named(system_events(self.run, start_time_us, end_time_us), selected_system_metrics)
         if get_framework_metrics:
-            steps = self._selected(selected_framework_metrics, start_time_us, end_time_us)
+            steps = selected_events(self.run, selected_framework_metrics, start_time_us, end_time_us)
         if cache_metrics:
             earlier = zip(self._cached, (readings, steps), strict=True)
             readings, steps = self._cached = tuple(map(pa.concat_tables, earlier))
@@ -113,24 +119,17 @@ class PandasFrame:
         """Returns the readings and the steps from one training step to another one, both included."""
         return self.get_profiler_data_by_time(*times_of_steps(self.run, start_step, end_step), cache_metrics)
 
-    def _selected(self, names: Sequence[str], *times: float) -> pa.Table:
-        """Returns steps, and waits if a name selects them, in order of their starts."""
-        steps = framework_events(self.run, *times)
-        if not names:
-            return steps
-        if {WAIT, WAIT_KIND} & set(names):
-            steps = pa.concat_tables([steps, wait_events(self.run, *times)]).sort_by("start_us")
-        steps = _named(steps, [WAIT if name == WAIT_KIND else name for name in names])
-        if not len(steps) and not any(name.startswith(("Step:", WAIT_KIND)) for name in names):
-            raise not_served(f"framework metrics {list(names)}", "use run.components(), run.operators()")
-        return steps
+    def _meanwhile(self, intervals: Intervals, names: Sequence[str]) -> tuple[pa.Table, pa.Table]:
+        """Returns the parts of steps and others, and the steps, that overlap one of the intervals.
 
-    def _meanwhile(self, intervals: Intervals, names: Sequence[str]) -> tuple[Counter[str], Counter[str]]:
-        """Returns the microseconds of the waits and of the steps that overlap each interval, by name."""
-        waits, steps = wait_events(self.run), framework_events(self.run)
+        An event is there as often as it overlaps one.
+        """
+        steps, parts = framework_events(self.run), part_events(self.run)
         if names:
-            waits, steps = waits if WAIT_KIND in names else _named(waits, names), _named(steps, names)
-        return _spent(waits, intervals), _spent(steps, intervals)
+            every = selected_events(self.run, names)
+            is_step = pc.field("kind").isin(list(STEP_NAMES.values()))
+            steps, parts = every.filter(is_step), every.filter(~is_step)
+        return _overlapping(parts, intervals), _overlapping(steps, intervals)
 
     def _system(self, table: pa.Table) -> Any:
         columns = ["timestamp_us", "value", "system_metric", "dimension", "nodeID", "type"]
@@ -140,26 +139,33 @@ class PandasFrame:
         return frame
 
     def _framework(self, table: pa.Table) -> Any:
-        columns = ["start_time_us", "end_time_us", "framework_metric", "step", "nodeID", "pid"]
+        columns = ["start_time_us", "end_time_us", "framework_metric", "process", "step", "nodeID", "pid"]
         frame = table.rename_columns(columns).to_pandas()
         for place, name in enumerate(("start", "end")):
             frame.insert(place, f"{name}_time", _words(table[f"{name}_us"]))
             frame[f"{name}_time_us"] -= self.start_time
-        return frame.assign(process=frame["framework_metric"], bytes=-1, tid=0)
+        return frame.assign(bytes=-1, tid=0)
 
 
 def _named(table: pa.Table, names: Sequence[str]) -> pa.Table:
     return table.filter(pc.field("name").isin(list(names))) if names else table
 
 
-def _spent(events: pa.Table, intervals: Intervals) -> Counter[str]:
-    """Returns the microseconds of the events that overlap each interval, by name."""
-    spent: Counter[str] = Counter()
+def _overlapping(events: pa.Table, intervals: Intervals) -> pa.Table:
+    """Returns the events that run in each interval. One that ends or begins at its end does not."""
+    found = []
     for begin, end in intervals:
-        there = events.filter((pc.field("start_us") <= end) & (pc.field("end_us") >= begin))
-        for row in there.to_pylist():
-            spent[row["name"]] += row["end_us"] - row["start_us"]
-    return spent
+        until = max(end, begin + 1)
+        found.append(events.filter((pc.field("start_us") < until) & (pc.field("end_us") > begin)))
+    return pa.concat_tables([FRAMEWORK.empty_table(), *found])
+
+
+def _spent(events: pa.Table, by: str = "name") -> dict[str, int]:
+    """Returns the microseconds of the events by name, or by kind."""
+    spent: Counter[str] = Counter()
+    for row in events.to_pylist():
+        spent[row[by]] += row["end_us"] - row["start_us"]
+    return dict(spent)
 
 
 def _shares(found: dict[str, int]) -> dict[str, float]:
