@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 from stepscope import analysis
 from stepscope.analysis import Run, UserError
@@ -37,7 +38,7 @@ from stepscope.compat.smdebug.profiler.analysis.utils.pytorch_dataloader_analysi
 )
 from stepscope.compat.smdebug.profiler.python_profile_utils import PythonProfileModes
 from stepscope.compat.smdebug.profiler.utils import TimeUnits, us_since_epoch_to_human_readable_time
-from stepscope.runs.model import LineTime, OperatorTime, ThreadTime
+from stepscope.runs.model import LineTime, ThreadTime
 
 from tests.analysis.test_moments import of, trained_and_evaluated
 from tests.support.debugger_output import START, write_training_job
@@ -372,8 +373,21 @@ def test_profile_windows_are_the_job_s_profiling_parameters_and_its_python_profi
     (window,) = profile.list_profile_stats().to_dict("records")
     assert (window["start_step"], window["end_step"], window["node_id"]) == (7, 8, "node-a")
     assert (recording / window["stats_path"]).is_file()
-    (step,) = profile.fetch_profile_stats_by_step(7, 8).function_stats_list
-    assert (step.function_name, step.total_calls) == ("train.py:9(step)", 2)
+    start = window_start(recording)
+    for stats in (profile.fetch_profile_stats_by_step(8), profile.fetch_profile_stats_by_time(start, start)):
+        (step,) = stats.function_stats_list
+        assert (step.function_name, step.total_calls) == ("train.py:9(step)", 2)
+    with pytest.raises(NotImplementedError, match="a Python profile by step"):
+        profile.fetch_profile_stats_by_step(9)
+    with pytest.raises(NotImplementedError, match="a Python profile by time"):
+        profile.fetch_profile_stats_by_time(start - 60, start - 30)
+
+
+def window_start(recording: Path) -> float:
+    """When the window of Python functions began, in seconds since the epoch."""
+    rows = analysis.open(recording).windows().filter(pc.field("kind") == "python").to_pylist()
+    start: float = rows[0]["start"].timestamp()
+    return start
 
 
 def test_charts_without_workers_are_of_all_nodes_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,30 +428,14 @@ def test_the_answer_of_describe_training_job_has_state_and_times(job: Path) -> N
     assert answer["ProfilerConfig"] == {"ProfilingIntervalInMilliseconds": 500, "ProfilingParameters": {}}
 
 
-def test_python_profiles_are_those_of_windows_by_step_and_of_sampled_lines_by_phase(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_functions_of_a_window_are_sorted_by_what_is_wanted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    functions = [
-        OperatorTime("node-a", 0, device, name, calls, seconds, own)
-        for device, name, calls, seconds, own in (
-            ("python", "data.py:3(load)", 40, 2.0, 0.5),
-            ("python", "data.py:9(decode)", 400, 1.5, 1.5),
-            ("cpu", "aten::conv2d", 7, 9.0, 9.0),
-        )
-    ]
-    lines = tuple(
-        LineTime(phase, "host", "train.py:4", function, "", "", "", {"running": seconds})
-        for phase, function, seconds in (("initialization", "build", 3.0), ("train", "step", 2.0))
+    recording = recording_with_windows(tmp_path)
+    with_python_window(
+        recording, 0, [["data.py:3(load)", 40, 2.0, 0.5], ["data.py:9(decode)", 400, 1.5, 1.5]]
     )
-    threads = [ThreadTime("node-a", 0, "training", 1, 5.0, 4.0, 0.1, 0.0, lines)]
-    run = of(node_samples(np.full((4, 1), 0.5)), node_steps([1.0]), operators=functions, threads=threads)
-    monkeypatch.setattr("stepscope.analysis.open", lambda path: {"imdb": run}[path])
-    profile = cProfileAnalysis("/tmp/python_stats", s3_path="imdb")
-    stats = profile.fetch_profile_stats_by_step(2, 8)
-    assert [each.function_name for each in stats.function_stats_list] == [
-        "data.py:3(load)",
-        "data.py:9(decode)",
-    ]
+    stats = cProfileAnalysis(s3_path=str(recording)).fetch_profile_stats_by_step(2, 8)
     capsys.readouterr()
     stats.print_top_n_functions(Metrics.TOTAL_TIME, n=1)
     assert capsys.readouterr().out.split() == ["1.5", "data.py:9(decode)"]
@@ -445,6 +443,16 @@ def test_python_profiles_are_those_of_windows_by_step_and_of_sampled_lines_by_ph
     assert capsys.readouterr().out.split() == ["400", "data.py:9(decode)"]
     assert list(stats.get_function_stats()["cumulative_time"]) == [2.0, 1.5]
 
+
+def test_python_profiles_by_phase_are_of_sampled_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = tuple(
+        LineTime(phase, "host", "train.py:4", function, "", "", "", {"running": seconds})
+        for phase, function, seconds in (("initialization", "build", 3.0), ("train", "step", 2.0))
+    )
+    threads = [ThreadTime("node-a", 0, "training", 1, 5.0, 4.0, 0.1, 0.0, lines)]
+    run = of(node_samples(np.full((4, 1), 0.5)), node_steps([1.0]), threads=threads)
+    monkeypatch.setattr("stepscope.analysis.open", lambda path: {"imdb": run}[path])
+    profile = cProfileAnalysis("/tmp/python_stats", s3_path="imdb")
     by_phase = profile.fetch_profile_stats_by_training_phase()
     assert list(by_phase) == [(PythonProfileModes.TRAIN,) * 2, (PythonProfileModes.PRE_STEP_ZERO,) * 2]
     by_part = profile.fetch_profile_stats_by_job_phase(node_id="node-a")
@@ -478,7 +486,6 @@ def test_a_call_that_cannot_be_served_names_its_twin_in_one_line(job: Path) -> N
         "see run.steps()": lambda: StepHistogram(steps).plot(select_metrics=["Forward-node"]),
         "run.collectives": lambda: steps.get_events(0, 0, file_suffix_filter=["horovod_timeline.json"]),
         "--profile 2:8,python": lambda: profile.fetch_profile_stats_by_step(2),
-        "stepscope profile RUN": lambda: profile.fetch_profile_stats_by_time(0, 1),
         "python -m pstats": profile.fetch_profile_stats_by_job_phase,
         "run.lines()": lambda: profile.fetch_profile_stats_between_modes(train, evaluation),
         "use run.lines()": lambda: PyinstrumentAnalysis(str(job)),

@@ -37,7 +37,7 @@ from stepscope.report.merged_timeline import write_timeline_file
 from stepscope.report.run_list import PAGE, is_recording, source_of
 from stepscope.report.verdict import verdict
 from stepscope.rules.parts.parameters import Value
-from stepscope.runs.model import NodeSamples, Source, Steps
+from stepscope.runs.model import NodeSamples, OperatorTime, Source, Steps
 from stepscope.runs.open import open_source, open_sources
 from stepscope.runs.prometheus.address import without_secrets
 from stepscope.runs.recording.files import RUNS
@@ -481,6 +481,26 @@ class Run:
         elapsed_seconds   from the run's start
         duration_seconds  with the operators that it called"""
         return tables.events(self._reopen().events(), self._start)
+
+    def functions(
+        self, *, times: tuple[float, float] | None = None, steps: tuple[int, int] | None = None
+    ) -> pa.Table:
+        """Returns one row per Python function of each profile window: the columns of `operators`.
+
+        Only of the windows that have some of these steps (both included), or some time between two times
+        in seconds since the run's start. Raises UserError for a window that cannot be read.
+        """
+        begin, end = (self._moment(time) for time in times or (None, None))
+        found: list[OperatorTime] = []
+        for window in self._reopen().python_windows():
+            if isinstance(window, UserError):
+                raise window
+            has_steps = steps is None or (window.first <= steps[1] and window.last >= steps[0])
+            is_over = begin is not None and window.start + window.step_seconds < begin
+            is_later = end is not None and window.start > end
+            if has_steps and not is_over and not is_later:
+                found += window.functions
+        return tables.timed(found, tables.OPERATORS)
 
     def windows(self) -> pa.Table:
         """Returns one row per profile window of a rank, in the order in which they began.

@@ -255,9 +255,16 @@ class PythonWindow:
 
     node: str
     rank: int
+    first: int  # its first step
+    start: float  # seconds since the epoch
     steps: int
     step_seconds: float
     functions: tuple[OperatorTime, ...]
+
+    @property
+    def last(self) -> int:
+        """Returns the number of its last step."""
+        return self.first + self.steps - 1
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,8 @@ def _functions(window: ProfileWindow, path: Path) -> PythonWindow:
         return PythonWindow(
             window.node,
             window.rank,
+            window.first,
+            window.start,
             window.last - window.first + 1,
             window.step_seconds,
             tuple(OperatorTime(window.node, window.rank, OF_PYTHON, *row) for row in rows),

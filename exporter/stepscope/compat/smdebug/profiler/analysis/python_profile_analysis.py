@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stepscope import analysis
-from stepscope.compat.smdebug.not_served import Instead, not_served
+from stepscope.compat.smdebug.events import microseconds
+from stepscope.compat.smdebug.not_served import not_served
 from stepscope.compat.smdebug.profiler.analysis.utils.python_profile_analysis_utils import (
     cProfileFunctionStats,
     cProfileStats,
@@ -20,12 +21,8 @@ from stepscope.runs.model import PYTHON
 MODES = PythonProfileModes
 
 
-class PythonProfileAnalysis(Instead):
-    """The Python functions of a run: of profile windows `run.operators()`, of phases `run.lines()`."""
-
-    INSTEAD: ClassVar[dict[str, str]] = {
-        "fetch_profile_stats_by_time": "use run.lines(), or stepscope profile RUN --python",
-    }
+class PythonProfileAnalysis:
+    """The Python functions of a run: of profile windows `run.functions()`, of phases `run.lines()`."""
 
     def __init__(self, local_profile_dir: str = "/tmp/python_stats", s3_path: str | None = None) -> None:
         self.run = analysis.open(s3_path or local_profile_dir)
@@ -40,19 +37,35 @@ class PythonProfileAnalysis(Instead):
         node_id: str = "any",
         refresh_stats: bool = True,
     ) -> cProfileStats:
-        """Returns the functions of all profile windows together, whatever the steps."""
+        """Returns the functions of the profile windows that have some of these steps."""
         self._refresh(refresh_stats)
-        functions = _of_node(self.run.operators(), node_id).filter(pc.field("device") == PYTHON).to_pylist()
-        if not functions:
+        last = start_step if end_step is None else end_step
+        return self._functions(self.run.functions(steps=(start_step, last)), node_id, "by step")
+
+    def fetch_profile_stats_by_time(
+        self,
+        start_time_since_epoch_in_secs: float,
+        end_time_since_epoch_in_secs: float,
+        node_id: str = "any",
+        refresh_stats: bool = True,
+    ) -> cProfileStats:
+        """Returns the functions of the profile windows that were open between two times."""
+        self._refresh(refresh_stats)
+        begin = microseconds(self.run.start) / 1e6
+        times = start_time_since_epoch_in_secs - begin, end_time_since_epoch_in_secs - begin
+        return self._functions(self.run.functions(times=times), node_id, "by time")
+
+    def _functions(self, functions: pa.Table, node_id: str, by: str) -> cProfileStats:
+        rows = _of_node(functions, node_id).to_pylist()
+        if not rows:
             raise not_served(
-                "a Python profile by step",
+                f"a Python profile {by}",
                 "record with stepscope run --profile 2:8,python, or use run.lines()",
             )
-        print("stepscope: these are the functions of all profile windows together")
         return cProfileStats(
             [
                 cProfileFunctionStats(row["operator"], row["self_seconds"], row["seconds"], row["calls"])
-                for row in functions
+                for row in rows
             ]
         )
 
