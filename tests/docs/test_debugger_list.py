@@ -1,6 +1,7 @@
 """docs/debugger.csv: what Debugger's profiler can do, and its twin here; `make golden` renders its lists.
 
-A row is one capability. `works` is yes, partly or no. `here` is its twin, or why it does not work.
+A row is one capability. `works` is yes, partly, no, or aws: it only administers machines of AWS, and the page
+counts it by itself. `here` is its twin, or why it does not work.
 What it names must exist: code, titles of the report or of dashboards (in italics), pages.
 """
 
@@ -45,7 +46,7 @@ DOCS = ROOT / "docs"
 PAGE = DOCS / "migrating-from-debugger.md"
 CLIENT = "Client library"
 LEAST = 150  # that work
-STATES = {"yes": "", "partly": "Partly:", "no": "Not:"}
+STATES = {"yes": "", "partly": "Partly:", "no": "Not:", "aws": "Only at AWS:"}
 CODE, TITLE = re.compile(r"`([^`]+)`"), re.compile(r"(?<!\*)\*([^*]+)\*(?!\*)")
 PLACE = re.compile(r"([\w./-]+\.(?:md|ipynb))(?:#([\w-]+))?")  # of a page, from docs/
 PARTS = re.compile(r"(?P<callable>[\w.]+)(?:\((?P<argument>\w*)\))?")  # PandasFrame.get_x(argument)
@@ -56,7 +57,7 @@ class Capability:
     """One row."""
 
     area: str
-    works: str  # yes, partly or no
+    works: str  # yes, partly, no or aws
     capability: str
     here: str
 
@@ -74,8 +75,11 @@ CAPABILITIES = read()
 def rendered() -> str:
     """Returns the count, and the lists of what works partly or not."""
     by_state = {state: [each for each in CAPABILITIES if each.works == state] for state in STATES}
-    works, partly, _ = map(len, by_state.values())
-    count = f"**{works} of {len(CAPABILITIES)} capabilities work**, {partly} partly."
+    works, partly, _, aws = map(len, by_state.values())
+    count = (
+        f"**{works} of {len(CAPABILITIES) - aws} capabilities work**, {partly} partly.\n\n"
+        f"{aws} more have no meaning outside AWS, and do not count: see the end."
+    )
     lists = [f"{title}\n\n{items(by_state[state])}" for state, title in STATES.items() if title]
     return "\n" + "\n\n".join([count, *lists]) + "\n"
 
@@ -246,7 +250,7 @@ def classes() -> dict[str, type]:
 def test_calls_of_the_client_library_have_their_twin_below_the_same_name() -> None:
     known, seen = classes(), 0
     for each in CAPABILITIES:
-        if each.area != CLIENT or each.works == "no":
+        if each.area != CLIENT or each.works in ("no", "aws"):
             continue
         (code,) = CODE.findall(each.capability)
         match = PARTS.fullmatch(code)
