@@ -16,7 +16,7 @@ from stepscope.report.document import document
 from stepscope.report.sentences import in_order as in_table
 from stepscope.runs.model import LineTime, ThreadTime
 
-from tests.support.analysis import nothing_found, rule
+from tests.support.analysis import loader, nothing_found, rule
 from tests.support.source import MemorySource, node_samples, run_facts
 
 
@@ -221,7 +221,7 @@ def test_workers_that_make_nothing_late_and_take_no_core_are_no_problem(
     )
     thread = ThreadTime("a", 0, "training", 1, 60, 55, core_wait, 0, ())
     run = replace(nothing_found(), account=Account(60.0, 1, leaves), rules=[found(rule_name)])
-    run = replace(run, loaders=[{"fetch_seconds": 100.0, "fetch_cpu_seconds": fetch_cpu}])
+    run = replace(run, loaders=[{**loader(), "fetch_seconds": 100.0, "fetch_cpu_seconds": fetch_cpu}])
     assert bool(problems_of(replace(run, threads=[thread]))) is is_problem
     assert problems_of(run), "without samples of the main thread, nobody knows whether it waited for a core"
 

@@ -85,7 +85,8 @@ def saved(bad: Seen, good: Seen) -> tuple[float, float] | None:
     lost = bad.first.get("seconds_lost")
     if not (lost and bad.loop and bad.steps and good.loop and good.steps):
         return None
-    return lost / bad.loop, 1 - (good.loop / good.steps) / (bad.loop / bad.steps)
+    most = lost + (bad.first.get("shared_seconds") or 0.0)
+    return min(most / bad.loop, 1.0), 1 - (good.loop / good.steps) / (bad.loop / bad.steps)
 
 
 def helps(bad: Seen, good: Seen) -> bool | None:

@@ -12,6 +12,7 @@ from stepscope.common.words import listing, share
 from stepscope.evaluation.account import Key, lines_of
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.places import LEAST_PLACE, MAIN_THREADS, Place, places
+from stepscope.evaluation.shared_cores import shared_seconds
 from stepscope.evaluation.slow_settings import slow_settings
 from stepscope.evaluation.traced_devices import traced_devices
 from stepscope.evaluation.unexplained import unexplained
@@ -33,6 +34,7 @@ class Problem:
     rule: RuleResult
     also: list[RuleResult]
     places: Sequence[Place] = ()  # of the user's code, in which most of the time was lost; () if not known
+    shared_seconds: float = 0.0  # the most that computing can also gain, from cores that the cause used
 
     @property
     def estimate(self) -> RuleResult:
@@ -98,7 +100,12 @@ def _of_run(analysis: Analysis) -> list[Problem]:
             *traced_devices(analysis),
         ]
     )
-    return [replace(problem, places=_places(problem, analysis)) for problem in found]
+    return [_located(problem, analysis) for problem in found]
+
+
+def _located(problem: Problem, analysis: Analysis) -> Problem:
+    found = _places(problem, analysis)
+    return replace(problem, places=found, shared_seconds=shared_seconds(problem.rule, found, analysis))
 
 
 def _places(problem: Problem, analysis: Analysis) -> list[Place]:

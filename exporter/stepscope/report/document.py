@@ -146,6 +146,7 @@ def _verdict(analysis: Analysis, price: float | None) -> dict[str, Any]:
                 "lines": [_place(place) for place in problem.places],
                 "recommendation": problem.rule.recommendation,
                 "seconds_lost": problem.seconds_lost or None,
+                "shared_seconds": problem.shared_seconds or None,
                 "share_of_run": _share_of_run(analysis, problem.estimate),
                 "cost": cost_of_finding(analysis, problem.estimate, price),
             }

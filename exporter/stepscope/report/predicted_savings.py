@@ -57,13 +57,18 @@ def words_by_kind(analysis: Analysis, record: TrackRecord) -> dict[str, str]:
 
 
 def _of_findings(analysis: Analysis) -> Iterator[tuple[str, float, float, float]]:
-    """Yields kind, predicted, low and high: at best nothing of the lost time remains, at worst all of it."""
+    """Yields kind, predicted, low and high.
+
+    At best nothing of the lost time remains and computing has the cores that the cause used, at worst nothing
+    changes.
+    """
     training = steps_seconds(analysis)
     for problem in problems_of(analysis):
         estimate, lost = problem.estimate, problem.seconds_lost
         in_steps = estimate.rule != ACCOUNT and not estimate.definition.outside_steps
         if training and 0 < lost <= training and in_steps:
-            yield estimate.rule, lost / training, 0.0, lost / training
+            high = min((lost + problem.shared_seconds) / training, 1.0)
+            yield estimate.rule, lost / training, 0.0, high
 
 
 def _of_changes(analysis: Analysis) -> Iterator[tuple[str, float, float, float]]:

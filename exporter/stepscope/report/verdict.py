@@ -99,7 +99,13 @@ def verdict(analysis: Analysis, price: float | None = None) -> RunVerdict:
 
 def evidence(analysis: Analysis, problem: Problem) -> str:
     """Returns the evidence of a problem in one line: numbers, ranks, baseline, and when it held."""
-    return f"{problem.rule.finding} {held(analysis, problem.rule)}".rstrip()
+    parts = [problem.rule.finding, held(analysis, problem.rule)]
+    if problem.shared_seconds:
+        parts.append(
+            "What causes it uses cores that computing uses, too: without it, computing may take up to "
+            f"{duration(problem.shared_seconds)} less."
+        )
+    return " ".join(filter(None, parts))
 
 
 def status_of_run(analysis: Analysis) -> Status:

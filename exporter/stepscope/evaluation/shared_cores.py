@@ -1,0 +1,44 @@
+"""How much a problem may also slow computing down: its cause uses cores that computing uses, too."""
+
+from __future__ import annotations
+
+from stepscope.evaluation.account import INTERPRETER_LOCK
+from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.places import MAIN_THREADS, Place
+from stepscope.evaluation.unexplained import ACCOUNT
+from stepscope.rules.data_starved import DataStarved
+from stepscope.training.layout import THREADS
+
+
+def shared_seconds(result: RuleResult, places: list[Place], analysis: Analysis) -> float:
+    """Returns the most that computing can gain from the cores that the cause of a finding used, in seconds.
+
+    That is their CPU seconds divided by the run's cores. It is 0 if there are cores for all, if GPUs compute,
+    or if that is not known.
+    """
+    account = analysis.account
+    allowed = sum(cores.allowed for cores in analysis.run_cores)
+    threads = analysis.gauges.get(THREADS, 0.0) * max(analysis.ranks, 1)
+    used = _used_seconds(result, places, analysis)
+    if account is None or not (allowed and threads and used) or any(use.by for use in analysis.gpu_use):
+        return 0.0
+    if threads + used / account.seconds * account.ranks <= allowed:
+        return 0.0
+    return min(used / allowed, account.useful_share * account.seconds / account.ranks)
+
+
+def _used_seconds(result: RuleResult, places: list[Place], analysis: Analysis) -> float:
+    """Returns the CPU seconds of loader workers, or of other Python threads that are waited for."""
+    if result.about.topic == DataStarved.topic:
+        loaders = (loader for loader in analysis.loaders if loader["phase"] == "train" and loader["workers"])
+        return float(sum(loader["fetch_cpu_seconds"] for loader in loaders))
+    waits_for_threads = result.details.get("component") == INTERPRETER_LOCK or (
+        result.rule == ACCOUNT and bool(places) and _waits_for_a_lock(places[0])
+    )
+    main = [thread for thread in analysis.threads if thread.role in MAIN_THREADS]
+    return sum(line.total for thread in main for line in thread.others) if waits_for_threads else 0.0
+
+
+def _waits_for_a_lock(place: Place) -> bool:
+    seconds = place.line.seconds
+    return max(seconds, key=lambda state: seconds[state], default="") == "lock"
