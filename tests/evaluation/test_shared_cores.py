@@ -66,6 +66,7 @@ def test_loader_workers_take_cores_from_computing_if_there_are_too_few(
     (problem,) = problems_of(analysis)
     assert problem.shared_seconds == pytest.approx(seconds)
     assert ("uses cores that computing uses, too" in evidence(analysis, problem)) is bool(seconds)
+    assert ("Cheaper fetches" in problem.rule.recommendation) is bool(seconds)
 
 
 def test_computing_on_gpus_shares_no_cores() -> None:

@@ -12,7 +12,7 @@ from stepscope.common.words import listing, share
 from stepscope.evaluation.account import Key, lines_of
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.places import LEAST_PLACE, MAIN_THREADS, Place, places
-from stepscope.evaluation.shared_cores import shared_seconds
+from stepscope.evaluation.shared_cores import CHEAPER, shared_seconds
 from stepscope.evaluation.slow_settings import slow_settings
 from stepscope.evaluation.traced_devices import traced_devices
 from stepscope.evaluation.unexplained import unexplained
@@ -105,7 +105,11 @@ def _of_run(analysis: Analysis) -> list[Problem]:
 
 def _located(problem: Problem, analysis: Analysis) -> Problem:
     found = _places(problem, analysis)
-    return replace(problem, places=found, shared_seconds=shared_seconds(problem.rule, found, analysis))
+    shared = shared_seconds(problem.rule, found, analysis)
+    if shared and problem.rule.about.topic == DataStarved.topic:
+        advice = f"{problem.rule.recommendation} {CHEAPER}"
+        problem = replace(problem, rule=replace(problem.rule, recommendation=advice))
+    return replace(problem, places=found, shared_seconds=shared)
 
 
 def _places(problem: Problem, analysis: Analysis) -> list[Place]:
