@@ -302,6 +302,11 @@ class Analysis:
             return None
         return max(0.0, self.last_seen - self.start - self.unobserved_seconds)
 
+    @property
+    def uses_gpus(self) -> bool:
+        """Returns whether there is evidence that the run uses a GPU."""
+        return any(use.by for use in self.gpu_use)
+
     def result_of(self, rule: RuleClass) -> RuleResult | None:
         """Returns the result of a rule; None if it was not evaluated."""
         return next((result for result in self.rules if result.rule == rule.__name__), None)

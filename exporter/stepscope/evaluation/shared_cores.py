@@ -24,7 +24,7 @@ def shared_seconds(result: RuleResult, places: list[Place], analysis: Analysis) 
     allowed = sum(cores.allowed for cores in analysis.run_cores)
     threads = analysis.gauges.get(THREADS, 0.0) * max(analysis.ranks, 1)
     used = _used_seconds(result, places, analysis)
-    if account is None or not (allowed and threads and used) or any(use.by for use in analysis.gpu_use):
+    if account is None or not (allowed and threads and used) or analysis.uses_gpus:
         return 0.0
     if threads + used / account.seconds * account.ranks <= allowed:
         return 0.0

@@ -120,7 +120,7 @@ def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterat
         2 * threads * ranks <= allowed
         and allowed - own - others >= IDLE * allowed
         and account.useful_share >= COMPUTES
-        and not any(use.by for use in analysis.gpu_use)
+        and not analysis.uses_gpus
     ):
         said = (
             f"PyTorch computes with {count(threads, 'thread')} per process, and "

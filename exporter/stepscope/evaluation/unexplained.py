@@ -216,9 +216,11 @@ def _interpreter_lock(analysis: Analysis, run_seconds: float) -> list[LargePart]
         return []
     waited = thread.interpreter_wait_seconds
     of_rank = f" of rank {thread.rank}" if thread.rank is not None and analysis.ranks > 1 else ""
-    evidence = f"The main thread{of_rank} waited {duration(waited)} for other threads that ran Python"
-    if holds := next(iter(places(thread.others)), None):
-        evidence += f": {holds.words} used a core for {duration(holds.seconds)}"
+    holds = places(thread.others)[0]
+    evidence = (
+        f"The main thread{of_rank} waited {duration(waited)} for other threads that ran Python: "
+        f"{holds.words} used a core for {duration(holds.seconds)}"
+    )
     key = Key(analysis.account.main_phase if analysis.account else "", INTERPRETER_LOCK)
     return [LargePart(key, waited / run_seconds, HOLD_LESS, evidence, rank=thread.rank)]
 

@@ -224,11 +224,9 @@ def _thread_words(thread: ThreadTime, own: float, allowed: float) -> str:
         )
     held = thread.interpreter_wait_seconds / thread.seconds
     if held > WAITS_FOR_A_CORE and held > ran / 2:
-        holds = next(iter(places(thread.others)), None)
-        by = f": {holds.words}" if holds else ""
         return (
             f"The main thread waits for Python’s interpreter lock {percent(100 * held)} of the time, while "
-            f"other threads run Python{by}."
+            f"other threads run Python: {places(thread.others)[0].words}."
         )
     of = "" if math.isnan(allowed) else f" of {allowed:g} {'core' if allowed == 1 else 'cores'}"
     if ran > BUSY:
