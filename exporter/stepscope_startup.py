@@ -73,6 +73,9 @@ def start() -> None:
             AfterImport({"multiprocessing.process": _wait_for_work})
         elif not _never_trains(program):
             _begin()
+        elif sys.argv[0] != "-c":
+            sys.meta_path.append(_Ourselves())
+            _at_exception("note_killed")
     except Exception as error:  # noqa: BLE001 - nothing may raise into the script
         _not_hooked("this process", error)
 
@@ -253,14 +256,6 @@ def _begin(trains: bool = True) -> None:
 
 def _keep_exception() -> None:
     """Keeps the exception that ends the script, and lets Python print it as without hooks."""
-    before = sys.excepthook
-
-    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        try:  # noqa: SIM105 - contextlib takes long to import
-            _Call("stepscope.training.last_exception:note_printed")(error)
-        except Exception:  # noqa: BLE001 - nothing may raise into the script
-            pass
-        before(kind, error, trace)
 
     def at_end() -> None:
         if getattr(sys, "last_value", None) is not None:  # also if the script has replaced the hook
@@ -269,8 +264,22 @@ def _keep_exception() -> None:
             except Exception:  # noqa: BLE001 - nothing may raise into the script
                 pass
 
-    sys.excepthook = excepthook
+    _at_exception("note_printed")
     atexit.register(at_end)
+
+
+def _at_exception(function: str) -> None:
+    """Gives the exception that ends this process to a function of last_exception, before Python prints it."""
+    before = sys.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        try:  # noqa: SIM105 - contextlib takes long to import
+            _Call(f"stepscope.training.last_exception:{function}")(error)
+        except Exception:  # noqa: BLE001 - nothing may raise into the script
+            pass
+        before(kind, error, trace)
+
+    sys.excepthook = excepthook
 
 
 class _Call:

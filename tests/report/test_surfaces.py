@@ -169,6 +169,7 @@ def test_a_run_that_was_stopped_says_by_whom_and_then_what_was_found(
     assert document(made.slow_loader(exit_status=143, **changes))["run"]["ending"]["failed"] is False
 
 
+KILLED = {"type": "SIGKILL", "message": "killed process 11", "place": "", "rank": "3"}
 KEY_ERROR = {"type": "KeyError", "message": "'dog'", "place": "crash.py:18", "rank": "3"}
 
 
@@ -178,6 +179,7 @@ KEY_ERROR = {"type": "KeyError", "message": "'dog'", "place": "crash.py:18", "ra
         (KEY_ERROR, 8, "Failed: KeyError: 'dog', crash.py:18, rank 3"),
         (KEY_ERROR, 1, "Failed: KeyError: 'dog', crash.py:18"),
         ({**KEY_ERROR, "message": "", "place": ""}, 1, "Failed: KeyError"),
+        (KILLED, 8, "Failed: SIGKILL: killed process 11, rank 3"),
     ],
 )
 def test_the_exception_that_ended_a_run_comes_first(
@@ -189,6 +191,8 @@ def test_the_exception_that_ended_a_run_comes_first(
     assert said.details[0].startswith("The command ended with exit status 1 at ")
     for surface, text in surfaces(analysis).items():
         assert plain(words) in text, surface
+    who = "The sender of SIGKILL is not known: `dmesg` and the scheduler’s log have it."
+    assert (who in said.details) == (exception == KILLED)
 
 
 USE = RunUse("node-a", 1.0, 4.0, 0.0, 0.0, 0.0, memory=7.6e9, memory_capacity=8e9, memory_growth=1e6)

@@ -8,7 +8,9 @@ import re
 import subprocess
 import sys
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import stepscope_startup
@@ -33,13 +35,15 @@ class Case:
         self.script = folder / "crash.py"
         self.ended: subprocess.CompletedProcess[str]
 
-    def run(self, text: str, hooks: bool = True, **environment: str) -> dict[str, str]:
+    def run(
+        self, text: str, hooks: bool = True, launcher: Sequence[str] = (), **environment: str
+    ) -> dict[str, str]:
         """Runs the script and returns what run.json would have."""
         self.script.write_text(text)
         more = {"STEPSCOPE_INSTRUMENT": "1", "STEPSCOPE_LEDGER_DIR": str(self.ledgers)} if hooks else {}
         path = {"PYTHONPATH": str(STARTUP)} if hooks else {}
         process = subprocess.Popen(
-            [sys.executable, "crash.py"],
+            [sys.executable, *launcher, "crash.py"],
             cwd=self.folder,
             env={**CLEAN, **path, **more, **environment},
             stdout=subprocess.PIPE,
@@ -192,6 +196,42 @@ def test_the_exception_of_a_rank_that_torch_spawns_counts_before_its_parents(cas
     assert "ProcessRaisedException" in case.ended.stderr
 
 
+KILLED = """import os, signal, sys, time
+def fail(*_):
+    raise ConnectionResetError("by peer")
+def rank(number):
+    signal.signal(signal.SIGTERM, fail)
+    if number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+"""
+BY_SPAWN = """
+if __name__ == "__main__":
+    import torch.multiprocessing
+    torch.multiprocessing.spawn(rank, nprocs=2)
+"""
+BY_TORCHRUN = """
+rank(int(os.environ["RANK"]))
+"""
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+@pytest.mark.parametrize(
+    ("start", "launcher"), [(BY_SPAWN, ()), (BY_TORCHRUN, TORCHRUN)], ids=["spawn", "torchrun"]
+)
+def test_a_rank_that_a_signal_killed_counts_before_those_that_failed_because_of_it(
+    case: Case, start: str, launcher: tuple[str, ...]
+) -> None:
+    kept = case.run(KILLED + start, launcher=launcher)
+    assert (kept["type"], kept["place"], kept["rank"]) == ("SIGKILL", "", "1")
+    assert kept["message"].startswith("killed process ")
+
+
+def test_a_launcher_that_fails_otherwise_keeps_nothing_of_its_own(case: Case) -> None:
+    assert case.run("import sys; sys.exit(3)", launcher=TORCHRUN) == {}
+    assert "ChildFailedError" in case.ended.stderr
+
+
 WORKER = """from torch.utils.data import DataLoader
 class Data:
     def __len__(self): return 2
@@ -224,7 +264,7 @@ def test_a_run_that_ends_well_has_no_exception_in_its_ledger(case: Case) -> None
 
 
 def leave(case: Case, number: int, rank: int | None, when: float, pid: int = 1, attempt: int = 0) -> None:
-    known = {"type": f"E{number}", "message": "", "place": "", "rank": rank, "pid": pid}
+    known = {"type": f"E{number}", "message": "", "place": "", "rank": rank, "pid": pid, "killed": False}
     word = case.ledgers / stepscope_startup.WORDS / f"{stepscope_startup.EXCEPTION}-{number}"
     word.write_text(json.dumps({**known, "attempt": attempt, "time": when}))
 
@@ -236,6 +276,21 @@ def test_the_first_rank_of_the_last_attempt_counts(case: Case) -> None:
     leave(case, 4, 0, 8.0, attempt=1)
     leave(case, 5, None, 3.0, pid=7)
     assert case.hooked.exception(7)["type"] == "E4"
+
+
+def test_a_launchers_kill_of_the_remaining_ranks_is_no_cause() -> None:
+    class ChildFailedError(Exception):
+        def __init__(self, *failures: tuple[int, int, int]) -> None:
+            self.failures = {
+                rank: SimpleNamespace(timestamp=when, exitcode=status, pid=rank + 100)
+                for rank, when, status in failures
+            }
+
+    killed = last_exception._killed
+    assert killed(ChildFailedError((0, 5, 1), (1, 5, -15), (2, 6, -9))) is None
+    assert killed(ChildFailedError((0, 5, 1), (1, 5, -11))) == ("SIGSEGV", "killed process 101", "", 1)
+    assert killed(ChildFailedError((0, 5, -15), (1, 5, -15))) == ("SIGTERM", "killed process 100", "", 0)
+    assert killed(KeyError("dog")) is None
 
 
 def test_without_ranks_that_of_the_command_counts_and_otherwise_the_last_one(case: Case) -> None:

@@ -85,7 +85,7 @@ def how_it_ended(analysis: Analysis) -> list[str]:
     if stopped(analysis):
         how = capitalised(how.removeprefix("The command was "))
     elif raised := exception(analysis):
-        return [f"Failed: {raised}", how]
+        return [f"Failed: {raised}", how, more] if _killer_of_rank(analysis) else [f"Failed: {raised}", how]
     else:
         how = f"Failed: {uncapitalised(how)}"
     return [how, more] if more else [how]
@@ -93,7 +93,7 @@ def how_it_ended(analysis: Analysis) -> list[str]:
 
 def how_to_find_out(analysis: Analysis) -> str:
     """Says what is not known about the end of a run, and where to look; "" if nothing is left to find out."""
-    name = signal_name(analysis)
+    name = signal_name(analysis) or _killer_of_rank(analysis)
     if out_of_memory(analysis):
         return f"{_memory(analysis)} Give the run more memory, or let it use less."
     if name in STOPPED and analysis.stopped_by:
@@ -103,13 +103,19 @@ def how_to_find_out(analysis: Analysis) -> str:
             f"{name} asks a process to end: Ctrl-C, a scheduler’s time limit or a preemption send it. "
             "The scheduler’s log has the reason."
         )
-    if name in CRASHED:
-        return "A native library crashed. With PYTHONFAULTHANDLER=1, the next run prints its Python stack."
     if name == "SIGKILL" and any(use.memory > NEARLY_FULL * use.memory_capacity for use in analysis.run_use):
         return f"The kernel may have killed it because memory ran out: `dmesg` has it. {_memory(analysis)}"
-    if name is not None:
+    if name in CRASHED:
+        return "A native library crashed. With PYTHONFAULTHANDLER=1, the next run prints its Python stack."
+    if name:
         return f"The sender of {name} is not known: `dmesg` and the scheduler’s log have it."
     return "The reason is not known to Stepscope: the end of the command’s own output has it."
+
+
+def _killer_of_rank(analysis: Analysis) -> str:
+    """Returns the signal that killed a rank, as its launcher says; "" if none is known."""
+    known = analysis.exception.get("type", "")
+    return known if known in Signals.__members__ else ""
 
 
 def _memory(analysis: Analysis) -> str:

@@ -1,7 +1,8 @@
 """Keeps the exception that ends this process: type, message, and the innermost line of the user's own.
 
 Python gives it to `sys.excepthook`, and leaves it in `sys.last_value` if a script has replaced our hook.
-A child of multiprocessing prints it and exits, so there it is read while the child ends. Only text is kept:
+A child of multiprocessing prints it and exits, so there it is read while the child ends. A rank that a
+signal killed could keep nothing: what its launcher raises then names signal and rank. Only text is kept:
 no traceback lives longer. Type and place go into the ledger, which other users can read. The message goes
 only into the private folder of `stepscope run`. Before Python prints the traceback, frames of ours that only
 call on are removed. No function can hide its own frame, so tracebacks that a script itself prints have them.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from time import time
 
@@ -21,6 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
+    from typing import Any
 
     from stepscope.training.main_stack import Frame
 
@@ -39,9 +42,15 @@ def note(error: BaseException | None) -> None:
     if isinstance(error, Exception) and id(error) != _kept:
         _kept = id(error)
         try:  # noqa: SIM105 - contextlib takes long to import
-            _keep(*described(error))
+            _keep(*(_killed(error) or (*described(error), None)))
         except Exception:  # noqa: BLE001 - the script's own exception must be printed
             pass
+
+
+def note_killed(error: BaseException) -> None:
+    """Keeps which signal killed which rank, if that ends this launcher. Its other exceptions say nothing."""
+    if killed := _killed(error):
+        _keep(*killed)
 
 
 def note_printed(error: BaseException) -> None:
@@ -120,6 +129,24 @@ def described(error: Exception) -> tuple[str, str, str]:
     return clean(kind[:TYPE]), _cut(clean(message)), place
 
 
+def _killed(error: Any) -> tuple[str, str, str, int] | None:
+    """Returns signal, message, no place, and the rank that it killed before any other failed; None if none.
+
+    torchrun's ChildFailedError has all failures, in the order in which they were seen, in whole seconds; the
+    launcher itself ends the remaining ranks by SIGTERM. torch's `spawn` raises ProcessExitedException.
+    """
+    kind = type(error).__name__
+    if kind == "ChildFailedError":
+        failures = [(each.timestamp, each.exitcode, each.pid, rank) for rank, each in error.failures.items()]
+    elif kind == "ProcessExitedException":
+        failures = [(0, error.exit_code, error.error_pid, error.error_index)]
+    else:
+        return None
+    asked = -signal.SIGTERM
+    _, status, pid, rank = min(failures, key=lambda each: (each[0], each[1] > 0 or each[1] == asked))
+    return (signal.Signals(-status).name, f"killed process {pid}", "", rank) if status < 0 else None
+
+
 def _frames(error: Exception) -> list[Frame]:
     """Returns the innermost frames of its traceback, innermost first."""
     frames: list[Frame] = []
@@ -147,7 +174,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= MESSAGE else text[: MESSAGE - 1] + "…"
 
 
-def _keep(kind: str, message: str, place: str) -> None:
+def _keep(kind: str, message: str, place: str, killed: int | None) -> None:
     import stepscope_startup  # outside this package, because it must load without it
 
     launched = read_ranks(os.environ)
@@ -156,7 +183,10 @@ def _keep(kind: str, message: str, place: str) -> None:
     if session is not None and session.ledger is not None:
         session.ledger.name_exception(kind, place)
         rank = session.ranks[0]
+    if killed is not None:
+        rank = killed
     known = {
+        "killed": killed is not None,
         "type": kind,
         "message": message,
         "place": place,

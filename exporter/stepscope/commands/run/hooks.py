@@ -145,8 +145,9 @@ class HookedProcesses:
     def exception(self, pid: int) -> dict[str, str]:
         """Returns the exception that ended the command, of which `pid` is the process, as run.json has it.
 
-        When one rank fails, the others soon fail because of it: the first one of the last attempt counts.
-        Without ranks, it is that of the command itself, otherwise the last one.
+        When one rank fails, the others soon fail because of it: the one that a signal killed, as its launcher
+        says, otherwise the first one of the last attempt counts. Without ranks, it is that of the command
+        itself, otherwise the last one.
         """
         found = []
         for word, text in self._words().items():
@@ -155,6 +156,7 @@ class HookedProcesses:
                     known = json.loads(text)
                     when, helper = float(known["time"]), known["rank"] is None
                     order = (1, known["pid"] != pid, -when) if helper else (0, -int(known["attempt"]), when)
+                    order = (-1, 0, when) if known["killed"] else order
                     found.append((order, known))
         if not found:
             return {}
