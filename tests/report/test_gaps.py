@@ -11,6 +11,7 @@ from stepscope import analysis
 from stepscope.commands.cli import main
 from stepscope.common.status import Status
 from stepscope.common.words import share
+from stepscope.evaluation.account import AFTER, BEFORE, Account, Key, Leaf
 from stepscope.report.html import render_html
 from stepscope.report.sentences import gaps
 from stepscope.report.verdict import verdict
@@ -179,3 +180,15 @@ def test_many_gaps_are_cut_short_and_names_in_them_are_no_markup() -> None:
     assert (len(said), said[-1]) == (12, "18 more are in report.json.")
     page = render_html(made.slow_loader(gaps=many))
     assert "<code>&lt;b&gt;2</code> is missing" in page
+
+
+@pytest.mark.parametrize(("trained", "status"), [(0.11, Status.HEALTHY), (0.09, Status.NOT_ENOUGH_DATA)])
+def test_a_run_that_hardly_trains_is_not_called_healthy(trained: float, status: Status) -> None:
+    parts = {Key(BEFORE): 0.6, Key("train", "forward"): trained, Key(AFTER): 0.4 - trained}
+    leaves = tuple(Leaf(key, part, {0: 40 * part}) for key, part in parts.items())
+    run = replace(made.nothing_found(), start=START, end=START + 40, account=Account(40.0, 1, leaves))
+    said = verdict(run)
+    assert said.status is status
+    assert ("91 % of the run is before its first step or after its last" in said.sentence) == (
+        status is Status.NOT_ENOUGH_DATA
+    )

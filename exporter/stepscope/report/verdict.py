@@ -20,7 +20,7 @@ from stepscope.common.words import (
     share,
     uncapitalised,
 )
-from stepscope.evaluation.account import name_of
+from stepscope.evaluation.account import AFTER, BEFORE, name_of
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.problems import Problem, problems_of, small_problems
 from stepscope.evaluation.unexplained import is_accounted, unseen
@@ -36,6 +36,7 @@ from stepscope.rules.parts.remedies import HOW_TO_SEE_STEPS
 MENTIONED = 0.005  # of the run: what costs less is not even a small thing
 SPENT = 3  # parts of the account that a healthy run's sentence names
 STANDSTILL = "standstill"  # the topic of rules on runs that get no further
+MOST_OUTSIDE = 0.9  # of the run before its first step and after its last: the rest is too little to judge
 MOST_UNRECORDED = 0.05  # of the run's samples: with more missing, nobody knows whether it was healthy
 WHY_UNRECORDED = (
     "The list of what is missing says when, and why if it is known. The log of the exporter, or of "
@@ -48,6 +49,7 @@ NO_WORK = "If the run uses the GPU, record its activity (with torch.profiler: Pr
 CAPTURE_BOTH = (
     "Capture host and device with the profiler of your framework while steps run, and let it mark the steps."
 )
+TRAIN_LONGER = "Train for some more steps: so few do not tell how the time of training is spent."
 LOOK_INSIDE = "`stepscope run --python --profile 20:29` records every function of ten steps."
 
 
@@ -115,7 +117,7 @@ def status_of_run(analysis: Analysis) -> Status:
     states = counts(analysis)
     if problems_of(analysis):
         return Status.FOUND
-    if _hides_a_device(analysis) or unseen(analysis):
+    if _hides_a_device(analysis) or unseen(analysis) or _outside_steps(analysis) > MOST_OUTSIDE:
         return Status.NOT_ENOUGH_DATA
     if _knows_where_time_goes(analysis):
         return Status.NOT_ENOUGH_DATA if unrecorded(analysis) > MOST_UNRECORDED else Status.HEALTHY
@@ -129,6 +131,13 @@ def unrecorded(analysis: Analysis) -> float:
     whole = (analysis.run_seconds or 0.0) * len(analysis.nodes)
     missing = sum(gap.count or 0 for gap in analysis.gaps if gap.what == "samples")
     return min(missing * analysis.interval / whole, 1.0) if whole > 0 else 0.0
+
+
+def _outside_steps(analysis: Analysis) -> float:
+    account = analysis.account
+    if account is None or not account.useful_share:
+        return 0.0
+    return account.share(BEFORE) + account.share(AFTER)
 
 
 def _knows_where_time_goes(analysis: Analysis) -> bool:
@@ -197,6 +206,8 @@ def _missing(analysis: Analysis) -> tuple[str, str]:
             f"{share(own, 1.0)} of the run is your own code, and hardly any of its lines was seen",
             LOOK_INSIDE,
         )
+    if (outside := _outside_steps(analysis)) > MOST_OUTSIDE:
+        return f"{share(outside, 1.0)} of the run is before its first step or after its last", TRAIN_LONGER
     if analysis.is_trace and not analysis.steps:
         return "the trace marks no steps, and shows no device", CAPTURE_BOTH
     if Status.COLLECTING in counts(analysis) and not analysis.steps:
