@@ -304,6 +304,93 @@ def test_events_with_a_negative_duration_count_nowhere_and_are_named(tmp_path: P
     assert any("kernel with a negative duration (1)" in sentence for sentence in facts.unknowns)
 
 
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([on_gpu("kernel", "gemm", 0, 0.1)], "µs with no known step"),
+        ([marked(1, 0, 100), on_gpu("kernel", "gemm", 0, 99)], "the trace covers only 100 ms with 1 step"),
+        (
+            [*(marked(number, number, number + 1) for number in range(9)), on_gpu("kernel", "gemm", 0, 9)],
+            "the trace covers only 9.00 ms with 9 steps",
+        ),
+        (
+            [
+                *(marked(number, 100 * number, 100 * number + 100) for number in range(9)),
+                on_gpu("kernel", "a", 0, 1),
+            ],
+            "the trace shows the device of rank 0 for only 1.00 ms of the 900 ms of its steps",
+        ),
+    ],
+)
+def test_a_trace_that_shows_too_little_is_never_healthy(tmp_path: Path, rows: list[Row], said: str) -> None:
+    analysis = evaluate(KinetoTraces(write(tmp_path / "t.json", rows)))
+    assert (verdict(analysis).status, said in verdict(analysis).sentence) == ("not enough data", True)
+    assert not [rule.rule for rule in analysis.rules if rule.status == "healthy"]
+
+
+def test_a_trace_of_many_steps_of_a_busy_device_is_healthy(tmp_path: Path) -> None:
+    steps = [marked(number, 100 * number, 100 * number + 100) for number in range(3)]
+    rows = [*steps, *(on_gpu("kernel", "gemm", 100 * number, 100 * number + 100) for number in range(3))]
+    assert verdict(evaluate(KinetoTraces(write(tmp_path / "t.json", rows)))).status == "healthy"
+
+
+def test_events_without_a_duration_or_a_partner_count_nowhere_and_are_named(tmp_path: Path) -> None:
+    wrong = [on_gpu("kernel", "gemm", 0, 5), on_gpu("kernel", "gemm", 5, 9)]
+    del wrong[0]["dur"]
+    wrong[1]["dur"] = float("nan")
+    begun = [{**row("cpu_op", "aten::mm", 0, 0), "ph": phase} for phase in "EBB"]
+    _, _, facts = read(write(tmp_path / "t.json", [marked(1, 0, 10), *wrong, *begun]))
+    assert not facts.devices
+    (said,) = (sentence for sentence in facts.unknowns if "count nowhere" in sentence)
+    for kind in ("kernel without a duration (2)", "begin without an end (2)", "end without a begin (1)"):
+        assert kind in said
+    assert facts.unrecognised == 5
+
+
+def test_steps_whose_numbers_fall_were_recorded_by_a_clock_that_was_set_back(tmp_path: Path) -> None:
+    rows = [marked(number, 100 * (number % 3), 100 * (number % 3) + 30) for number in (1, 2, 3)]
+    with pytest.raises(UserError, match=r"t\.json: step 3 begins before step 1, so the clock was set back"):
+        read(write(tmp_path / "t.json", rows))
+
+
+def test_steps_that_are_twice_in_a_trace_or_overlap_count_once(tmp_path: Path) -> None:
+    rows = [marked(number, 100 * number, 100 * number + 100) for number in (1, 2, 3)]
+    (once,), _, facts = read(write(tmp_path / "t.json", [*rows, *rows]))
+    assert once.numbers.tolist() == [1, 2, 3]
+    assert not any("overlap" in sentence for sentence in facts.unknowns)
+    rows = [marked(number, 100 * number, 100 * number + 150) for number in (1, 2, 3)]
+    (overlapping,), _, facts = read(write(tmp_path / "t.json", rows))
+    assert overlapping.durations == pytest.approx([0.1, 0.1, 0.15])
+    assert any("overlap, by 100 ms in all" in sentence for sentence in facts.unknowns)
+
+
+@pytest.mark.parametrize("base", [BASE, 0])
+def test_a_copy_of_a_trace_counts_nowhere_and_that_is_said(tmp_path: Path, base: int) -> None:
+    for name in ("a.json", "b.json"):
+        about = {"distributedInfo": {"rank": 0}, "baseTimeNanoseconds": base * 10**9}
+        write(tmp_path / name, [marked(1, 0, 10), on_gpu("kernel", "gemm", 0, 10)], **about)
+    (steps,), _, facts = read(tmp_path)
+    assert (len(steps), len(facts.ranks)) == (1, 1)
+    assert facts.devices[0].compute == pytest.approx(0.01)
+    assert "b.json covers the time of a.json in the same process: it counts nowhere." in facts.unknowns
+
+
+def test_two_processes_with_one_rank_at_a_time_are_two_ranks_and_that_is_said(tmp_path: Path) -> None:
+    for name, process, rank in (("a", 100, 0), ("b", 200, 0), ("c", 300, 1)):
+        about = {"distributedInfo": {"rank": rank}}
+        write(tmp_path / f"{name}.json", [{**marked(1, 0, 10), "pid": process}], **about)
+    _, _, facts = read(tmp_path)
+    assert [(rank.rank, rank.pid) for rank in facts.ranks] == [(0, 100), (1, 300), (2, 200)]
+    assert "b.json is not the only process with rank 0: it is numbered 2." in facts.unknowns
+
+
+def test_a_compressed_trace_that_is_cut_off_is_named_in_its_folder(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.json.gz", [marked(number, number, number + 1) for number in range(999)])
+    path.write_bytes(path.read_bytes()[:-99])
+    with pytest.raises(UserError, match=r"t\.json\.gz: cannot be read"):
+        read(tmp_path)
+
+
 def test_events_that_are_years_apart_are_refused(tmp_path: Path) -> None:
     """A kernel without a time, as old drivers wrote it."""
     rows = [marked(1, 0, 100), {**on_gpu("kernel", "a", 0, 10), "ts": -BASE * 1e6}]
@@ -465,7 +552,7 @@ def test_a_trace_without_steps_is_split_as_a_whole_and_that_is_said(tmp_path: Pa
         (b"{}", "no traceEvents"),
         (b'{"traceEvents": []}', "holds no event"),
         (b'{"traceEvents": [{"ph": "b", "cat": "c", "name": "k"}]}', "only 1 asynchronous event"),
-        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k"}]}', "not a trace of the profiler"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k"}]}', "only 1 kernel without a duration"),
         (gzip.compress(b"{}", mtime=0)[:-4], "cannot be read"),
     ],
 )

@@ -206,14 +206,14 @@ def test_a_wait_for_the_input_pipeline_of_tensorflow_is_a_wait_for_data(tmp_path
 
 def test_hosts_are_ranks_captures_add_up_and_jax_s_copy_counts_once(tmp_path: Path) -> None:
     for host in ("node-a", "node-b"):
-        for run in ("run-1", "run-2"):
-            profile(tmp_path, GPU, host, run)
+        for run, last in (("run-1", 120), ("run-2", 130)):
+            profile(tmp_path, [*GPU, event(701, 1, "cuEventRecord", 95, last)], host, run)
     whole = tmp_path / "plugins" / "profile" / "run-1" / "node-a.trace.json.gz"
     (whole.parent / "perfetto_trace.json.gz").write_bytes(whole.read_bytes())
     facts, _ = read(tmp_path)
     assert [(rank.node, rank.rank) for rank in facts.ranks] == [("node-a", 0), ("node-b", 1)]
     assert [device.compute for device in facts.devices] == pytest.approx([0.120, 0.120])
-    assert facts.ranks[0].end == pytest.approx(facts.ranks[0].start + 0.240)
+    assert facts.ranks[0].end == pytest.approx(facts.ranks[0].start + 0.250)
 
 
 def test_lines_that_nobody_here_knows_are_reported(tmp_path: Path) -> None:

@@ -271,6 +271,7 @@ class Analysis:
     is_trace: bool = False  # it has neither the run's start nor samples
     unobserved_seconds: float = 0.0  # between captures of traces: no part of the run's duration
     devices: list[DeviceTime] = field(default_factory=list)  # of traces, by node, rank and device
+    too_little: str = ""  # a clause: of what a trace shows too little to be healthy; "": of nothing
     unrecognised: int = 0  # events of traces of categories that nobody here knows
     windows: list[ProfileWindow] = field(default_factory=list)  # in the order in which they began
     profile: Profile | None = None  # what their traces show; None: there are none, or the run continues

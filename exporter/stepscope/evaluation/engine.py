@@ -10,7 +10,7 @@ import numpy as np
 
 from stepscope.common.errors import UserError
 from stepscope.common.status import Status
-from stepscope.common.words import duration
+from stepscope.common.words import capitalised, duration
 from stepscope.evaluation import reported
 from stepscope.evaluation.account import Account, account
 from stepscope.evaluation.analysis import Analysis, Band, GpuUse, Profile, RuleResult, RunCores, RunUse
@@ -20,6 +20,7 @@ from stepscope.evaluation.live import LiveJudgement
 from stepscope.evaluation.problems import in_order
 from stepscope.evaluation.profile import profile_of, with_evidence, with_python
 from stepscope.evaluation.settings import Settings
+from stepscope.evaluation.traced_time import too_little
 from stepscope.exporter.sampling.active_runs import UNNAMED
 from stepscope.measurements.components import COMPONENTS_BY_PHASE
 from stepscope.measurements.counted import counted, flops_utilisation
@@ -170,6 +171,8 @@ def _verdict(rule: Rule[Any, Any], nodes: dict[str, _Node], run: RunMeasurements
         return _failed(error)
     if rule.about_gpus and verdict.status is Status.NOT_ENOUGH_DATA and (reason := why_no_gpu(run.facts)):
         verdict = replace(verdict, finding=reason)
+    if run.whole and verdict.status is Status.HEALTHY and (reason := too_little(run.facts)):
+        verdict = replace(verdict, status=Status.NOT_ENOUGH_DATA, finding=f"{capitalised(reason)}.")
     collecting = live and verdict.status is Status.NOT_ENOUGH_DATA
     return replace(verdict, status=Status.COLLECTING) if collecting else verdict
 
@@ -281,6 +284,7 @@ def _analysis(
     return Analysis(
         run=facts.label,
         is_trace=run.whole,
+        too_little=too_little(facts) if run.whole else "",
         name=facts.name,
         command=facts.command,
         exit_status=facts.exit_status,

@@ -50,6 +50,7 @@ CAPTURE_BOTH = (
     "Capture host and device with the profiler of your framework while steps run, and let it mark the steps."
 )
 TRAIN_LONGER = "Train for some more steps: so few do not tell how the time of training is spent."
+CAPTURE_MORE = "Capture ten steps or more, with the activity of host and device."
 LOOK_INSIDE = "`stepscope run --python --profile 20:29` records every function of ten steps."
 
 
@@ -200,7 +201,7 @@ def _missing(analysis: Analysis) -> tuple[str, str]:
         return "the trace lists a GPU, but no work of it", NO_WORK
     if _hides_a_device(analysis):
         events = count(analysis.unrecognised, "event")
-        return f"{events} of the trace may be the work of a device, and have no known category", UNRECOGNISED
+        return f"{events} of the trace may be the work of a device, and are not understood", UNRECOGNISED
     if own := unseen(analysis):
         return (
             f"{share(own, 1.0)} of the run is your own code, and hardly any of its lines was seen",
@@ -208,6 +209,8 @@ def _missing(analysis: Analysis) -> tuple[str, str]:
         )
     if (outside := _outside_steps(analysis)) > MOST_OUTSIDE:
         return f"{share(outside, 1.0)} of the run is before its first step or after its last", TRAIN_LONGER
+    if analysis.too_little:
+        return analysis.too_little, CAPTURE_MORE
     if analysis.is_trace and not analysis.steps:
         return "the trace marks no steps, and shows no device", CAPTURE_BOTH
     if Status.COLLECTING in counts(analysis) and not analysis.steps:

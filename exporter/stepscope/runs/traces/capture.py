@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stepscope.common.words import listing, number
+from stepscope.common.words import duration, listing, number
 from stepscope.runs.malformed import is_date, naming
 from stepscope.runs.model import RankTrace
 from stepscope.runs.traces.arrivals import rank_trace
 from stepscope.runs.traces.events import Trace, traces_of
 from stepscope.runs.traces.trace import STEP, TraceSummary, summarise
 
+MOST = 0.5  # of the shorter capture: consecutive ones of a process overlap by their last kernels only
+OVERLAP = 0.01  # of the steps' time: less is the rounding of clocks
 # What makes the steps known, by the writer of a trace.
 MARKS = {
     "pytorch": "call profiler.step() after each step",
@@ -38,6 +40,17 @@ class Capture:
     arrivals: RankTrace | None  # None: it took part in no collective
     unknowns: tuple[str, ...]  # sentences
     unrecognised: int  # events of categories that nobody here knows
+
+    def is_copy_of(self, other: Capture) -> bool:
+        """Returns whether both contain the same."""
+        return (self.start, self.end, self.summary) == (other.start, other.end, other.summary)
+
+    def covers(self, other: Capture) -> bool:
+        """Returns whether both contain the same, or most of the shorter one's time is in the other."""
+        if not is_date(self.start) or not is_date(other.start):
+            return self.is_copy_of(other)
+        common = min(self.end, other.end) - max(self.start, other.start)
+        return common > MOST * min(self.end - self.start, other.end - other.start)
 
     def later(self, seconds: float) -> Capture:
         """Returns this capture with all its times moved."""
@@ -99,6 +112,11 @@ def _unknowns(trace: Trace, summary: TraceSummary) -> Iterator[str]:
         )
     elif not summary.marked:
         yield f"{name} marks no step: {MARKS[trace.writer]} to see their times."
+    if summary.overlap > OVERLAP * sum(step.seconds for step in summary.steps):
+        yield (
+            f"{name} marks steps that overlap, by {duration(summary.overlap)} in all: each counts until "
+            "the next one begins."
+        )
     if trace.unknown:  # in words: a category, or what is wrong with events of it
         found = listing(
             [f"{category} ({number(count)})" for category, count in sorted(trace.unknown.items())]

@@ -20,6 +20,7 @@ on the host. Each knows its group, sequence number, operation, size and bytes as
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -32,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.common.errors import UserError
-from stepscope.common.words import duration
+from stepscope.common.words import duration, listing, number
 from stepscope.runs.malformed import EARLIEST, LATEST, finite, moment, naming
 from stepscope.runs.traces.collectives import Collective, Described, described, operation_of, sequence_of
 from stepscope.runs.traces.json_stream import JsonTrace
@@ -213,12 +214,13 @@ class _Columns:
         kind = _kind(category)
         if kind is None:
             return
-        length = float(row.get("dur") or 0)
-        if length < 0:
-            category = f"{category} with a negative duration"
-        if kind == UNKNOWN or length < 0:
+        length = math.nan if row.get("dur") is None else float(row["dur"])
+        wrong = not 0 <= length < math.inf
+        if wrong:
+            category = f"{category} {'with a negative' if length < 0 else 'without a'} duration"
+        if kind == UNKNOWN or wrong:
             self.unknown[category] = self.unknown.get(category, 0) + 1
-        if length < 0:
+        if wrong:
             return
         arguments = row.get("args") or {}
         name = str(row["name"])
@@ -306,10 +308,12 @@ def load(path: Path, progress: Callable[[int], None] | None = None) -> Trace:
                 )
         if not stream.has_events:
             raise UserError(f"{path} is no trace (no traceEvents in it): give what torch.profiler exported")
+        columns.unknown |= pairs.without_partner()
         if not len(columns.kinds):
-            if others := pairs.others_in_words():
+            if others := pairs.others() | columns.unknown:
+                only = listing([f"{number(count)} {kind}" for kind, count in others.items()])
                 raise UserError(
-                    f"{path} holds no event with a duration, only {others}: give a trace with complete events"
+                    f"{path} holds no event with a duration, only {only}: give a trace with complete events"
                 )
             raise UserError(f"{path} holds no event: export the trace again, with a step that is active")
         if xla.found and "host_name" not in stream.about:

@@ -9,8 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from stepscope.common.words import listing, number
-
 MOST_OPEN = 100_000  # begun events that are remembered
 # Phases without a duration that say something: asynchronous ones, instants, counters and flows.
 NAMES = {
@@ -27,6 +25,8 @@ class Pairs:
     def __init__(self) -> None:
         self._open: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
         self._opened = 0
+        self._forgotten = 0  # begins, because too many are open
+        self._ends = 0  # without a begin
         self._others: Counter[str] = Counter()
 
     def rows(self, rows: Iterable[Any]) -> Iterator[Any]:
@@ -36,17 +36,26 @@ class Pairs:
             if phase == "B" and self._opened < MOST_OPEN:
                 self._open.setdefault((row.get("pid"), row.get("tid")), []).append(row)
                 self._opened += 1
+            elif phase == "B":
+                self._forgotten += 1
             elif phase == "E":
                 if begun := self._open.get((row.get("pid"), row.get("tid"))):
                     begin = begun.pop()
                     self._opened -= 1
                     duration = float(row["ts"]) - float(begin["ts"])
                     yield {**begin, "ph": "X", "dur": max(duration, 0.0)}
+                else:
+                    self._ends += 1
             else:
                 if phase in NAMES:
                     self._others[NAMES[phase]] += 1
                 yield row
 
-    def others_in_words(self) -> str:
-        """Returns "100 asynchronous events and 3 counter events"; "" if there are none."""
-        return listing([f"{number(count)} {kind} events" for kind, count in sorted(self._others.items())])
+    def without_partner(self) -> dict[str, int]:
+        """Returns how many begins have no end, and how many ends no begin, if there are any."""
+        found = {"begin without an end": self._opened + self._forgotten, "end without a begin": self._ends}
+        return {kind: count for kind, count in found.items() if count}
+
+    def others(self) -> dict[str, int]:
+        """Returns how many events have no duration, by kind."""
+        return {f"{kind} events": count for kind, count in sorted(self._others.items())}

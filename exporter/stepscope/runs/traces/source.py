@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,6 +47,7 @@ from stepscope.runs.traces.reading import Progress, read_files
 from stepscope.runs.traces.trace import NamedTime, StepTime, TraceSummary, total_of
 
 ENDINGS = (".json", ".json.gz", ".sqlite")
+GZIP = 16 + zlib.MAX_WBITS  # of zlib, which reads what a file has before it is cut off
 COPY_OF_JAX = "perfetto_trace.json.gz"  # of the trace in the same folder
 BEGINNING = 1 << 20  # bytes, in which a trace's events begin
 EVENTS = {OPERATOR: "operator", KERNEL: "kernel", COPY: "copy"}  # that `events` yields
@@ -71,9 +71,11 @@ def _is_trace(path: Path) -> bool:
             return False
         if path.suffix == ".sqlite":
             return is_export(path)
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with path.open("rb") as file:
             beginning = file.read(BEGINNING)
-    except (OSError, EOFError, zlib.error):
+        if path.suffix == ".gz":  # it may be cut off
+            beginning = zlib.decompressobj(wbits=GZIP).decompress(beginning, BEGINNING)
+    except (OSError, zlib.error):
         return False
     return b'"traceEvents"' in beginning or (beginning.lstrip()[:1] == b"[" and b'"ph"' in beginning)
 
@@ -94,6 +96,7 @@ class KinetoTraces(Source):
         self._progress = progress
         self._ranks: dict[tuple[str, int], _Rank] = {}
         self._without_rank: list[str] = []
+        self._doubtful: list[str] = []  # sentences on captures of the same rank and time
         self._unread: list[UserError] = []
         self._chunks = self._everything()
 
@@ -127,7 +130,7 @@ class KinetoTraces(Source):
             transfers=tuple(item for rank in ranks for item in rank.transfers()),
             activities=tuple(item for rank in ranks for item in rank.activities()),
             traces=tuple(joined(rank.traces) for rank in ranks if rank.traces),
-            unobserved_seconds=_between(span for rank in ranks for span in rank.captures),
+            unobserved_seconds=_between(span for rank in ranks for span in rank.spans),
             devices=tuple(item for rank in ranks for item in rank.device_times()),
             memory=tuple(item for rank in ranks for item in rank.memory()),
             first_and_last=tuple(item for rank in ranks for item in rank.first_and_last()),
@@ -135,6 +138,7 @@ class KinetoTraces(Source):
             unknowns=(
                 "A trace contains only its own steps: no sample of the host or the GPUs was taken.",
                 *self._numbered(),
+                *self._doubtful,
                 *(sentence for rank in ranks for sentence in rank.unknowns),
             ),
             gaps=tuple(Gap("file", str(error)) for error in self._unread),
@@ -151,22 +155,47 @@ class KinetoTraces(Source):
                 yield from _events(trace, *place_of_trace(trace, facts or self.facts))
 
     def _everything(self) -> Iterator[Steps]:
-        for captures in read_files(self._paths, self._progress):
-            if isinstance(captures, UserError):
-                self._unread.append(captures)
-            else:
-                for capture in captures:
-                    self._add(capture)
+        found = read_files(self._paths, self._progress)
+        self._unread += [error for error in found if isinstance(error, UserError)]
+        self._add(
+            [capture for captures in found if not isinstance(captures, UserError) for capture in captures]
+        )
         if not self._ranks:
             raise self._unread[0]
         yield from (steps for each in self._ranks.values() if len(steps := each.steps()))
 
-    def _add(self, capture: Capture) -> None:
-        rank = capture.rank if capture.rank is not None else self._rank_of_process(capture)
+    def _add(self, captures: Sequence[Capture]) -> None:
+        """Adds what all files contain; a rank of which two processes say that they have it last."""
+        later = []
+        for capture in captures:
+            rank = capture.rank if capture.rank is not None else self._rank_of_process(capture)
+            before = self._covering(capture, rank)
+            if before is None:
+                self._add_to(rank, capture)
+            elif before.pid == capture.pid and (capture.rank is not None or capture.is_copy_of(before)):
+                self._doubtful.append(
+                    f"{capture.file} covers the time of {before.file} in the same process: it counts nowhere."
+                )
+            else:
+                later.append(capture)
+        for capture in later:
+            rank = self._next_rank()
+            if capture.rank is not None:
+                self._doubtful.append(
+                    f"{capture.file} is not the only process with rank {capture.rank}: it is numbered {rank}."
+                )
+            self._add_to(rank, capture)
+
+    def _add_to(self, rank: int, capture: Capture) -> None:
         key = (capture.host, rank)
         if capture.rank is None:
             self._without_rank.append(f"{capture.file} (rank {rank})")
         self._ranks.setdefault(key, _Rank(*key, capture.pid)).add(capture)
+
+    def _covering(self, capture: Capture, rank: int) -> Capture | None:
+        """Returns a capture of the rank that covers most of the same time, or of which this one is a copy."""
+        known = self._ranks.get((capture.host, rank))
+        return next((each for each in known.captures if capture.covers(each)), None) if known else None
 
     def _numbered(self) -> list[str]:
         """Says which files do not contain their rank, if there are several ranks."""
@@ -177,7 +206,10 @@ class KinetoTraces(Source):
     def _rank_of_process(self, capture: Capture) -> int:
         """Returns the rank that the process of a trace without a rank got before, or the next one."""
         known = (r.rank for r in self._ranks.values() if (r.node, r.pid) == (capture.host, capture.pid))
-        return next(known, max((rank for _, rank in self._ranks), default=-1) + 1)
+        return next(known, self._next_rank())
+
+    def _next_rank(self) -> int:
+        return max((rank for _, rank in self._ranks), default=-1) + 1
 
 
 def place_of_trace(trace: Trace, facts: RunFacts) -> tuple[str, int]:
@@ -215,10 +247,12 @@ class _Rank:
         self.start, self.end = np.inf, -np.inf
         self.unknowns: list[str] = []
         self.unrecognised = 0
-        self.captures: list[tuple[float, float]] = []  # since the epoch
+        self.captures: list[Capture] = []
+        self.spans: list[tuple[float, float]] = []  # of captures, each without a date after the one before
 
     def add(self, capture: Capture) -> None:
-        if self.captures and not is_date(capture.start):  # its clock starts at 0, as that of the one before
+        self.captures.append(capture)
+        if self.spans and not is_date(capture.start):  # its clock starts at 0, as that of the one before
             capture = capture.later(self.end - capture.start)
         self.summaries.append(capture.summary)
         self.framework = FRAMEWORKS.get(capture.writer, "")
@@ -228,7 +262,7 @@ class _Rank:
         self.world_size = capture.world_size or self.world_size
         self.start = min(self.start, capture.start)
         self.end = max(self.end, capture.end)
-        self.captures.append((capture.start, capture.end))
+        self.spans.append((capture.start, capture.end))
         self.unknowns += capture.unknowns
         self.unrecognised += capture.unrecognised
 

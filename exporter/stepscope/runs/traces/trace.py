@@ -16,11 +16,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.common.errors import UserError
 from stepscope.runs.model import IDLE_REASONS, DeviceMemory, DeviceTime, TransferTime, summed_transfers
 from stepscope.runs.traces.collectives import Collective
 from stepscope.runs.traces.events import (
@@ -86,6 +88,7 @@ class TraceSummary:
     loading: tuple[NamedTime, ...]
     places: Places  # of the operators on the CPU
     memory: tuple[DeviceMemory, ...]
+    overlap: float  # seconds that marks of steps had with the next ones; none is in `steps`
 
     @property
     def marked(self) -> bool:
@@ -110,6 +113,7 @@ def summarise(trace: Trace) -> TraceSummary:
         loading=tuple(_named(trace, loads)),
         places=places_of(trace, operators),
         memory=memory_of(trace, operators, len(marks.numbers) if steps_from else 0),
+        overlap=marks.overlap * MICRO,
     )
 
 
@@ -124,6 +128,7 @@ class _Marks(NamedTuple):
     numbers: list[int]
     starts: Numbers
     ends: Numbers
+    overlap: float = 0.0  # that marks had with the next ones
 
 
 def _marks(trace: Trace) -> tuple[str, _Marks]:
@@ -134,11 +139,14 @@ def _marks(trace: Trace) -> tuple[str, _Marks]:
     host = trace.of(ANNOTATION, OPERATOR)
     rows = np.flatnonzero(host & trace.named(STEP.fullmatch))
     if len(rows):
-        names = [trace.names[name] for name in trace.name_ids[rows].tolist()]
-        numbers = [int(name.partition("#")[2]) for name in names]
-        steps = trace.starts[rows], trace.ends[rows]
+        marks = _in_turn(trace, rows)
+        steps = marks.starts, marks.ends
         known = with_their_work(trace, *steps) if is_of_host(trace, rows[0]) else steps
-        return ("", _whole(trace)) if known is None else ("profiler", _Marks(numbers, *known))
+        return (
+            ("", _whole(trace))
+            if known is None
+            else ("profiler", marks._replace(starts=known[0], ends=known[1]))
+        )
     calls = np.flatnonzero(host & trace.named(lambda name: name.startswith(OPTIMIZER)))
     if len(calls):
         ends = trace.ends[calls[trace.name_ids[calls] == trace.name_ids[calls[0]]]]
@@ -149,6 +157,26 @@ def _marks(trace: Trace) -> tuple[str, _Marks]:
         moments = repeated.moments
         return repeated.name, _Marks(list(range(1, len(moments))), moments[:-1], moments[1:])
     return "", _whole(trace)
+
+
+def _in_turn(trace: Trace, rows: NDArray[np.int64]) -> _Marks:
+    """Returns marked steps of which none is twice, and of which each ends before the next one begins.
+
+    Raises UserError if PyTorch's steps, which one profiler numbers, do not rise with time.
+    """
+    marks = zip(
+        trace.name_ids[rows].tolist(), trace.starts[rows].tolist(), trace.ends[rows].tolist(), strict=True
+    )
+    names, starts, ends = zip(*dict.fromkeys(marks), strict=True)
+    numbers = [int(trace.names[name].partition("#")[2]) for name in names]
+    for number, following in pairwise(numbers):
+        if following < number and trace.writer == "pytorch":
+            raise UserError(
+                f"{trace.path}: step {number} begins before step {following}, so the clock was set back "
+                "meanwhile; record the trace again"
+            )
+    until = np.minimum(ends, np.append(starts[1:], np.inf))
+    return _Marks(numbers, np.array(starts), until, float((np.array(ends) - until).sum()))
 
 
 def _whole(trace: Trace) -> _Marks:
