@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from stepscope.common.errors import UserError
+from stepscope.exporter.collectors import add_flags, enabled
 from stepscope.exporter.collectors.gpu import GpuCollector
 from stepscope.exporter.nvidia import health
 from stepscope.exporter.sampling.sample import GpuSample
@@ -419,11 +420,13 @@ def test_a_value_that_is_missing_for_a_moment_is_asked_for_again(nvml: FakeNvml,
     assert ticks.value("utilization_ratio", "0") == 0.9
 
 
-def test_the_flag_names_a_library_and_a_wrong_one_is_said_in_one_line(nvml: FakeNvml) -> None:
+def test_the_flag_names_a_library_and_a_wrong_one_is_one_line_unless_no_gpu_is_read(nvml: FakeNvml) -> None:
     parser = ArgumentParser()
-    GpuCollector.add_arguments(parser)
+    add_flags(parser, [GpuCollector])
+    wrong = ["--path.nvml-library", "/no/such.so"]
     with pytest.raises(UserError, match=r"^--path\.nvml-library /no/such\.so: there is no such file"):
-        parser.parse_args(["--path.nvml-library", "/no/such.so"])
+        enabled(vars(parser.parse_args(wrong)), [GpuCollector])
+    assert enabled(vars(parser.parse_args([*wrong, "--no-collector.gpu"])), [GpuCollector]) == []
     flags = parser.parse_args(["--path.nvml-library", os.path.relpath(nvml.library)])
     assert flags.path_nvml_library.is_absolute()
     assert flags.path_nvml_library.samefile(nvml.library)

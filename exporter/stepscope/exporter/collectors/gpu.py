@@ -38,6 +38,7 @@ class GpuCollector(Collector):
 
     `library` is the libnvidia-ml.so.1 to use; without it the dynamic loader finds one. `retry_seconds` are
     between looks for a driver or a lost GPU. Only tests and simulations set them and the other arguments.
+    Raises UserError if `library` is no file.
     """
 
     name = "gpu"
@@ -51,6 +52,8 @@ class GpuCollector(Collector):
         longest_patience: float = LONGEST_PATIENCE,
         nvml: Nvml | None = None,
     ) -> None:
+        if library is not None and not library.is_file():
+            raise UserError(f"--path.nvml-library {library}: there is no such file; name a libnvidia-ml.so.1")
         self._longest_patience = longest_patience
         nvml = nvml or Nvml(library)
         self._thread = NvmlThread(nvml, Session(nvml, clock, retry_seconds))
@@ -70,7 +73,7 @@ class GpuCollector(Collector):
         parser.add_argument(
             "--path.nvml-library",
             dest="path_nvml_library",
-            type=_library,
+            type=lambda name: Path(name).absolute(),  # the loader would look up a bare name
             metavar="FILE",
             help="the NVML library (default: libnvidia-ml.so.1, where the dynamic loader finds it)",
         )
@@ -99,11 +102,3 @@ class GpuCollector(Collector):
 
     def close(self) -> None:
         self._thread.close()
-
-
-def _library(name: str) -> Path:
-    """Returns the path of a file: the loader would look up a bare name. Raises UserError."""
-    library = Path(name).absolute()
-    if not library.is_file():
-        raise UserError(f"--path.nvml-library {name}: there is no such file; name a libnvidia-ml.so.1")
-    return library
