@@ -82,6 +82,8 @@ class RankLedger:
         self._loader[layout.LOADER_WAIT_SUM] += work.data_wait
         self._loader[layout.LOADER_WAIT_COUNTS + bisect_left(layout.WAIT_BOUNDS, work.data_wait)] += 1
         self._count_fetch(step.number % scenario.workers, scenario)
+        if self.rank == 0 and (loss := scenario.loss(step.number)) is not None:
+            self._ledger.set_gauge("loss", loss)
 
     def stay(self, scenario: Scenario, since: float) -> None:
         """Says where the rank is from now on, because training hangs."""

@@ -123,6 +123,10 @@ class Scenario:
         """Returns the work of a rank in step `number`."""
         return compute(0.36, random)
 
+    def loss(self, number: int) -> float | None:
+        """Returns the loss that rank 0 publishes after step `number`; None: it publishes none."""
+        return None
+
     def pause_after(self, number: int) -> float:
         """Returns the seconds without a step after step `number`."""
         return 0.0

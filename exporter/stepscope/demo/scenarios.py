@@ -47,6 +47,9 @@ class CpuBottleneck(Scenario):
     def work(self, rank: int, number: int, random: Random) -> Work:
         return compute(0.25, random, data_wait=2.15, width=0.05)
 
+    def loss(self, number: int) -> float | None:
+        return 2.0 + 5.0 / (1 + number / 50)
+
 
 class FewDataloaders(Scenario):
     """Each rank has only one loader worker, although it has four cores.

@@ -2,7 +2,7 @@
 
 Source: our own. Once a weight is NaN, every later loss is. A single batch, or a step that loss scaling skips,
 makes one value NaN and no more: so the loss must stay that way for several times the usual time between two
-values. Prometheus does not know that time: its alert waits for ten minutes.
+values. Prometheus does not know that time: its rules wait for ten minutes. Until then nothing is judged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from stepscope.common.words import duration, gauge, number
 from stepscope.measurements.scraped import Moment, Scraped, column
 from stepscope.measurements.training_gauges import LOSSES, Gauges, NotFinite, not_finite
-from stepscope.rules.parts.expressions import Record
+from stepscope.rules.parts.expressions import Record, time_span
 from stepscope.rules.parts.judgement import Judgement, judgement
 from stepscope.rules.parts.loss import OfLoss, at, called
 from stepscope.rules.parts.parameters import Factor, Minutes, Parameters
@@ -27,7 +27,8 @@ from stepscope.runs.gauge_history import GaugeHistory
 LOSS = f'stepscope_run_gauge{{name=~"(?i){"|".join(LOSSES).replace("_", "[^a-z0-9]+")}"}}'
 AGE = "stepscope_run_age_seconds"
 NOT_FINITE = "run_instance:stepscope_loss_not_finite:age_seconds"
-PENDING = 10 * MINUTE
+FINITE = "run_instance:stepscope_loss_finite:age_seconds"
+LASTING = 10 * MINUTE
 
 
 @dataclass(frozen=True)
@@ -58,35 +59,38 @@ class LossNotFinite(OfLoss[LossNotFiniteParameters, NotFinite]):
         return judgement(view.finite | lasts, (view.seconds, lasts))
 
     def judge_live(self, view: NotFinite, sample_interval: float) -> Judgement:
-        """Judges the last values: the alert's `for` waits, without the usual time between values."""
-        return judgement(np.ones_like(view.finite), (view.seconds, ~view.finite))
+        """Judges by what lasts already, without the usual time between values."""
+        lasts = ~view.finite & ~np.isnan(view.seconds)
+        return judgement(view.finite | lasts, (view.seconds, lasts))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rules on the losses of a node's ranks; the value is the age of the run."""
         loss, age = scraping.held(LOSS), scraping.held(AGE)
-        finite = loss - loss >= 0  # infinity minus infinity is NaN
+        not_finite = Record(NOT_FINITE, age & loss.unless(loss - loss >= 0).max_without("rank", "name"))
+        finite = Record(FINITE, (age & loss.max_without("rank", "name")).unless(not_finite))
+        span = time_span(LASTING)
         return PrometheusRules(
-            targets=age & loss.max_without("rank", "name"),
-            records=[Record(NOT_FINITE, age & loss.unless(finite).max_without("rank", "name"))],
+            targets=finite,
+            records=[not_finite, finite],  # infinity minus infinity is NaN
             alerts=[
                 Alert(
-                    NOT_FINITE,
+                    f"{NOT_FINITE} and {NOT_FINITE} offset {span} unless last_over_time({FINITE}[{span}])",
                     summary="The loss of run {{ $labels.run }} on {{ $labels.instance }} is not finite",
                     description="Run {{ $labels.run }} on {{ $labels.instance }} has published a loss that "
-                    f"is NaN or infinite for {PENDING / MINUTE:g} min. "
+                    f"is NaN or infinite for {LASTING / MINUTE:g} min. "
                     "The run is {{ $value | humanizeDuration }} old.",
-                    pending=PENDING,
                 )
             ],
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[NotFinite]:
-        not_finite = now.recorded(NOT_FINITE)
-        ages = (scraping.held(AGE) & scraping.held(LOSS).max_without("rank", "name")).value(now)
-        nodes = list(ages)
-        finite = np.array([node not in not_finite for node in nodes], bool)
+        finite, not_finite = now.recorded(FINITE), now.recorded(NOT_FINITE)
+        before, lately = now.recorded(NOT_FINITE, LASTING), now.recorded_over(FINITE, LASTING)
         # The alert's value is the age of the run: since when the loss is not finite is not recorded.
-        return Scraped(nodes, NotFinite(finite, column(not_finite, nodes), np.full(len(nodes), np.nan)))
+        lasting = {node: age for node, age in not_finite.items() if node in before and node not in lately}
+        nodes = [*finite, *not_finite]
+        is_finite = np.array([node in finite for node in nodes], bool)
+        return Scraped(nodes, NotFinite(is_finite, column(lasting, nodes), np.full(len(nodes), np.nan)))
 
     def seen(self, loss: GaugeHistory, gauges: Gauges) -> NotFinite:
         return not_finite(loss, gauges)

@@ -41,4 +41,10 @@ def test_only_a_loss_that_stays_infinite_for_ten_minutes_alerts(rules: Path, tmp
         )
         test.firing("LossNotFinite", 600, int(run == "from-the-beginning"), instance="node", run=run)
         test.firing("LossNotFinite", 900, fires, instance="node", run=run)
+        if name != "val_loss":
+            test.status("LossNotFinite", 900, fires, run=run)
+    # Until it has lasted, it is neither found nor healthy.
+    for run in ("infinite", "recovers"):
+        test.gives_nothing(f'stepscope:rule_status{{rule="LossNotFinite",run="{run}"}}', 500)
+    test.status("LossNotFinite", 100, 0, run="infinite")
     test.run(tmp_path)

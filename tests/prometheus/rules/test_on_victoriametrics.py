@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import time
@@ -68,6 +69,26 @@ def test_it_gives_the_alerts_of_prometheus_at_most_one_evaluation_later(
     later = [theirs[alert] - ours[alert] for alert in ours]
     assert min(later) >= 0
     assert max(later) <= 240
+
+
+@on_each
+def test_it_stores_no_nan_so_that_only_an_infinite_loss_is_found(engine: VictoriaMetricsHere) -> None:
+    """A loss that is NaN is not published to it, and so is neither found nor healthy."""
+    moments = [round(1000 * START) + 15_000 * number for number in range(80)]
+    losses: list[Series] = []
+    for run, last in (("nan", math.nan), ("infinite", math.inf)):
+        of_run = {"job": "stepscope", "instance": "node", "run": run}
+        loss = {"__name__": "stepscope_run_gauge", **of_run, "rank": "0", "name": "loss"}
+        losses += [
+            (loss, [(moment, 2.0 if number < 10 else last) for number, moment in enumerate(moments)]),
+            (
+                {"__name__": "stepscope_run_age_seconds", **of_run},
+                [(moment, 15.0 * number) for number, moment in enumerate(moments)],
+            ),
+        ]
+    alerts = engine.decided(losses, SCRAPE_SECONDS, 80 * 15)
+    found = {alert.labels["run"] for alert in alerts if alert.labels.get("rule") == "LossNotFinite"}
+    assert found == {"infinite"}
 
 
 @on_each
