@@ -131,6 +131,11 @@ def test_a_rank_that_comes_late_is_stopped_and_is_killed(
         main(["stacks", name, "--no-stacks"])
         return [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
 
+    def steps_of_late() -> int:
+        """Returns the steps of rank 1; 0 before its row has a number."""
+        rows = ranks()
+        return int(rows[1][-1]) if len(rows) == 2 and rows[1][-1].isdigit() else 0
+
     with observed(tmp_path, TORCHRUN, LATE, "--name", name) as run:
         assert run.stderr is not None
         line = next(line for line in run.stderr if "CollectiveHang: " in line)
@@ -140,7 +145,7 @@ def test_a_rank_that_comes_late_is_stopped_and_is_killed(
         assert (waiting[0], waiting[2:5]) == ("0", ["waiting", "communication:", "init_process_group"])
 
         (tmp_path / "go").touch()
-        wait_until(lambda: len(ranks()) == 2 and int(ranks()[1][-1]) > 20)
+        wait_until(lambda: steps_of_late() > 20)
         pid = int(ranks()[1][1])
         os.kill(pid, signal.SIGSTOP)
         wait_until(lambda: "is stopped (SIGSTOP or a debugger)" in (out / "report.html").read_text())
@@ -150,12 +155,13 @@ def test_a_rank_that_comes_late_is_stopped_and_is_killed(
 
         steps = int(stopped[-1])
         os.kill(pid, signal.SIGCONT)
-        wait_until(lambda: int(ranks()[1][-1]) > steps)
+        wait_until(lambda: steps_of_late() > steps)
         os.kill(pid, signal.SIGKILL)
         run.stderr.read()
         assert run.wait() == 1, "the status of torchrun, which ends the other rank"
     details = json.loads((out / "profiler-reports" / "CollectiveHang.json").read_text())["Details"]
-    first, second = sorted(details["hangs"], key=lambda hang: hang["start"])
+    # A busy machine may take long to end rank 0 after rank 1 was killed: that is one more hang.
+    first, second, *_ = sorted(details["hangs"], key=lambda hang: hang["start"])
     # The report knows what nobody could see then: the other rank's process had begun before.
     assert [(rank["rank"], rank["operation"], rank["waits"]) for rank in first["ranks"]] == [
         (0, "init_process_group", True),
