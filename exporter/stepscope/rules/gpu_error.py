@@ -100,7 +100,7 @@ class GPUError(Tallied[GPUErrorParameters, ErrorCounts, ErrorsOfGpu]):
         threshold = f"{self.parameters.threshold}"
         numbers = looked_up(f"{XID_ERRORS}{{}}", ("cluster", "job", "instance", "gpu"), " {{ .Labels.xid }}")
         return PrometheusRules(
-            targets=scraping.held(GPUS),
+            targets=scraping.held(GPUS) > 0,
             every=2 * MINUTE,
             records=[
                 Record(

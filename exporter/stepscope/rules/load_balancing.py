@@ -118,7 +118,7 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
         most, least = f"max without (gpu) ({enough})", f"min without (gpu) ({enough})"
         readings = Record(READINGS, Gain(f"{GPU_SAMPLES}_count", window))
         return PrometheusRules(
-            targets=readings.max_without("gpu"),
+            targets=(readings > 0).max_without("gpu"),
             every=4 * MINUTE,
             records=[
                 readings,

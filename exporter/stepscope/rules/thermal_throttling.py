@@ -77,7 +77,7 @@ class ThermalThrottling(Tallied[ThermalThrottlingParameters, Portion, ThrottledG
             for window in map(scraping.last, (MINUTE * parameters.live_window, RECENT))
         )
         return PrometheusRules(
-            targets=scraping.held(GPUS),
+            targets=scraping.held(GPUS) > 0,
             every=4 * MINUTE,
             records=[Record(SHARE, lately | recently)],
             alerts=[

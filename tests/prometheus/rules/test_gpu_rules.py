@@ -76,6 +76,28 @@ def test_memory_that_grows_for_as_long_as_one_looks_leaks_and_jumps_do_not(
     test.run(tmp_path)
 
 
+def test_of_a_mig_device_only_the_memory_is_judged(rules: Path, tmp_path: Path) -> None:
+    """Its run has samples, but no reading of a utilisation."""
+    used = np.full(len(minutes(15)), 0.5)
+    counts = [30.0 * number for number in range(len(used))]
+    bucket = f"stepscope_gpu_utilization_samples_bucket{{{labels('node', run='run', le='0.1')}}}"
+    test = RuleTest(rules)
+    test.add(
+        {
+            **memory("node", used, is_mig=True),
+            bucket: [0.0] * len(used),
+            'stepscope_samples_total{job="stepscope",instance="node",run="run"}': counts,
+            f"stepscope_run_gpu_info{{{labels('node', run='run', uuid='MIG-1', rank='0')}}}": [1.0]
+            * len(used),
+        }
+    )
+    of_memory = "GPUMemoryLeak|GPUMemoryNearlyFull|GPUMemoryIncrease"
+    for rule in of_memory.split("|"):
+        test.status(rule, 840, 0, instance="node")
+    test.gives_nothing(f'stepscope:rule_status{{rule!~"{of_memory}"}}', 840)
+    test.run(tmp_path)
+
+
 def test_a_slow_leak_is_seen_after_an_hour_more_than_caches_may_fill(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
     test.add(memory("slow", 0.2 + 0.0004 * minutes(150)))  # 2.4 points an hour

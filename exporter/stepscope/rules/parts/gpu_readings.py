@@ -81,7 +81,7 @@ class FollowsReadings(Patient[P, RecentReadings | CountedWindow]):
 
         return PrometheusRules(
             every=4 * MINUTE,
-            targets=scraping.held(GPUS),
+            targets=scraping.held(GPUS) > 0,
             records=[Record(series, share(*asked)) for series, asked in self.recorded.items()],
             alerts=self.alerts(
                 f"{scraping.held(GPUS)} > {parameters.patience}\n  {going_on(scraping)}\n"
