@@ -444,6 +444,14 @@ def events_of_the_profiler() -> object:
 
 
 @use
+def modules_in_stacks_of_the_profiler() -> object:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], with_stack=True) as profile:
+        train(net())
+    events = profile.profiler.kineto_results.events()
+    return sorted(event.name() for event in events if event.name().startswith("nn.Module: "))
+
+
+@use
 def checkpointed_activations() -> object:
     from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 

@@ -669,9 +669,10 @@ def make_recorder(
         """Returns `Module.__call__` with forward passes counted: calls of modules outside any other module.
 
         Inside another module it does what `original` does, if that `is_known`: a call more would cost more.
+        PyTorch's profiler reads the module from the variable `self`, and crashes without it.
         """
 
-        def timed(module: Any, /, *arguments: Any, **keywords: Any) -> Any:
+        def timed(self: Any, /, *arguments: Any, **keywords: Any) -> Any:
             nonlocal last, passing
             if not tracing() and not passing:
                 if not (opened or owner != -get_ident() or loop.unusual or counters[26]) and gradients():
@@ -681,7 +682,7 @@ def make_recorder(
                     counters[30] = now
                     try:
                         passing = True
-                        return original(module, *arguments, **keywords)
+                        return original(self, *arguments, **keywords)
                     finally:
                         passing = False
                         if opened and owner < _DETACHED:
@@ -696,14 +697,14 @@ def make_recorder(
                 if begins_pass():
                     try:
                         passing = True
-                        return careful(module, *arguments, **keywords)
+                        return careful(self, *arguments, **keywords)
                     finally:
                         passing = False
             if is_known:
-                if module._compiled_call_impl is not None:
-                    return module._compiled_call_impl(*arguments, **keywords)
-                return module._call_impl(*arguments, **keywords)
-            return original(module, *arguments, **keywords)
+                if self._compiled_call_impl is not None:
+                    return self._compiled_call_impl(*arguments, **keywords)
+                return self._call_impl(*arguments, **keywords)
+            return original(self, *arguments, **keywords)
 
         return timed
 
