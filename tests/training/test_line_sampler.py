@@ -528,6 +528,12 @@ def test_what_follows_the_last_step_is_counted_as_that_and_not_for_a_step_that_n
     assert file.counts.ticks == pytest.approx(sum(map(sum, file.counts.lines.values())))
 
 
+def test_a_last_step_that_was_recorded_is_not_what_follows_it(tmp_path: Path, ledgers: Path) -> None:
+    (file,) = sampled(tmp_path, ledgers, f"{AFTER_STEPS}stepscope.end_step()")
+    assert ticks_of("spin", file)["train"] > 0
+    assert ticks_of("spin", file)["finalization"] == 0
+
+
 def test_the_function_that_another_thread_runs_has_its_cpu_time(tmp_path: Path, ledgers: Path) -> None:
     script = """
 import functools, threading

@@ -267,8 +267,9 @@ class LineSampler:
         if hasattr(sys, "last_value") or self._counters is None:
             return
         if self._counters[ledger_layout.COUNTER_ENDED]:
-            for (code, (text, whole), state), ticks in self._open_step.items():
-                table.move(code, text, state, ticks, 16 * layout.FINALIZATION, whole)
+            if self._counters[ledger_layout.COUNTER_RECORDED] == self._recorded:
+                for (code, (text, whole), state), ticks in self._open_step.items():
+                    table.move(code, text, state, ticks, 16 * layout.FINALIZATION, whole)
             self._open_step.clear()
 
     def _code(self) -> int:
