@@ -54,6 +54,7 @@ class AutomaticSteps:
         "end_compiled",
         "evaluated",
         "evaluation",
+        "is_evaluation",
         "trained",
         "undecided",
         "unusual",
@@ -74,6 +75,7 @@ class AutomaticSteps:
         self.wait: Wait | None = None
         # The begin and the end of an evaluation without a loader, as far as it is known.
         self.evaluation: tuple[Moment, Moment] | None = None
+        self.is_evaluation = False  # otherwise it may be a single pass for a step, as of a GAN's generator
         # Batches of the same loader before it: their begins and ends, and waits.
         self.undecided: list[tuple[Moment, Moment, Wait | None]] = []
 
@@ -127,16 +129,19 @@ class AutomaticSteps:
         """Says that a forward pass runs without gradients."""
         self.evaluated = True
 
-    def evaluation_goes_on(self, begin: Moment) -> None:
+    def evaluation_goes_on(self, begin: Moment, training: bool) -> None:
         """Says that a pass of an evaluation without a loader, which began then, has just ended.
 
-        It lasts from the begin of its first forward pass to the end of its last one.
+        It lasts from the begin of its first forward pass to the end of its last one. A module that was left
+        in `training` mode evaluates if a second pass follows, and nothing is trained in between.
         """
         end = recorder.so_far()
         if end is not None:
+            self.is_evaluation = self.evaluation is not None or not training
             self.evaluation = self.evaluation[0] if self.evaluation else begin, end
             self.unusual.add("evaluation")
-            recorder.show_phase("eval")
+            if self.is_evaluation:
+                recorder.show_phase("eval")
 
     def end_evaluation(self) -> None:
         """Makes a step of the evaluation without a loader: training continues."""
@@ -145,7 +150,8 @@ class AutomaticSteps:
             self.evaluation = None
             self.unusual.discard("evaluation")
             recorder.show_phase("train")
-            recorder.take_step_out("eval", begin, end)
+            if self.is_evaluation:
+                recorder.take_step_out("eval", begin, end)
 
     def step_ended(self, place: int) -> None:
         """Ends the training step: the optimizer has finished its step, the component at this place."""

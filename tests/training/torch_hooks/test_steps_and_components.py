@@ -218,6 +218,18 @@ LOOPS = {
         """,
         {"train": 12, "eval": 2},
     ),
+    "evaluation without a loader, in training mode": (
+        """
+        for i in range(12):
+            x, y = data[i * 8 : i * 8 + 8]
+            with torch.no_grad(): model(x)  # no evaluation: a single pass, for this step
+            loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+            if i % 5 == 4:
+                with torch.no_grad(): losses = [model(x) for _ in range(3)]
+                loss_of(model(x), y).backward()
+        """,
+        {"train": 12, "eval": 2},
+    ),
     "classes that have their own idea of parameters": (
         """
         class Odd(Net):

@@ -94,7 +94,7 @@ def _timed_forward(original: Callable[..., Any]) -> Callable[..., Any]:
                     distributed.see(arguments[0])
             else:
                 automatic.evaluates()
-                if automatic.waits is None and _evaluates(arguments[0]):
+                if automatic.waits is None and trains(arguments[0]):  # no teacher, no target network
                     begin = recorder.so_far()
             place = enter(_FORWARD)
             if device.measures and place >= 0:
@@ -108,21 +108,13 @@ def _timed_forward(original: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 leave(place)
                 if begin:
-                    automatic.evaluation_goes_on(begin)
+                    automatic.evaluation_goes_on(begin, arguments[0].training)
                 if device.measures and place == 0:
                     device.begins(NOT_OPENED)
             except Exception as error:  # noqa: BLE001 - as above
                 tracing = switched_off("the forward pass", error)
 
     return timed
-
-
-def _evaluates(module: Any) -> bool:
-    """Returns whether a module that is called without gradients evaluates what is trained.
-
-    A teacher or a target network has other parameters than the optimizer's.
-    """
-    return not module.training and trains(module)
 
 
 def _quick_backward(original: Callable[..., Any]) -> Any:
