@@ -11,7 +11,18 @@ import pytest
 from trials.everyday import __main__ as command
 from trials.everyday.__main__ import main, observe
 from trials.everyday.clock import Clock, clocked
-from trials.everyday.judge import FOLDER, Score, Seen, holds, is_silent, judge, marked_lines, rows, script
+from trials.everyday.judge import (
+    FOLDER,
+    Score,
+    Seen,
+    holds,
+    is_silent,
+    judge,
+    marked_lines,
+    rows,
+    saved,
+    script,
+)
 from trials.everyday.truths import FIRST, SECOND, Situation
 from trials.processes import Processes
 
@@ -95,6 +106,14 @@ def test_the_table_has_a_row_per_situation_and_totals() -> None:
     assert row[0] == "`metric_in_loop`"
     assert row[3:] == ("yes", "yes", "yes: 9.0 s for 10.0 s", "", "yes")
     assert total == ("**first set**", "", "", "1 of 1", "1 of 1", "1 of 1", "0 of 0", "1 of 1")
+
+
+def test_advice_about_time_outside_the_loop_is_compared_with_that() -> None:
+    bad = replace(seen(title="After the last step"), loop=3.0, steps=10)  # 14 s outside, 9 of them said
+    good = replace(SILENT, loop=4.0, steps=10)  # 5 s outside
+    shares = saved(bad, good)
+    assert shares is not None
+    assert list(shares) == pytest.approx([9 / 14, 9 / 14])
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,23 @@ def test_many_tensors_that_are_updated_one_by_one_are_a_finding_if_the_optimizer
     assert found(run_with({"optimizer_single_tensors": 99.0}, optimizer=0.4)) == []
 
 
+def test_double_precision_is_a_finding_if_the_run_mostly_computes() -> None:
+    assert found(run_with({"optimizer_double_tensors": 6.0}, forward=0.6)) == [("Double precision", 0.0)]
+    assert found(run_with({"optimizer_double_tensors": 6.0}, forward=0.4, host=0.6)) == []
+    assert found(run_with({"optimizer_double_tensors": 0.0}, forward=0.6)) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "backward", "expected"),
+    [(250.0, 0.5, [("Backward pass", 300.0)]), (251.0, 0.5, []), (250.0, 0.09, []), (0.0, 0.5, [])],
+)
+def test_a_graph_that_grew_costs_what_exceeds_the_first_one(
+    first: float, backward: float, expected: list[tuple[str, float]]
+) -> None:
+    gauges = {"graph_operators_at_first": first, "graph_operators": 1000.0, "graph_leaves": 500.0}
+    assert found(run_with(gauges, backward=backward)) == expected
+
+
 @pytest.mark.parametrize(
     ("operators", "leaves", "steps", "busy", "titles"),
     [

@@ -12,6 +12,8 @@ from stepscope.evaluation.places import MAIN_THREADS
 from stepscope.evaluation.unexplained import LARGE, LargePart, finding, is_busy, of_part
 from stepscope.training.layout import (
     ANOMALY_DETECTION,
+    DOUBLES,
+    FIRST_OPERATORS,
     LEAVES,
     MOST_OPERATORS,
     OPERATORS,
@@ -27,7 +29,8 @@ MANY_TENSORS = 100  # that an optimizer updates one by one
 OPTIMIZES = 0.2  # of the run: healthy steps spend less on their optimizer
 MANY_OPERATORS, MANY_PER_LEAF = 1000, 10  # of a step, and per parameter: deep models have 1 to 5
 SMALL = 40e-6  # seconds: twice what PyTorch takes for an operator and its gradient, whatever they compute
-OPTIMIZER, FORWARD = Key("train", "optimizer"), Key("train", "forward")
+GROWN = 4.0  # times the operators of the first look: sequences of different lengths differ less
+OPTIMIZER, FORWARD, BACKWARD = (Key("train", name) for name in ("optimizer", "forward", "backward"))
 SWITCH_OFF = "Switch it off once the error is found: it keeps a stack trace of every operation."
 FIND_NO_MORE = (
     "Remove `find_unused_parameters=True`: each step searches the whole graph, and finds none. A model whose "
@@ -37,6 +40,14 @@ IN_BULK = (
     "Compute the whole batch with few operators instead of a loop (broadcasting, `torch.bmm`, `torch.vmap`), "
     "or let `torch.compile` join them. Small operators cost their call, whatever they compute."
 )
+DETACH = (
+    "Detach what is kept from one step to the next: `state = state.detach()`, `total += loss.item()`. A "
+    "graph that needs `retain_graph=True` in each step usually contains the steps before."
+)
+IN_SINGLE = (
+    "Convert data and model to float32 (`.float()`) unless they need more: arrays of NumPy are float64. "
+    "CPUs compute half as fast with it, and most GPUs much slower."
+)
 AT_ONCE = "Let the optimizer update all tensors at once: `fused=True`, or `foreach=True`."
 
 
@@ -45,6 +56,8 @@ def slow_settings(analysis: Analysis) -> Iterator[RuleResult]:
     if analysis.account is not None and analysis.run_seconds:
         yield from _anomaly_detection(analysis, analysis.account)
         yield from _unused_parameters(analysis)
+        yield from _double_precision(analysis, analysis.account)
+        yield from _growing_graph(analysis, analysis.account, analysis.run_seconds)
         yield from _single_tensors(analysis, analysis.account, analysis.run_seconds)
         yield from _small_operators(analysis, analysis.account, analysis.run_seconds)
         yield from _threads(analysis, analysis.account, analysis.run_seconds)
@@ -66,6 +79,29 @@ def _unused_parameters(analysis: Analysis) -> Iterator[RuleResult]:
             "and there are none; how much that costs is not known."
         )
         yield finding("A search for unused parameters", said, FIND_NO_MORE)
+
+
+def _double_precision(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
+    tensors = int(analysis.gauges.get(DOUBLES, 0))
+    if tensors and account.useful_share >= COMPUTES:
+        said = (
+            f"The optimizer updates {count(tensors, 'tensor')} of float64. Computing took "
+            f"{share(account.useful_share, 1.0)} of the run; how much of that it costs is not known."
+        )
+        yield finding("Double precision", said, IN_SINGLE)
+
+
+def _growing_graph(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+    """Yields that backward passes go through more and more operators. Costs what exceeds the first one."""
+    first, now = (analysis.gauges.get(name, 0.0) for name in (FIRST_OPERATORS, OPERATORS))
+    spent = account.share(*BACKWARD)
+    if first and now >= GROWN * first and spent >= LARGE:
+        lost = spent * (1 - 2 * first / (first + now))  # on average it was half way between both
+        evidence = (
+            f"The graph grew from {number(int(first))} to {number(int(now))} operators or more: each "
+            "backward pass also goes through steps before"
+        )
+        yield of_part(LargePart(BACKWARD, lost, DETACH, evidence), run_seconds)
 
 
 def _single_tensors(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:

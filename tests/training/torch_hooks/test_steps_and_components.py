@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from stepscope.training.layout import COMPONENTS, LEAVES, OPERATORS
+from stepscope.training.layout import COMPONENTS, DOUBLES, FIRST_OPERATORS, LEAVES, OPERATORS
 
 from tests.support.pytorch import needs_torch
 from tests.support.torch_script import Rank, Trained, train
@@ -401,6 +401,14 @@ for epoch in range(2):
     for x, y in DataLoader(Slow(), batch_size=2, num_workers=1):
         loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
 """
+GROWING = """
+cell, head = torch.nn.Linear(4, 4).double(), torch.nn.Linear(4, 1).double()
+optimizer = torch.optim.SGD(head.parameters(), lr=0.01)
+state = torch.ones(1, 4).double()
+for _ in range(90):
+    state = cell(state)
+    head(state).sum().backward(retain_graph=True); optimizer.step(); optimizer.zero_grad()
+"""
 OF_ROWS = """
 for _ in range(21):
     out = model.inner[0](data.tensors[0][:8])
@@ -435,7 +443,8 @@ for i, (x, y) in enumerate(DataLoader(data, batch_size=8)):
 @pytest.fixture(scope="module")
 def timed(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """One process: its 20th step counts operators; at last a loop changes the hooks, and an error ends it."""
-    loops = {"of rows": OF_ROWS, "plain": PLAIN, "late": LATE, "workers": LATE_WORKERS, "usual": USUAL}
+    loops = {"of rows": OF_ROWS, "growing": GROWING, "plain": PLAIN, "late": LATE, "workers": LATE_WORKERS}
+    loops["usual"] = USUAL
     loops["error"] = ERROR
     return train(*map(each, loops, loops.values()), folder=tmp_path_factory.mktemp("timed"), status=1)
 
@@ -482,6 +491,13 @@ def test_the_operators_of_a_step_are_counted_after_the_20th(timed: Trained) -> N
     of_rows = 2 * 8 + 2  # each row is selected and doubled; all are stacked and summed
     of_layer = 2  # a matrix is transposed and multiplied
     assert (gauges[OPERATORS], gauges[LEAVES]) == (of_rows + of_layer, 2)
+    assert (gauges[FIRST_OPERATORS], gauges[DOUBLES]) == (gauges[OPERATORS], 0)
+
+
+def test_a_graph_that_grows_keeps_the_count_of_its_first_look(timed: Trained) -> None:
+    gauges = of(timed, "growing").totals.gauges
+    assert gauges[OPERATORS] > 2.5 * gauges[FIRST_OPERATORS] > 0
+    assert gauges[DOUBLES] == 2
 
 
 def test_a_module_is_timed_whenever_the_script_first_calls_it_and_counts_for_backward_if_called_there(

@@ -29,9 +29,9 @@ from stepscope.training.frameworks.torch_hooks.patches import (
     switched_off,
 )
 from stepscope.training.frameworks.torch_hooks.steps import distributed, trains
-from stepscope.training.layout import LEAVES, MOST_OPERATORS, OPERATIONS, OPERATORS
+from stepscope.training.layout import FIRST_OPERATORS, LEAVES, MOST_OPERATORS, OPERATIONS, OPERATORS
 from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
-from stepscope.training.session import recorder
+from stepscope.training.session import recorder, session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -182,7 +182,10 @@ def _graph(tensors: Any) -> dict[str, float]:
                 found.add(function)
                 reached.append(function)
     leaves += sum(not function.next_functions for function in reached)
-    return {OPERATORS: float(len(found) - leaves), LEAVES: float(leaves)}
+    graph = {OPERATORS: float(len(found) - leaves), LEAVES: float(leaves)}
+    if session.ledger is not None and FIRST_OPERATORS not in session.ledger.gauges:
+        graph[FIRST_OPERATORS] = graph[OPERATORS]
+    return graph
 
 
 class Distributed:

@@ -20,7 +20,14 @@ from stepscope.training.frameworks.torch_hooks.patches import (
     replace,
     switched_off,
 )
-from stepscope.training.layout import ANOMALY_DETECTION, OPERATORS, TENSORS, THREADS, UNUSED_PARAMETERS
+from stepscope.training.layout import (
+    ANOMALY_DETECTION,
+    DOUBLES,
+    OPERATORS,
+    TENSORS,
+    THREADS,
+    UNUSED_PARAMETERS,
+)
 from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
 from stepscope.training.session import recorder
 
@@ -31,7 +38,7 @@ if TYPE_CHECKING:
 
 _OPTIMIZER = COMPONENT_INDEX["optimizer"]
 _HOOK = "the optimizer's step"
-SETTINGS_EVERY = 50 * STEPS  # steps: it looks at each parameter
+LOOKS_EVERY = 64  # times STEPS: a look goes through all parameters. Before: after 1, 2, 4, ... times STEPS
 
 
 def install() -> None:
@@ -179,7 +186,8 @@ def _after(optimizer: Optimizer, *_: object) -> None:
         if device.measures or ended % STEPS == 0:
             device.step_ended(ended)
         automatic.unusual.discard(OPERATORS)
-        if ended == STEPS or ended % SETTINGS_EVERY == 0:
+        looks, between = divmod(ended, STEPS)
+        if not between and (looks % LOOKS_EVERY == 0 or looks & (looks - 1) == 0):
             automatic.unusual.add(OPERATORS)  # the next backward pass counts them
             with suppress(Exception):  # of classes that are not PyTorch's own: then they are not known
                 publish(_settings(optimizer))
@@ -190,6 +198,9 @@ def _after(optimizer: Optimizer, *_: object) -> None:
 def _settings(optimizer: Optimizer) -> dict[str, float]:
     """Returns the gauges that tell what slows PyTorch, and is only a setting."""
     found = {THREADS: float(torch.get_num_threads()), TENSORS: float(_updated_one_by_one(optimizer))}
+    found[DOUBLES] = float(
+        sum(each.dtype == torch.float64 for group in optimizer.param_groups for each in group["params"])
+    )
     if torch.is_anomaly_enabled():
         found[ANOMALY_DETECTION] = 1.0
     if (model := distributed.model()) is not None and model.find_unused_parameters:
