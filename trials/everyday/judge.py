@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from stepscope.evaluation.account import Key, name_of
+from stepscope.evaluation.account import AFTER, BEFORE, Key, name_of
 
 from trials.everyday.truths import FIRST, Situation
 
@@ -19,7 +19,8 @@ MARK = "# the cause"  # at the end of each line that may be named
 TOLERANCE = 0.2  # of the seconds that the script clocked
 ENOUGH = 0.9  # of the first findings, and of the lines
 ENOUGH_ADVICE = 0.8
-MORE = 0.05  # of the time per step: what a twin may save more than was said
+MORE = 0.05  # of the time per step, or outside the loop: what a twin may save more than was said
+OUTSIDE = {name_of(Key(part)) for part in (BEFORE, AFTER)}
 HEAD = ("situation", "cause", "said first", "finding", "line", "seconds", "advice", "twin silent")
 
 
@@ -78,15 +79,20 @@ class Score:
 
 
 def saved(bad: Seen, good: Seen) -> tuple[float, float] | None:
-    """Returns what the first finding said may be saved of the time per step, and what the twin saves, 0..1.
+    """Returns what the first finding said may be saved, and what the twin saves, 0..1.
 
-    The twin is the script as the advice would have it. None: there are no steps, or they took no time.
+    Both are shares of the time per step, or of the time outside the loop if the finding is about that. The
+    twin is the script as the advice would have it. None: there are no steps, or they took no time.
     """
     lost = bad.first.get("seconds_lost")
     if not (lost and bad.loop and bad.steps and good.loop and good.steps):
         return None
     most = lost + (bad.first.get("shared_seconds") or 0.0)
-    return min(most / bad.loop, 1.0), 1 - (good.loop / good.steps) / (bad.loop / bad.steps)
+    if bad.first["title"] in OUTSIDE:
+        before, after = bad.seconds - bad.loop, good.seconds - good.loop
+    else:
+        before, after = bad.loop, good.loop / good.steps * bad.steps
+    return min(most / before, 1.0), 1 - after / before
 
 
 def helps(bad: Seen, good: Seen) -> bool | None:
