@@ -1,6 +1,8 @@
 """What must be found in each situation: written before it was run, and before rules were tuned with it.
 
-Lines are marked in the scripts, and seconds are clocked by them.
+Lines are marked in the scripts, and seconds are clocked by them. The last ten of the second set were written
+later than the others, and run once on a busy machine. What that showed was then fixed: a crash under the
+profiler, an evaluation in training mode, double precision, graphs that grow. The other six were not tuned on.
 """
 
 from __future__ import annotations
@@ -237,20 +239,13 @@ FIRST = (
         report="Lightning-AI/pytorch-lightning/issues/1986",
     ),
     Situation("lightning_metric", "Lightning: a metric in Python", HOST, ("HostBound",), needs=LIGHTNING),
-    Situation(
-        "transform_in_python", "a transform in Python, one worker", WAIT, LOADING, never="storage is slow"
-    ),
-    Situation("average_in_python", "a moving average of 1,600 tensors, one by one", HOST, ("HostBound",)),
     Situation("predictions_at_the_end", "writes predictions after the last step", ("after_last_step",)),
-    Situation("hash_of_weights", "hashes all weights at each step", HOST, ("HostBound",)),
     Situation("sleep_in_loop", "sleeps at each step", HOST, ("HostBound",)),
     Situation("augments_in_loop", "augments with NumPy in the loop", HOST, ("HostBound",)),
-    Situation("evaluates_one_by_one", "evaluates samples one by one", ("eval",)),
     Situation(
         "thread_prefetches", "waits for a thread that makes batches in Python", (*HOST, *WAIT), LOADING
     ),
     Situation("file_read_per_epoch", "parses its table at each epoch", (*HOST, "between_steps", *WAIT)),
-    Situation("numpy_distances", "NumPy: distances in two loops", says=RUNNING, steps=False),
     Situation(
         "waits_for_programs", "plain Python: waits for programs", says="waits for a child", steps=False
     ),
@@ -286,4 +281,48 @@ SECOND = (
     ),
     Situation("parse_json", "plain Python: parses the same again", says=RUNNING, steps=False),
     Situation("cpu_copies", "copies all parameters at each step", HOST, ("HostBound",)),
+    Situation(
+        "pandas_rows",
+        "a Dataset takes rows out of a pandas table",
+        WAIT,
+        LOADING,
+        never="storage is slow",
+        needs=("pandas",),
+        report="braindecode/braindecode/pull/89",
+    ),
+    Situation(
+        "graph_grows",
+        "each backward pass goes through all steps before",
+        ("train.backward",),
+        says="grow|longer and longer|slower and slower|more and more",
+        report="pytorch/pytorch/issues/40005",
+    ),
+    Situation("evaluates_in_train_mode", "evaluates without `model.eval()`", ("eval",)),
+    Situation("evaluates_with_gradients", "evaluates without `torch.no_grad()`", ("eval",)),
+    Situation("double_precision", "computes in double precision", says="float64|double precision"),
+    Situation("profiler_left_on", "PyTorch's profiler is on all the time", says="profil"),
+    Situation("slow_pipe", "prints into a pipe whose reader is slow", HOST, ("HostBound",)),
+    Situation(
+        "iterator_each_step",
+        "starts the loader again for each batch",
+        (*WAIT, *HOST, "between_steps"),
+        LOADING,
+        says="persistent|start again|started again|restart|once per epoch|starts? (and ends? )?its workers",
+        never="storage is slow",
+    ),
+    Situation(
+        "gathers_objects",
+        "ranks gather predictions as Python objects",
+        (*HOST, "train.communication"),
+        ("CommunicationBound", "HostBound"),
+        ranks=2,
+    ),
+    Situation(
+        "rank0_saves",
+        "rank 0 saves, and the others wait",
+        ("train.checkpoint",),
+        ("Straggler",),
+        says="rank 0",
+        ranks=2,
+    ),
 )
