@@ -26,6 +26,7 @@ from stepscope.compat.smdebug.profiler.analysis.python_profile_analysis import (
     PyinstrumentAnalysis,
     cProfileAnalysis,
 )
+from stepscope.compat.smdebug.profiler.analysis.utils.merge_timelines import MergedTimeline
 from stepscope.compat.smdebug.profiler.analysis.utils.pandas_data_analysis import (
     PandasFrameAnalysis,
     Resource,
@@ -39,12 +40,15 @@ from stepscope.compat.smdebug.profiler.analysis.utils.pytorch_dataloader_analysi
 from stepscope.compat.smdebug.profiler.python_profile_utils import PythonProfileModes
 from stepscope.compat.smdebug.profiler.utils import TimeUnits, us_since_epoch_to_human_readable_time
 from stepscope.runs.model import LineTime, ThreadTime
+from stepscope.runs.recording.writer import RecordingWriter
 
 from tests.analysis.test_moments import of, trained_and_evaluated
+from tests.support.chrome_trace import ChromeTrace, read_chrome_trace
 from tests.support.debugger_output import START, write_training_job
 from tests.support.environment import unobserved
 from tests.support.notebooks import executed, said_by_code, with_parameters
 from tests.support.profile_windows import recording_with_windows, with_python_window
+from tests.support.recording import sample
 from tests.support.source import START as RUN_START
 from tests.support.source import node_samples, node_steps
 
@@ -287,6 +291,92 @@ def test_operators_of_profile_windows_and_events_of_debugger_are_framework_metri
     assert workers["end_time_us"] - workers["start_time_us"] == 500_000
 
 
+def test_a_reader_with_a_cache_reads_the_run_once_until_it_is_refreshed(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[Any] = []
+    read = Run.iter_samples
+
+    def counting(self: Run, *arguments: Any, **keywords: Any) -> Any:
+        reads.append(arguments)
+        return read(self, *arguments, **keywords)
+
+    monkeypatch.setattr(Run, "iter_samples", counting)
+    between = (START + 1.0, START + 2.0, TimeUnits.SECONDS)
+    plain, cached = (LocalSystemMetricsReader(str(job), use_in_memory_cache=cache) for cache in (False, True))
+    expected = plain.get_events(*between)
+    once = len(reads)
+    assert expected
+    assert plain.get_events(*between) == expected
+    assert len(reads) == 2 * once
+    reads.clear()
+    assert cached.get_events(*between) == cached.get_events(*between) == expected
+    assert len(reads) == once
+    cached.refresh_event_file_list()
+    assert cached.get_events(*between) == expected
+    assert len(reads) == 2 * once
+    reads.clear()
+    frames = [PandasFrame(str(job), use_in_memory_cache=cache) for cache in (False, True)]
+    times = (frames[0].start_time + 10_000_000, frames[0].start_time + 12_000_000)
+    (readings, steps), (same, same_steps) = (frame.get_profiler_data_by_time(*times) for frame in frames)
+    assert len(steps)
+    assert readings.equals(same)
+    assert steps.equals(same_steps)
+    reads.clear()
+    frames[1].get_all_system_metrics()
+    assert not reads
+
+
+def test_events_may_be_those_of_some_files(tmp_path: Path, job: Path) -> None:
+    reader = LocalAlgorithmMetricsReader(str(recording_with_windows(tmp_path)))
+
+    def names(reader: LocalAlgorithmMetricsReader, *suffixes: str) -> set[str]:
+        return {event.event_name for event in reader.get_events(0, 0, file_suffix_filter=suffixes)}
+
+    assert names(reader, "trace.json.gz") == {"aten::linear", "aten::addmm", "aten::index_put_"}
+    assert {"Step:ModeKeys.TRAIN", "Forward-node"} <= names(reader, "pythontimeline.json")
+    assert not names(reader, "pythontimeline.json") & names(reader, "trace.json.gz")
+    assert names(reader, "horovod_timeline.json") == names(reader) == set()
+    of_job = LocalAlgorithmMetricsReader(str(job))
+    assert {"volta_sgemm", "Step:ModeKeys.TRAIN"} <= names(of_job, "_pythontimeline.json")
+    assert names(of_job, "model_timeline.json") == set()
+
+
+def test_a_merged_timeline_has_the_files_and_system_metrics_that_are_wanted(
+    tmp_path: Path, with_samples: Path
+) -> None:
+    def written(suffixes: list[str] | None, **wanted: Any) -> ChromeTrace:
+        timeline = MergedTimeline(str(with_samples), suffixes, str(tmp_path))
+        timeline.merge_timeline(1, 4, "step", **wanted)
+        return read_chrome_trace(tmp_path / "timeline.json.gz")
+
+    every = written(None)
+    rows = {each.track for each in every.slices}
+    assert {"Steps", "CPU thread 100", "node-a GPU 0 (%) below 85 %"} <= rows
+    assert ("Node node-a", "GPU 0 (%)") in every.counters
+    low = every.track("Findings", "node-a GPU 0 (%) below 85 %")
+    assert [each.name for each in low] == ["Low GPU utilisation"]
+    steps = written(["pythontimeline.json"], sys_metrics_filter=None)
+    assert "CPU thread 100" not in {each.track for each in steps.slices}
+    assert steps.track("Rank 0 on node-a", "Steps")
+    assert not steps.counters
+    operators = written(["trace.json.gz"], sys_metrics_filter={})
+    assert {each.track for each in operators.slices} == {"CPU thread 100"}
+
+
+@pytest.fixture
+def with_samples(tmp_path: Path) -> Path:
+    """A recording with profile windows, and samples of GPUs below 85 %."""
+    recording = tmp_path / "recording"
+    recording.mkdir()
+    recording_with_windows(recording)
+    samples = RecordingWriter(recording, "node-a", 0.5, "bert-1")
+    for tick in range(20):
+        samples.sample(sample(tick))
+    samples.close()
+    return recording
+
+
 @pytest.mark.usefixtures("with_parts")
 def test_histograms_of_steps_may_be_of_their_parts(shown: list[Any]) -> None:
     StepHistogram(LocalAlgorithmMetricsReader("imdb")).plot(select_metrics=["Forward-node"])
@@ -484,7 +574,6 @@ def test_a_call_that_cannot_be_served_names_its_twin_in_one_line(job: Path) -> N
         "boto3.client": training_job.get_sm_client,
         "run.plot.heatmap": lambda: readings.plot(select_dimensions=["Algorithm"]),
         "see run.steps()": lambda: StepHistogram(steps).plot(select_metrics=["Forward-node"]),
-        "run.collectives": lambda: steps.get_events(0, 0, file_suffix_filter=["horovod_timeline.json"]),
         "--profile 2:8,python": lambda: profile.fetch_profile_stats_by_step(2),
         "python -m pstats": profile.fetch_profile_stats_by_job_phase,
         "run.lines()": lambda: profile.fetch_profile_stats_between_modes(train, evaluation),

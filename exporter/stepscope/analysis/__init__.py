@@ -14,7 +14,7 @@ import math
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, partial
 from html import escape
@@ -33,7 +33,8 @@ from stepscope.compare.compared_run import ComparedRun, read_run
 from stepscope.compare.comparison import compare
 from stepscope.evaluation.engine import SCAN_INTERVAL
 from stepscope.evaluation.settings import Settings
-from stepscope.report.merged_timeline import write_timeline_file
+from stepscope.report.merged_timeline import KINDS as TIMELINE_KINDS
+from stepscope.report.merged_timeline import Chosen, write_timeline_file
 from stepscope.report.run_list import PAGE, is_recording, source_of
 from stepscope.report.verdict import verdict
 from stepscope.rules.parts.parameters import Value
@@ -479,7 +480,8 @@ class Run:
         name
         start             timestamp, UTC
         elapsed_seconds   from the run's start
-        duration_seconds  with the operators that it called"""
+        duration_seconds  with the operators that it called
+        file              the kind of its file: trace; of Debugger python, model, horovod, ..."""
         return tables.events(self._reopen().events(), self._start)
 
     def functions(
@@ -619,15 +621,26 @@ class Run:
         assert self._evaluated  # the source knows them once it was read
         return tables.gauges(self._facts.gauges, self._start)
 
-    def write_timeline(self, out: str | Path, start: float | None = None, end: float | None = None) -> Path:
+    def write_timeline(
+        self,
+        out: str | Path,
+        start: float | None = None,
+        end: float | None = None,
+        kinds: Collection[str] = TIMELINE_KINDS,
+        gpu_below: float | None = None,
+    ) -> Path:
         """Writes what `stepscope timeline` writes, for ui.perfetto.dev, to the file `out` (.json.gz).
 
-        `start` and `end` are in seconds since the run's start. Returns the path. Raises UserError for a run
-        without dates, or a file that cannot be written.
+        `start` and `end` are in seconds since the run's start. `kinds` chooses among findings, steps, samples
+        and operators. `gpu_below` (a ratio) adds a row per GPU with the times in which it was used less.
+        Returns the path. Raises UserError for a run without dates, or a file that cannot be written.
         """
+        if unknown := set(kinds) - set(TIMELINE_KINDS):
+            raise UserError(f"kinds={sorted(unknown)}: choose from {', '.join(TIMELINE_KINDS)}")
         first, last = self._moment(start), self._moment(end)
         between = (-math.inf if first is None else first, math.inf if last is None else last)
-        write_timeline_file(Path(out), self._evaluated.analysis, self._reopen(), between)
+        chosen = Chosen(between, kinds, gpu_below)
+        write_timeline_file(Path(out), self._evaluated.analysis, self._reopen(), chosen)
         return Path(out)
 
     def compare(self, other: Run) -> pa.Table:

@@ -178,6 +178,7 @@ EVENTS = pa.schema(
         *columns(pa.string(), "", "device", "kind", "name"),
         column("start", pa.timestamp("us", tz="UTC")),
         *columns(pa.float64(), "seconds", "elapsed_seconds", "duration_seconds"),
+        column("file", pa.string()),
     ]
 )
 WINDOWS = pa.schema(
@@ -370,7 +371,7 @@ def events(found: Iterable[TimedEvent], start: float | None) -> pa.Table:
     """Returns one row per call, in the order of their starts; `start` is the run's."""
     rows = [
         {
-            **{name: getattr(each, name) for name in ("node", "rank", "device", "kind", "name")},
+            **{name: getattr(each, name) for name in ("node", "rank", "device", "kind", "name", "file")},
             "start": round(each.start * 1e6),
             "elapsed_seconds": None if start is None else each.start - start,
             "duration_seconds": each.duration,

@@ -8,8 +8,9 @@ The file is bounded: of the operators, the longest are kept; neighbouring steps 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -43,7 +44,23 @@ from stepscope.runs.traces.source import KinetoTraces, place_of_trace
 NAME = "timeline.json.gz"  # of a recording's own
 # Events of the whole file: about 100 bytes each before compression, 5 to 15 after it.
 MOST_STEPS, MOST_READINGS, MOST_OPERATORS = 40_000, 200_000, 600_000
+UTILIZATION = "(%)"  # of a GPU
 READINGS_OF_NODE, READINGS_OF_GPU = 6 + len(RESOURCES), 3
+
+
+KINDS = FINDINGS, STEPS, SAMPLES, OPERATORS = "findings", "steps", "samples", "operators"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The part of a run that its timeline has; by default everything."""
+
+    between: tuple[float, float] = (-inf, inf)  # seconds since the epoch
+    kinds: Collection[str] = KINDS
+    gpu_below: float | None = None  # a utilisation: also when each GPU was below it
+
+
+EVERYTHING = Chosen()
 
 
 @dataclass
@@ -56,22 +73,21 @@ class Written:
 
 
 def write_timeline_file(
-    out: Path, analysis: Analysis, source: Source, between: tuple[float, float] = (-inf, inf)
+    out: Path, analysis: Analysis, source: Source, chosen: Chosen = EVERYTHING
 ) -> Written:
     """Replaces the file `out` by the timeline, as `write_timeline`. Raises UserError."""
     try:
         with replacing(out) as file:
-            return write_timeline(file, analysis, source, between)
+            return write_timeline(file, analysis, source, chosen)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror}; choose another file with -o") from error
 
 
 def write_timeline(
-    file: BinaryIO, analysis: Analysis, source: Source, between: tuple[float, float] = (-inf, inf)
+    file: BinaryIO, analysis: Analysis, source: Source, chosen: Chosen = EVERYTHING
 ) -> Written:
     """Writes the timeline of a run that was evaluated; `source` is the same run, unread.
 
-    It has only what happened `between` two times, in seconds since the epoch.
     Raises UserError if there is nothing with a date in it, and OSError.
     """
     start, end = analysis.date, analysis.last_seen
@@ -79,23 +95,30 @@ def write_timeline(
         raise UserError(f"{analysis.name} has no dates: nothing in it can be aligned")
     written = Written()
     traces = source.traces()
-    files = traces.paths if isinstance(traces, KinetoTraces) else []
-    out = TraceFile(file, start, between)
-    findings = out.process("Findings")
+    has = chosen.kinds
+    files = traces.paths if isinstance(traces, KinetoTraces) and OPERATORS in has else []
+    out = TraceFile(file, start, chosen.between)
+    findings = out.process("Findings") if FINDINGS in has or chosen.gpu_below is not None else 0
     clocks = _Clocks(traces if len(files) > 1 else None, source, analysis, written)
-    _add_findings(out, findings, analysis, clocks, start, end)
+    if FINDINGS in has:
+        _add_findings(out, findings, analysis, clocks, start, end)
     ranks = _Ranks(out, clocks, _resolution(analysis, end - start, written))
     samples = _Samples(analysis, start, end, written)
     for chunk in source.read():
         if isinstance(chunk, NodeSamples):
             samples.add(chunk)
-        else:
+        elif STEPS in has:
             ranks.add_steps(chunk)
             written.steps += len(chunk)
     facts = source.facts
-    ranks.add_stays(facts)
-    _add_gaps(out, findings, facts, start, end)
-    samples.write(out, clocks, facts)
+    if STEPS in has:
+        ranks.add_stays(facts)
+    if FINDINGS in has:
+        _add_gaps(out, findings, facts, start, end)
+    if SAMPLES in has:
+        samples.write(out, clocks, facts)
+    if chosen.gpu_below is not None:
+        samples.write_low(out, findings, clocks, facts, chosen.gpu_below)
     for path in files:
         try:
             for trace in traces_of(path):
@@ -281,6 +304,9 @@ class _Reading(NamedTuple):
     name: str
     gpu: int | None = None  # its column
 
+    def title(self, facts: RunFacts, node: str) -> str:
+        return self.name if self.gpu is None else f"{gpu_labels(facts, node, self.gpu + 1)[-1]} {self.name}"
+
 
 class _Samples:
     """The readings of nodes and GPUs: one mean per reading and bucket of time."""
@@ -304,12 +330,25 @@ class _Samples:
         for (node, reading), buckets in self._sums.items():
             if node not in processes:
                 processes[node] = out.process(f"Node {node}")
-            name = reading.name
-            if reading.gpu is not None:
-                name = f"{gpu_labels(facts, node, reading.gpu + 1)[-1]} {name}"
+            name = reading.title(facts, node)
             for bucket, mean in buckets.means():
                 time = self._start + bucket * self._seconds - clocks.of(node)
                 out.counter(processes[node], name, time, mean)
+
+    def write_low(self, out: TraceFile, process: int, clocks: _Clocks, facts: RunFacts, below: float) -> None:
+        """Adds a row per GPU with the times in which its utilisation was below this ratio."""
+        for (node, reading), buckets in self._sums.items():
+            if reading.name != UTILIZATION:
+                continue
+            low = [bucket for bucket, mean in buckets.means() if mean < 100 * below]
+            track = out.track(process, f"{node} {reading.title(facts, node)} below {100 * below:.0f} %")
+            for _, group in groupby(enumerate(low), lambda each: each[1] - each[0]):  # without a gap
+                together = [bucket for _, bucket in group]
+                begin, end = (
+                    self._start + bucket * self._seconds - clocks.of(node)
+                    for bucket in (together[0], together[-1] + 1)
+                )
+                track.add("Low GPU utilisation", begin, end)
 
     def _readings(self, samples: NodeSamples) -> Iterator[tuple[_Reading, Floats | Times]]:
         yield _Reading("CPU, mean of cores (%)"), 100 * samples.cpu_mean
@@ -324,7 +363,7 @@ class _Samples:
             rate = self._rate(samples, resource, waiting)
             yield _Reading(f"Run waits for {resource} (% of time)"), rate
         for gpu in range(samples.gpu.shape[1]):
-            yield _Reading("(%)", gpu), 100 * samples.gpu[:, gpu]
+            yield _Reading(UTILIZATION, gpu), 100 * samples.gpu[:, gpu]
             yield _Reading("memory (%)", gpu), 100 * samples.gpu_memory[:, gpu]
             yield _Reading("power (W)", gpu), samples.gpu_power_watts[:, gpu]
 

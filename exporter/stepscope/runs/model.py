@@ -594,6 +594,9 @@ class RunFacts:
         return sum(gap.count or 0 for gap in self.gaps if gap.what == "samples")
 
 
+TRACE = "trace"
+
+
 class TimedEvent(NamedTuple):
     """An operator, a kernel, a collective or a wait: one call of it."""
 
@@ -604,6 +607,7 @@ class TimedEvent(NamedTuple):
     name: str
     start: float  # seconds since the epoch
     duration: float  # seconds
+    file: str = TRACE  # the kind of its file; of Debugger: python, model, horovod, smdataparallel, tensorflow
 
 
 class Source(ABC):

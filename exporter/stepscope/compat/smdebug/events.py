@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 import pyarrow as pa
@@ -90,6 +90,30 @@ def elapsed(run: Run, time_us: float | None) -> float | None:
     return (time_us - microseconds(run.start)) / 1e6 if time_us else None
 
 
+class Events:
+    """The events of a run. With `cache`, the run is read once for each kind of them, until `refresh`."""
+
+    def __init__(self, run: Run, cache: bool = False) -> None:
+        self.run = run
+        self._kept: dict[Callable[..., pa.Table], pa.Table] | None = {} if cache else None
+
+    def of(
+        self, make: Callable[..., pa.Table], start_us: float | None = None, end_us: float | None = None
+    ) -> pa.Table:
+        """Returns the rows of `system_events`, `framework_events`, ... between two times."""
+        if self._kept is None:
+            return make(self.run, start_us, end_us)
+        if make not in self._kept:
+            self._kept[make] = make(self.run)
+        return during(self._kept[make], start_us, end_us)
+
+    def refresh(self) -> None:
+        """Reads the run again: later events include what was recorded meanwhile."""
+        self.run.refresh()
+        if self._kept is not None:
+            self._kept.clear()
+
+
 def system_events(run: Run, start_us: float | None = None, end_us: float | None = None) -> pa.Table:
     """Returns a row per reading (percent, or bytes per second) from `start_us` to `end_us`, both included."""
     start = elapsed(run, start_us)
@@ -162,9 +186,41 @@ def single_events(run: Run, start_us: float | None = None, end_us: float | None 
     starts, ends = _microseconds(events)
     steps = pa.nulls(len(events), pa.int64()).fill_null(-1)
     columns = [starts, ends, events["name"], kinds, steps, events["node"], events["rank"]]
-    return during(pa.table(columns, schema=FRAMEWORK), start_us, end_us)
+    table = pa.table(columns, schema=FRAMEWORK).append_column("file", events["file"])
+    return during(table, start_us, end_us)
 
 
+def events_of_files(
+    events: Events, suffixes: Sequence[str], start_us: float | None, end_us: float | None
+) -> pa.Table:
+    """Returns the events that Debugger writes into files with one of these suffixes.
+
+    Steps and their parts are those of pythontimeline.json, unless such a file has its own.
+    """
+    kinds = files_of(suffixes)
+    singles = events.of(single_events, start_us, end_us)
+    found = [
+        singles.filter(pc.field("file").isin(pa.array(sorted(kinds), pa.string()))).select(FRAMEWORK.names)
+    ]
+    if PYTHON in kinds and not len(singles.filter(pc.field("file") == PYTHON)):
+        found += [events.of(make, start_us, end_us) for make in (framework_events, part_events)]
+    return pa.concat_tables(found).sort_by("start_us")
+
+
+def files_of(suffixes: Sequence[str]) -> set[str]:
+    """Returns the kinds of files that these suffixes of names choose."""
+    endings = tuple(suffix.lstrip("*_") for suffix in suffixes)
+    return {kind for name, of_name in FILES.items() if name.endswith(endings) for kind in of_name}
+
+
+PYTHON = "python"
+FILES = {  # kinds of `Run.events` by how Debugger's names of their files end
+    "pythontimeline.json": {PYTHON},
+    "model_timeline.json": {"model"},
+    "trace.json.gz": {"trace", "tensorflow"},
+    "horovod_timeline.json": {"horovod"},
+    "smdataparallel_timeline.json": {"smdataparallel"},
+}
 _KINDS = {"operator": "cpu_functions", "kernel": "gpu_functions", "copy": "gpu_functions"}
 
 
@@ -177,25 +233,26 @@ def _microseconds(timed: pa.Table) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
 
 def during(events: pa.Table, start_us: float | None, end_us: float | None) -> pa.Table:
     """Returns the events that overlap the time, or touch it."""
+    first, last = ("time_us", "time_us") if "time_us" in events.column_names else ("start_us", "end_us")
     if start_us:
-        events = events.filter(pc.field("end_us") >= start_us)
-    return events.filter(pc.field("start_us") <= end_us) if end_us else events
+        events = events.filter(pc.field(last) >= start_us)
+    return events.filter(pc.field(first) <= end_us) if end_us else events
 
 
 def selected_events(
-    run: Run, names: Sequence[str], start_us: float | None = None, end_us: float | None = None
+    events: Events, names: Sequence[str], start_us: float | None = None, end_us: float | None = None
 ) -> pa.Table:
     """Returns the events with one of these names or kinds, in order of time; without names, the steps.
 
     Raises NotImplementedError if the run has none of them at any time.
     """
-    steps = framework_events(run, start_us, end_us)
+    steps = events.of(framework_events, start_us, end_us)
     if not names:
         return steps
     known = {*STEP_NAMES.values(), *(word for part in PARTS.values() for word in part)}
-    found = _named_or_of_kind(pa.concat_tables([steps, part_events(run, start_us, end_us)]), names)
+    found = _named_or_of_kind(pa.concat_tables([steps, events.of(part_events, start_us, end_us)]), names)
     if others := set(names) - known:
-        there = _named_or_of_kind(single_events(run), sorted(others))
+        there = _named_or_of_kind(events.of(single_events).select(FRAMEWORK.names), sorted(others))
         if not len(there) and not known & set(names):
             raise not_served(f"a framework metric {names[0]!r}", f"choose from {', '.join(sorted(known))}")
         found = pa.concat_tables([found, during(there, start_us, end_us)])

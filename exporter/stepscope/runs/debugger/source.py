@@ -111,7 +111,7 @@ class DebuggerOutput(Source):
                     if each.start is not None and each.thread not in REPEATED_LINES:
                         device = device_of(each.kind)
                         where = (rank.node, rank.rank, device, each.kind, each.name)
-                        yield TimedEvent(*where, each.start, each.duration)
+                        yield TimedEvent(*where, each.start, each.duration, file.kind)
 
     def _everything(self) -> Iterator[NodeSamples | Steps]:
         processes: dict[tuple[str, int], Process] = {}

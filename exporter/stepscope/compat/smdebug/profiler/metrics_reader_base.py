@@ -7,19 +7,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from stepscope import analysis
-from stepscope.compat.smdebug.events import microseconds, times_of_steps
-from stepscope.compat.smdebug.not_served import not_served
+from stepscope.compat.smdebug.events import Events, microseconds, times_of_steps
 from stepscope.compat.smdebug.profiler.utils import TimeUnits, convert_utc_timestamp_to_microseconds
 
 
 class MetricsReaderBase(ABC):
-    """Reads the events of a run, which is `run`. Raises UserError if there is no run at `path`."""
+    """Reads the events of a run, which is `run`. Raises UserError if there is no run at `path`.
+
+    With `use_in_memory_cache`, it reads them once, until `refresh_event_file_list`.
+    """
 
     def __init__(self, path: str, use_in_memory_cache: bool = False) -> None:
         self.run = analysis.open(path)
+        self._read = Events(self.run, use_in_memory_cache)
 
     @abstractmethod
-    def _events(self, start_us: float, end_us: float) -> list[Any]: ...
+    def _events(self, start_us: float, end_us: float, suffixes: Sequence[str] | None) -> list[Any]: ...
 
     @abstractmethod
     def get_timestamp_of_latest_available_file(self) -> int:
@@ -31,7 +34,7 @@ class MetricsReaderBase(ABC):
 
     def refresh_event_file_list(self) -> None:
         """Reads the run again: later events include what was recorded meanwhile."""
-        self.run.refresh()
+        self._read.refresh()
 
     def get_events(
         self,
@@ -41,11 +44,12 @@ class MetricsReaderBase(ABC):
         event_type: str | None = None,
         file_suffix_filter: Sequence[str] | None = None,
     ) -> list[Any]:
-        """Returns the events between two times, in order of time. `event_type` (of samples): cpu, gpu, ..."""
-        if file_suffix_filter is not None:
-            raise not_served("file_suffix_filter", "use run.steps(), run.operators() or run.collectives()")
+        """Returns the events between two times, in order of time. `event_type` (of samples): cpu, gpu, ...
+
+        `file_suffix_filter`: only those that Debugger writes into such files: pythontimeline.json, ...
+        """
         start, end = (convert_utc_timestamp_to_microseconds(time, unit) for time in (start_time, end_time))
-        events = self._events(start, end)
+        events = self._events(start, end, file_suffix_filter)
         return events if event_type is None else [event for event in events if event.type == event_type]
 
     def get_events_by_step(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +27,8 @@ class ProfilerSystemEvent:
 class SystemMetricsReader(MetricsReaderBase):
     """Reads samples: a ProfilerSystemEvent per reading."""
 
-    def _events(self, start_us: float, end_us: float) -> list[Any]:
-        rows = zip(*system_events(self.run, start_us, end_us).to_pydict().values(), strict=True)
+    def _events(self, start_us: float, end_us: float, suffixes: Sequence[str] | None) -> list[Any]:
+        rows = zip(*self._read.of(system_events, start_us, end_us).to_pydict().values(), strict=True)
         return [ProfilerSystemEvent(time_us / 1e6, *rest) for time_us, *rest in rows]
 
     def get_timestamp_of_latest_available_file(self) -> int:

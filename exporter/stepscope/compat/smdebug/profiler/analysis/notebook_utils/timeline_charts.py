@@ -92,7 +92,8 @@ class TimelineCharts(Chart):
         begin = microseconds(self.run.start)
         times = begin + start * 1e6, begin + end * 1e6
         steps, parts = framework_events(self.run, *times), part_events(self.run, *times)
-        return pa.concat_tables([steps, parts, single_events(self.run, *times)])
+        singles = single_events(self.run, *times).select(steps.column_names)
+        return pa.concat_tables([steps, parts, singles])
 
     def _times(self, indexes: Sequence[int]) -> tuple[float, float]:
         """Returns seconds since the run's start of the first and the last of these samples."""

@@ -18,6 +18,7 @@ from stepscope.compat.smdebug.events import (
     SYSTEM,
     WAIT,
     WAIT_KIND,
+    Events,
     framework_events,
     microseconds,
     part_events,
@@ -33,32 +34,36 @@ Intervals = Sequence[tuple[int, int]]  # begin and end, microseconds since the e
 
 
 class PandasFrame:
-    """The data frames of a run, which need pandas. Columns are Debugger's, and so are numbers: percent."""
+    """The data frames of a run, which need pandas. Columns are Debugger's, and so are numbers: percent.
+
+    With `use_in_memory_cache`, the run is read once for each kind of events. `scan_interval` has no effect.
+    """
 
     def __init__(
         self, path: str, use_in_memory_cache: bool = False, scan_interval: int = 5_000_000_000
     ) -> None:
         self.run = analysis.open(path)
+        self._events = Events(self.run, use_in_memory_cache)
         self.start_time = microseconds(self.run.start)
         self._cached: tuple[pa.Table, pa.Table] = (SYSTEM.empty_table(), FRAMEWORK.empty_table())
 
     def get_all_system_metrics(self, selected_system_metrics: Sequence[str] = ()) -> Any:
         """Returns a row per reading. The selection is of names: cpu0, gpu1, MemoryUsedPercent."""
-        return self._system(_named(system_events(self.run), selected_system_metrics))
+        return self._system(_named(self._events.of(system_events), selected_system_metrics))
 
     def get_all_framework_metrics(self, selected_framework_metrics: Sequence[str] = ()) -> Any:
         """Returns a row per step and rank, or per event with a selected name or kind.
 
         Names are Step:ModeKeys.TRAIN, Forward-node, DataLoaderIter, cpu_functions, aten::conv2d, ...
         """
-        return self._framework(selected_events(self.run, selected_framework_metrics))
+        return self._framework(selected_events(self._events, selected_framework_metrics))
 
     def get_all_dataloader_metrics(self, selected_framework_metrics: Sequence[str] = ()) -> Any:
         """Returns a row per wait for a batch, with duration_us. The selection is of regular expressions."""
         names = selected_framework_metrics
         if names and not any(re.match(name, each) for name in names for each in (WAIT, WAIT_KIND)):
             raise not_served(f"metrics of data loaders {list(names)}", "use run.loaders()")
-        frame = self._framework(wait_events(self.run))
+        frame = self._framework(self._events.of(wait_events))
         return frame.assign(duration_us=frame["end_time_us"] - frame["start_time_us"])
 
     def convert_datetime_to_timestamp(self, timestamp: datetime | str) -> int:
@@ -105,9 +110,10 @@ class PandasFrame:
         """
         readings, steps = SYSTEM.empty_table(), FRAMEWORK.empty_table()
         if get_system_metrics:
-            readings = _named(system_events(self.run, start_time_us, end_time_us), selected_system_metrics)
+            of_time = self._events.of(system_events, start_time_us, end_time_us)
+            readings = _named(of_time, selected_system_metrics)
         if get_framework_metrics:
-            steps = selected_events(self.run, selected_framework_metrics, start_time_us, end_time_us)
+            steps = selected_events(self._events, selected_framework_metrics, start_time_us, end_time_us)
         if cache_metrics:
             earlier = zip(self._cached, (readings, steps), strict=True)
             readings, steps = self._cached = tuple(map(pa.concat_tables, earlier))
@@ -124,9 +130,9 @@ class PandasFrame:
 
         An event is there as often as it overlaps one.
         """
-        steps, parts = framework_events(self.run), part_events(self.run)
+        steps, parts = self._events.of(framework_events), self._events.of(part_events)
         if names:
-            every = selected_events(self.run, names)
+            every = selected_events(self._events, names)
             is_step = pc.field("kind").isin(list(STEP_NAMES.values()))
             steps, parts = every.filter(is_step), every.filter(~is_step)
         return _overlapping(parts, intervals), _overlapping(steps, intervals)
