@@ -523,7 +523,7 @@ def test_functions_of_a_window_are_sorted_by_what_is_wanted(
 ) -> None:
     recording = recording_with_windows(tmp_path)
     with_python_window(
-        recording, 0, [["data.py:3(load)", 40, 2.0, 0.5], ["data.py:9(decode)", 400, 1.5, 1.5]]
+        recording, 0, [["data.py:3(load)", 40, 2.0, 0.5, 40], ["data.py:9(decode)", 400, 1.5, 1.5, 8]]
     )
     stats = cProfileAnalysis(s3_path=str(recording)).fetch_profile_stats_by_step(2, 8)
     capsys.readouterr()
@@ -531,6 +531,8 @@ def test_functions_of_a_window_are_sorted_by_what_is_wanted(
     assert capsys.readouterr().out.split() == ["1.5", "data.py:9(decode)"]
     stats.print_top_n_functions(by=Metrics.TOTAL_CALLS, n=1)
     assert capsys.readouterr().out.split() == ["400", "data.py:9(decode)"]
+    stats.print_top_n_functions(by=Metrics.PRIMITIVE_CALLS, n=1)
+    assert capsys.readouterr().out.split() == ["40", "data.py:3(load)"]
     assert list(stats.get_function_stats()["cumulative_time"]) == [2.0, 1.5]
 
 

@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,12 @@ def outer(depth: int) -> int:
 
 
 def functions(training: Training) -> dict[str, tuple[int, float, float]]:
+    return {name: (calls, total, own) for name, calls, total, own, _ in written(training)["functions"]}
+
+
+def written(training: Training) -> Any:
     (path,) = training.folder.glob("profiles/*.python.json.gz")
-    listed = json.loads(gzip.decompress(path.read_bytes()))["functions"]
-    return {name: tuple(numbers) for name, *numbers in listed}
+    return json.loads(gzip.decompress(path.read_bytes()))
 
 
 def the_one(found: dict[str, Any], beginning: str) -> Any:
@@ -76,6 +80,43 @@ def test_it_counts_the_calls_of_the_windows_steps(training: Training) -> None:
     (name,) = [name for name in found if name.startswith("inner")]
     assert name.endswith(f"test_python_profiler.py:{inner.__code__.co_firstlineno}")
     assert not [name for name in found if "training/windows.py" in name or "_lsprof" in name]
+
+
+def test_a_call_of_a_function_by_itself_is_no_primitive_one(training: Training) -> None:
+    for _ in range(8):
+        outer(2)
+        training.step()
+    calls = {name.partition(",")[0]: (each[0], each[3]) for name, *each in written(training)["functions"]}
+    assert (calls["outer"], calls["inner"]) == ((9, 3), (3, 3))
+
+
+@pytest.mark.parametrize("kind", ["python=cpu", "python=off-cpu"])
+def test_its_seconds_may_be_those_on_a_core_or_the_others(
+    training: Training, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPSCOPE_PROFILE", f"2:4,{kind}")
+
+    def computes() -> None:
+        until = time.thread_time() + 0.02
+        while time.thread_time() < until:
+            pass
+
+    def waits() -> None:
+        time.sleep(0.05)
+
+    for _ in range(8):
+        computes()
+        waits()
+        training.step()
+    assert training.steps() == [(2, 4, "written")]
+    assert written(training)["kind"] == kind
+    found = functions(training)
+    seconds = {name: the_one(found, f"{name}, ")[1] for name in ("computes", "waits")}
+    if kind == "python=cpu":  # a sleep takes no time on a core
+        assert seconds["computes"] >= 3 * 0.02
+        assert seconds["waits"] < seconds["computes"]
+    else:
+        assert seconds["waits"] >= 3 * 0.045
 
 
 def test_an_exception_and_a_generator_leave_the_counts_right(training: Training) -> None:

@@ -38,8 +38,8 @@ class Profiler:
     def why_not(self) -> str:
         return self.reason
 
-    def start(self, memory: bool = False) -> None:
-        self._call("memory" if memory else "start")
+    def start(self, kind: str = "") -> None:
+        self._call(kind or "start")
 
     def wait(self) -> None:
         pass
@@ -160,6 +160,21 @@ def test_a_window_of_a_time_begins_then_and_ends_after_its_seconds(
     assert training.stand_in.calls == "sta sto wri "
 
 
+def test_a_window_of_a_date_begins_then(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, begin = 100.0, 1_800_000_000.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    monkeypatch.setattr("time.time", lambda: begin + now - 100.0)
+    training = plan(f"at=@{begin + 1:.0f},for=500ms at=@{begin - 60:.0f},steps=2")
+    for _ in range(300):
+        now = training.now + 0.01
+        training.step()
+    (past, _, _), (first, last, state) = training.steps()
+    assert state == "written"
+    assert 97 <= first <= 116
+    assert 49 <= last - first <= 51
+    assert past <= 2  # a date that is over means as soon as possible
+
+
 def test_only_the_ranks_that_were_named_record(plan: Any) -> None:
     training = plan("2:4,ranks=1,3", 2)
     training.step(10)
@@ -231,7 +246,10 @@ def test_a_plan_that_cannot_be_is_reported_once_and_training_continues(plan: Any
         ("2:9,steps=4", "says twice how long"),
         ("ranks=a,2:3", "use numbers, as in ranks=0,7"),
         ("when=3", "'when' is no setting"),
-        ("2:4,memory=1", "memory=1: use memory without a value"),
+        ("2:4,memory=1", "memory=1: use python, python=cpu, python=off-cpu or memory"),
+        ("2:4,python=wall", "python=wall: use python, python=cpu"),
+        ("2:4,python,python=cpu", "has python and python=cpu: use two windows"),
+        ("at=@soon", "at=@soon: use seconds since the epoch"),
         ("2:4,python,memory", "has python and memory: use two windows"),
         ("", "no window given"),
     ],

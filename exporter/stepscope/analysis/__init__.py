@@ -38,7 +38,7 @@ from stepscope.report.merged_timeline import Chosen, write_timeline_file
 from stepscope.report.run_list import PAGE, is_recording, source_of
 from stepscope.report.verdict import verdict
 from stepscope.rules.parts.parameters import Value
-from stepscope.runs.model import NodeSamples, OperatorTime, Source, Steps
+from stepscope.runs.model import FunctionTime, NodeSamples, Source, Steps
 from stepscope.runs.open import open_source, open_sources
 from stepscope.runs.prometheus.address import without_secrets
 from stepscope.runs.recording.files import RUNS
@@ -489,11 +489,14 @@ class Run:
     ) -> pa.Table:
         """Returns one row per Python function of each profile window: the columns of `operators`.
 
+        `device` says which seconds they have: python, or those on a core, or off the cores. `primitive_calls`
+        were not made while another call of the function was open.
+
         Only of the windows that have some of these steps (both included), or some time between two times
         in seconds since the run's start. Raises UserError for a window that cannot be read.
         """
         begin, end = (self._moment(time) for time in times or (None, None))
-        found: list[OperatorTime] = []
+        found: list[FunctionTime] = []
         for window in self._reopen().python_windows():
             if isinstance(window, UserError):
                 raise window
@@ -502,7 +505,7 @@ class Run:
             is_later = end is not None and window.start > end
             if has_steps and not is_over and not is_later:
                 found += window.functions
-        return tables.timed(found, tables.OPERATORS)
+        return tables.timed(found, tables.FUNCTIONS)
 
     def windows(self) -> pa.Table:
         """Returns one row per profile window of a rank, in the order in which they began.

@@ -172,6 +172,7 @@ OPERATORS = pa.schema(
         *columns(pa.float64(), "seconds", "seconds", "self_seconds"),
     ]
 )
+FUNCTIONS = OPERATORS.append(column("primitive_calls", pa.int64(), "calls"))
 EVENTS = pa.schema(
     [
         *_RANK,

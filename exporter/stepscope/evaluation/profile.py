@@ -22,7 +22,7 @@ from stepscope.evaluation.problems import problems_of
 from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.step_outlier import StepOutlier
 from stepscope.rules.straggler import Straggler
-from stepscope.runs.model import PYTHON, OperatorTime, PythonWindow, RunFacts, TracedSteps
+from stepscope.runs.model import PYTHON, FunctionTime, OperatorTime, PythonWindow, RunFacts, TracedSteps
 
 SHOWN = 10
 LEAST = 0.01  # of all self time on the device, in the one that has more
@@ -109,20 +109,25 @@ def _excess(facts: RunFacts) -> Iterator[OperatorExcess]:
 
 def with_python(profile: Profile | None, windows: Iterable[PythonWindow | UserError]) -> Profile | None:
     """Returns the profile with the Python functions of each rank; None if there is nothing."""
-    unread, found = [], defaultdict[tuple[int, str], list[PythonWindow]](list)
+    unread, found = [], defaultdict[tuple[int, str, str], list[PythonWindow]](list)
     for each in windows:
         if isinstance(each, PythonWindow):
-            found[each.rank, each.node].append(each)
+            found[each.rank, each.node, each.device].append(each)
         else:
             unread.append(str(each))
     if not found and not unread:
         return profile
     known = profile or Profile((), (), ())
     devices = [_of_python(*of_rank) for of_rank in found.values()]
-    together = sorted([*known.devices, *devices], key=lambda device: (device.rank, device.device == PYTHON))
-    steps = {device.rank: device.steps for device in devices}
-    functions = (each for windows in found.values() for window in windows for each in window.functions)
-    per_step = known.per_step | _per_step(functions, steps)
+    together = sorted(
+        [*known.devices, *devices], key=lambda each: (each.rank, each.device.startswith(PYTHON))
+    )
+    per_step = dict(known.per_step)
+    for kind in {device.device for device in devices}:
+        steps = {device.rank: device.steps for device in devices if device.device == kind}
+        windows_of_kind = (window for each in found.values() for window in each if window.device == kind)
+        functions = (function for window in windows_of_kind for function in window.functions)
+        per_step |= _per_step(functions, steps)
     return replace(known, devices=tuple(together), unread=(*known.unread, *unread), per_step=per_step)
 
 
@@ -145,7 +150,7 @@ def _per_step(operators: Iterable[OperatorTime], steps: Mapping[int, int]) -> di
 def _of_python(*windows: PythonWindow) -> DeviceProfile:
     """Returns the sum of the windows of one rank."""
     first = windows[0]
-    sums: dict[str, OperatorTime] = {}
+    sums: dict[str, FunctionTime] = {}
     for each in (function for window in windows for function in window.functions):
         before = sums.get(each.operator)
         if before is not None:
@@ -154,20 +159,25 @@ def _of_python(*windows: PythonWindow) -> DeviceProfile:
                 calls=before.calls + each.calls,
                 seconds=before.seconds + each.seconds,
                 self_seconds=own(before) + own(each),
+                primitive_calls=_sum(before.primitive_calls, each.primitive_calls),
             )
         sums[each.operator] = each
     return _device(
         first.node,
         first.rank,
-        PYTHON,
+        first.device,
         sum(window.steps for window in windows),
         sum(window.step_seconds for window in windows),
         list(sums.values()),
     )
 
 
+def _sum(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b
+
+
 def _device(
-    node: str, rank: int, device: str, steps: int, step_seconds: float, operators: list[OperatorTime]
+    node: str, rank: int, device: str, steps: int, step_seconds: float, operators: Sequence[OperatorTime]
 ) -> DeviceProfile:
     most_first = sorted(operators, key=lambda each: (-own(each), each.operator))
     return DeviceProfile(

@@ -128,7 +128,7 @@ def sentence(device: DeviceProfile) -> str:
     top = [row for row in rows(device) if row.part][:TOP]
     found = listing([f"{row.share} in {_called(row)}" for row in top])
     of = count(device.steps, "profiled step")
-    place = "in" if device.device == PYTHON else "on"
+    place = "in" if device.device.startswith(PYTHON) else "on"
     return f"rank {device.rank} {place} {device_name(device.device)}, of {of}: {found}"
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from stepscope.common.status import Status
 from stepscope.common.words import (
     amount,
+    capitalised,
     count,
     duration,
     listing,
@@ -324,8 +325,8 @@ def operators(device: str, whole: shares.Whole) -> str:
 
 def device_name(device: str) -> str:
     """Writes "cpu" as "CPU", "gpu0" as "GPU 0", and "python" as "Python"."""
-    if device == PYTHON:
-        return device.capitalize()
+    if device.startswith(PYTHON):
+        return capitalised(device)
     kind, number = device[:3].upper(), device[3:].strip()
     return f"{kind} {number}".strip() if kind in ("CPU", "GPU") else device
 

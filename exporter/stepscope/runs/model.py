@@ -19,6 +19,7 @@ from stepscope.runs.gauge_history import GaugeHistory
 from stepscope.runs.rank_dump import RankDump
 from stepscope.training.layout import COMPONENTS as COMPONENTS
 from stepscope.training.layout import PHASES as PHASES
+from stepscope.training.window_plans import OFF_CPU, ON_CPU
 
 T = TypeVar("T")
 
@@ -215,6 +216,13 @@ class OperatorTime:
 
 
 @dataclass(frozen=True)
+class FunctionTime(OperatorTime):
+    """All calls of one Python function."""
+
+    primitive_calls: int | None = None  # while no other call of it was open; None: not known
+
+
+@dataclass(frozen=True)
 class TracedSteps:
     """The operators of one rank in the steps of one trace."""
 
@@ -246,7 +254,8 @@ class DeviceMemory:
     rank: int = 0
 
 
-PYTHON = "python"  # the device of an OperatorTime that is a Python function
+PYTHON = "python"  # how the device of an OperatorTime begins that is a Python function
+PYTHON_TIMES = {PYTHON: PYTHON, ON_CPU: f"{PYTHON}, on a core", OFF_CPU: f"{PYTHON}, off the cores"}
 
 
 @dataclass(frozen=True)
@@ -259,7 +268,8 @@ class PythonWindow:
     start: float  # seconds since the epoch
     steps: int
     step_seconds: float
-    functions: tuple[OperatorTime, ...]
+    functions: tuple[FunctionTime, ...]
+    device: str = PYTHON  # of PYTHON_TIMES: which seconds they have
 
     @property
     def last(self) -> int:

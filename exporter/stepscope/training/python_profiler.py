@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import sys
-from time import perf_counter
+from time import perf_counter, thread_time
 
 from stepscope.common.shared_files import open_file
 from stepscope.training.window_files import PYTHON
+from stepscope.training.window_plans import OFF_CPU, ON_CPU
+from stepscope.training.window_plans import PYTHON as WALL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,8 +31,11 @@ if TYPE_CHECKING:
 
         def stop(self) -> None: ...
 
-        def counted(self) -> Iterator[tuple[Any, int, float, float]]:
-            """Yields code or the name of a built-in function, calls, total and own seconds."""
+        def counted(self) -> Iterator[tuple[Any, int, float, float, int]]:
+            """Yields code or the name of a built-in function, calls, total and own seconds, primitive calls.
+
+            A primitive call is not made while another one of the same function is open.
+            """
 
 
 MOST_FUNCTIONS = 1000  # with the most own time
@@ -38,6 +43,13 @@ ANOTHER = "another Python profiler is active"
 TAKEN = "the script used its own Python profiler in the window"
 _OURS = os.path.dirname(__file__) + os.sep
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
+def _off_cpu() -> float:
+    return perf_counter() - thread_time()
+
+
+CLOCKS = {WALL: perf_counter, ON_CPU: thread_time, OFF_CPU: _off_cpu}  # of the thread that makes the steps
 _lost: list[Calls] = []  # kept: the end of a cProfile would switch off the script's own one
 
 
@@ -47,8 +59,9 @@ class PythonProfiler:
     ending = PYTHON
 
     def __init__(self) -> None:
-        self.makes: type[Calls] = _InC if sys.version_info < (3, 12) else _InPython
+        self.makes: Callable[[Callable[[], float]], Calls] = _InC if sys.version_info < (3, 12) else _InPython
         self._calls: Calls | None = None
+        self._kind = WALL
         self._watches_forks = False
 
     def why_not(self) -> str:
@@ -56,11 +69,12 @@ class PythonProfiler:
         taken = monitoring is not None and monitoring.get_tool(monitoring.PROFILER_ID) is not None
         return ANOTHER if taken or sys.getprofile() is not None else ""
 
-    def start(self, memory: bool = False) -> None:
+    def start(self, kind: str = WALL) -> None:
         if not self._watches_forks:
             self._watches_forks = True
             os.register_at_fork(after_in_child=self._forked)
-        self._calls = self.makes()
+        self._kind = kind
+        self._calls = self.makes(CLOCKS[kind])
         self._calls.start()
 
     def wait(self) -> None:
@@ -80,20 +94,21 @@ class PythonProfiler:
         self._calls = None
 
     def write(self, path: str) -> None:
-        """Writes a list of functions: name, calls, total and own seconds."""
+        """Writes a list of functions: name, calls, total and own seconds, primitive calls."""
         import json
 
         calls, self._calls = self._calls, None
         assert calls is not None
         sums: dict[str, list[float]] = {}
-        for called, count, total, own in calls.counted():
+        for called, *numbers in calls.counted():
             name = _name(called)
             if name:
-                known = sums.setdefault(name, [0, 0.0, 0.0])
-                for at, value in enumerate((count, total, own)):
+                known = sums.setdefault(name, [0, 0.0, 0.0, 0])
+                for at, value in enumerate(numbers):
                     known[at] += value
         most_first = sorted(sums.items(), key=lambda each: -each[1][2])[:MOST_FUNCTIONS]
-        text = json.dumps({"functions": [[name, *numbers] for name, numbers in most_first]})
+        functions = [[name, *numbers] for name, numbers in most_first]
+        text = json.dumps({"kind": self._kind, "functions": functions})
         with os.fdopen(open_file(path, {os.geteuid()}, os.O_WRONLY), "w") as file:
             file.write(text)
 
@@ -110,10 +125,10 @@ class PythonProfiler:
 class _InC:
     """cProfile."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         from cProfile import Profile
 
-        self.hook = Profile()
+        self.hook = Profile() if clock is perf_counter else Profile(clock)
 
     def start(self) -> None:
         self.hook.enable()
@@ -121,17 +136,18 @@ class _InC:
     def stop(self) -> None:
         self.hook.disable()
 
-    def counted(self) -> Iterator[tuple[Any, int, float, float]]:
+    def counted(self) -> Iterator[tuple[Any, int, float, float, int]]:
         for each in self.hook.getstats():
-            yield each.code, each.callcount, each.totaltime, each.inlinetime
+            primitive = each.callcount - each.reccallcount
+            yield each.code, each.callcount, each.totaltime, each.inlinetime, primitive
 
 
 class _InPython:
     """A function for `sys.setprofile`, which never raises."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._sums: dict[CodeType | tuple[str | None, str], list[Any]] = {}
-        self.hook, self._close = _counting(self._sums)
+        self.hook, self._close = _counting(self._sums, clock)
 
     def start(self) -> None:
         sys.setprofile(self.hook)
@@ -140,30 +156,32 @@ class _InPython:
         sys.setprofile(None)
         self._close()
 
-    def counted(self) -> Iterator[tuple[Any, int, float, float]]:
-        for called, (calls, total, own, _) in self._sums.items():
+    def counted(self) -> Iterator[tuple[Any, int, float, float, int]]:
+        for called, (calls, total, own, _, primitive) in self._sums.items():
             name = ".".join(filter(None, called)) if isinstance(called, tuple) else called
-            yield name, calls, total, own
+            yield name, calls, total, own, primitive
 
 
 def _counting(
-    sums: dict[CodeType | tuple[str | None, str], list[Any]],
+    sums: dict[CodeType | tuple[str | None, str], list[Any]], clock: Callable[[], float]
 ) -> tuple[Callable[[FrameType, str, Any], None], Callable[[], None]]:
     """Returns a function that counts a call or a return in `sums`, and one that ends all open calls.
 
-    `sums` has, per function: calls, total and own seconds, and how many of its calls are open.
+    `sums` has, per function: calls, total and own seconds, how many of its calls are open, and
+    how many were made while none was.
     """
     calls: list[list[Any]] = []  # that are open: the sums of each, its start, and the seconds of calls in it
     push, pop = calls.append, calls.pop
 
     def returned() -> None:
         known, start, inside = pop()
-        seconds = perf_counter() - start
+        seconds = clock() - start
         known[0] += 1
         known[2] += seconds - inside
         known[3] -= 1
         if not known[3]:  # otherwise the total of a recursion would count twice
             known[1] += seconds
+            known[4] += 1
         if calls:
             calls[-1][2] += seconds
 
@@ -179,9 +197,9 @@ def _counting(
                 return
             known = sums.get(key)
             if known is None:
-                known = sums[key] = [0, 0.0, 0.0, 0]
+                known = sums[key] = [0, 0.0, 0.0, 0, 0]
             known[3] += 1
-            push([known, perf_counter(), 0.0])
+            push([known, clock(), 0.0])
         except Exception:  # noqa: BLE001 - nothing may raise into training
             sys.setprofile(None)
 

@@ -4,8 +4,10 @@
     at=60s,for=5s        5 seconds, from the end of the first step that ends 60 s after the first one began
     every=1000,steps=3   3 steps after every 1000 steps
 
-`ranks=0,7` in any of them limits it to these ranks. `python` records Python functions instead of operators,
-and `memory` what operators allocate, too. Several are separated by `;` or spaces.
+`at=@1800000000` is a time in seconds since the epoch. `ranks=0,7` in any of them limits it to these ranks.
+`python` records Python functions instead of operators, and `memory` what operators allocate, too. With
+`python=cpu`, their times are those on a core, with `python=off-cpu` the others. Several are separated by `;`
+or spaces.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VARIABLE = "STEPSCOPE_PROFILE"
-OPERATORS, PYTHON, MEMORY = KINDS = "", "python", "memory"  # what a window records
+OPERATORS, PYTHON, MEMORY = "", "python", "memory"  # what a window records
+ON_CPU, OFF_CPU = "python=cpu", "python=off-cpu"
+PYTHONS = (PYTHON, ON_CPU, OFF_CPU)
+KINDS = (OPERATORS, PYTHON, MEMORY, ON_CPU, OFF_CPU)  # by their numbers in requests
 FORMS = "2:9, at=60s,for=5s or every=1000,steps=3"
 USUAL_STEPS, MOST_STEPS = 5, 1000  # of a window
 LONGEST = 60.0  # seconds of a window: traces grow by megabytes per second
@@ -31,7 +36,19 @@ GLANCE = 16  # steps, after which to look again whether a window begins at this 
 class Plan:
     """Windows to come. `first`: the number of steps at which the next one begins; inf: there is none."""
 
-    __slots__ = ("at", "every", "first", "kind", "last", "ranks", "request", "seconds", "steps", "text")
+    __slots__ = (
+        "at",
+        "date",
+        "every",
+        "first",
+        "kind",
+        "last",
+        "ranks",
+        "request",
+        "seconds",
+        "steps",
+        "text",
+    )
 
     def __init__(
         self, text: str = "", first: float = inf, steps: int | None = None, request: int = 0
@@ -41,6 +58,7 @@ class Plan:
         self.last = inf  # the latest step that it may have
         self.every = 0  # steps from one window to the next
         self.at = inf  # seconds after the begin of the first step
+        self.date: float | None = None  # seconds since the epoch, instead: `at` follows from the first step
         self.seconds = LONGEST
         self.ranks: frozenset[int] = frozenset()  # empty: all
         self.kind = OPERATORS  # of KINDS
@@ -135,7 +153,12 @@ def _duration(name: str, value: str) -> float:
 
 
 def _at(plan: Plan, value: str) -> None:
-    plan.at = _duration("at", value)
+    if not value.startswith("@"):
+        plan.at = _duration("at", value)
+    elif re.fullmatch(r"@\d{1,11}(\.\d{1,6})?", value):
+        plan.date = float(value[1:])
+    else:
+        raise ValueError(f"at={value}: use seconds since the epoch, as in at=@1800000000")
 
 
 def _for(plan: Plan, value: str) -> None:
@@ -161,11 +184,12 @@ def _ranks(plan: Plan, value: str) -> None:
 
 def _kind(name: str) -> Callable[[Plan, str], None]:
     def setting(plan: Plan, value: str) -> None:
-        if value:
-            raise ValueError(f"{name}={value}: use {name} without a value")
-        if plan.kind not in (OPERATORS, name):
-            raise ValueError(f"{plan.text!r} has {PYTHON} and {MEMORY}: use two windows")
-        plan.kind = name
+        kind = f"{name}={value}" if value else name
+        if kind not in KINDS:
+            raise ValueError(f"{kind}: use {PYTHON}, {ON_CPU}, {OFF_CPU} or {MEMORY}")
+        if plan.kind not in (OPERATORS, kind):
+            raise ValueError(f"{plan.text!r} has {plan.kind} and {kind}: use two windows")
+        plan.kind = kind
 
     return setting
 

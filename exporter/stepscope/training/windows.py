@@ -17,7 +17,7 @@ from threading import get_native_id
 
 from stepscope.training import layout, window_request
 from stepscope.training.window_files import LINE, MOST_BYTES, MOST_LISTED, MOST_TRACES, WindowFolder
-from stepscope.training.window_plans import MEMORY, PYTHON, VARIABLE, Plan, parse_plans
+from stepscope.training.window_plans import OPERATORS, PYTHONS, VARIABLE, Plan, parse_plans
 from stepscope.training.window_request import Answer, Request
 
 TYPE_CHECKING = False
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
         def why_not(self) -> str:
             """Returns why it cannot be used now; "" if it can."""
 
-        def start(self, memory: bool = False) -> None:
-            """Begins to record; `memory`: also what operators allocate."""
+        def start(self, kind: str = OPERATORS) -> None:
+            """Begins to record what a window of this kind has."""
 
         def wait(self) -> None:
             """Waits until what the steps have launched is computed, unless `stop` does."""
@@ -80,7 +80,7 @@ class _Open:
         self.last = last  # step; inf: it ends after some time
         self.listed = listed
         self.began = time.perf_counter()
-        self.lines = None if plan.kind == PYTHON else _lines()
+        self.lines = None if plan.kind in PYTHONS else _lines()
         self.marks = [time.time_ns()]  # the begin, and the end of each step
 
 
@@ -153,6 +153,10 @@ class Windows:
             self._complain(VARIABLE, f"{VARIABLE} is ignored: {error}")
             return
         self._plans = [plan for plan in plans if not plan.ranks or self._session.ranks[0] in plan.ranks]
+        since_first_step = time.perf_counter() - self._number(layout.COUNTER_FIRST_STEP)
+        for plan in self._plans:
+            if plan.date is not None:
+                plan.at = max(0.0, plan.date - time.time() + since_first_step)
 
     def _wait(self, plan: Plan, done: int) -> float:
         return plan.wait(done, time.perf_counter() - self._number(layout.COUNTER_FIRST_STEP))
@@ -177,7 +181,7 @@ class Windows:
         return NO_HOOKS if profiler is None else profiler.why_not()
 
     def _profiler(self, plan: Plan) -> Profiler | None:
-        if plan.kind != PYTHON:
+        if plan.kind not in PYTHONS:
             return self._session.profiler
         from stepscope.training.python_profiler import python_profiler  # few windows need it
 
@@ -263,7 +267,7 @@ class Windows:
             self._list(listed)
             profiler = self._profiler(plan)
             assert profiler is not None
-            profiler.start(memory=plan.kind == MEMORY)
+            profiler.start(plan.kind)
         except Exception as error:  # noqa: BLE001 - as in look()
             self._fail(plan, listed, _said(error))
             return

@@ -67,13 +67,19 @@ def test_python_functions_come_after_operators(tmp_path: Path) -> None:
     assert config.windows == ("at=1ms,for=10000ms", "at=11001ms,for=10000ms,python")
 
 
-def test_a_time_counts_from_the_first_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("timer", "kind"),
+    [("default", "python"), ("CPU_TIME", "python=cpu"), ("off_cpu_time", "python=off-cpu")],
+)
+def test_the_timer_of_python_functions_is_followed(timer: str, kind: str, tmp_path: Path) -> None:
+    config = read(tmp_path, parts(PythonProfilingConfig={"StartStep": 3, "cProfileTimer": timer}))
+    assert config == ProfilerConfig(None, (f"3:3,{kind}",), ())
+
+
+def test_a_time_is_that_of_the_calendar(tmp_path: Path) -> None:
     window = {"StartTimeInSecSinceEpoch": NOW + 90, "Duration": 5}
     config = read(tmp_path, parts(DetailedProfilingConfig=window))
-    assert config.windows == ("at=90000ms,for=5000ms",)
-    assert config.notes == (
-        "DetailedProfilingConfig.StartTimeInSecSinceEpoch: counts from the first step on",
-    )
+    assert config == ProfilerConfig(None, (f"at=@{NOW + 90:.3f},for=5000ms",), ())
     over = {"StartTimeInSecSinceEpoch": NOW - 90, "DurationInSeconds": 300}
     config = read(tmp_path, parts(DetailedProfilingConfig=over))
     assert config.windows == ("at=1ms,for=59000ms",)
@@ -104,7 +110,7 @@ def test_a_time_counts_from_the_first_step(tmp_path: Path) -> None:
             "PythonProfilingConfig: lines of Python are sampled",
         ),
         (
-            parts(PythonProfilingConfig={"NumSteps": 3, "cProfileTimer": "cpu"}),
+            parts(PythonProfilingConfig={"NumSteps": 3, "cProfileTimer": "sun"}),
             "cProfileTimer: the times of functions include waits",
         ),
     ],

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.common.errors import UserError
-from stepscope.training.window_plans import LONGEST, MOST_STEPS
+from stepscope.training.window_plans import LONGEST, MOST_STEPS, OFF_CPU, ON_CPU, OPERATORS
+from stepscope.training.window_plans import PYTHON as WALL
 
 # Settings without a meaning here, and what to do instead. Names are compared without case, as Debugger does.
 NOT_ROTATED = "files of a recording are not rotated"
@@ -37,6 +38,7 @@ PARTS = {
     DETAILED: RANGE,
     PYTHON: (*RANGE, "ProfilerName", "cProfileTimer"),
 }
+TIMERS = {"default": WALL, "total_time": WALL, "cpu_time": ON_CPU, "off_cpu_time": OFF_CPU}
 TOP = ("ProfilingIntervalInMilliseconds", "ProfilingParameters", "DisableProfiler", "ProfilerEnabled")
 SOON = 0.001  # seconds: as early as a window can begin
 LONG = LONGEST - 1  # seconds: the longest window
@@ -53,19 +55,25 @@ class ProfilerConfig:
 
 @dataclass(frozen=True)
 class _Window:
-    """From `begin` to `end`: the first and last step, or seconds since the first step."""
+    """From `begin` to `end`: the first and last step, or seconds since the first step or since the epoch."""
 
     begin: float
     end: float
     steps: bool
-    python: bool = False
+    kind: str = OPERATORS
+    date: bool = False
+
+    @property
+    def form(self) -> tuple[bool, bool]:
+        return self.steps, self.date
 
     def __str__(self) -> str:
         if self.steps:
             text = f"{self.begin:.0f}:{self.end:.0f}"
         else:
-            text = f"at={_duration(self.begin)},for={_duration(self.end - self.begin)}"
-        return f"{text},python" if self.python else text
+            begin = f"@{self.begin:.3f}" if self.date else _duration(self.begin)
+            text = f"at={begin},for={_duration(self.end - self.begin)}"
+        return f"{text},{self.kind}" if self.kind else text
 
 
 def read_profiler_config(path: Path, now: float) -> ProfilerConfig:
@@ -121,9 +129,11 @@ class _Reader:
         if functions is not None and str(given.get("ProfilerName", "cProfile")).lower() == "pyinstrument":
             self._note(PYTHON, "lines of Python are sampled in all steps; Pyinstrument is not used")
             functions = None
-        if functions is not None and str(given.get("cProfileTimer", "total_time")).lower() != "total_time":
+        timer = str(given.get("cProfileTimer", "default")).lower()
+        if functions is not None and timer not in TIMERS:
             self._note("cProfileTimer", "the times of functions include waits")
-        if operators and functions and operators.steps == functions.steps:
+        kind = TIMERS.get(timer, WALL)
+        if operators and functions and operators.form == functions.form:
             gap = 2 if operators.steps else 1.0  # there is at least one step between two windows
             if functions.begin < operators.end + gap and operators.begin < functions.end + gap:
                 length = functions.end - functions.begin
@@ -131,8 +141,8 @@ class _Reader:
                 functions = replace(functions, begin=begin, end=begin + length)
                 self._note(PYTHON, "its window is after that of the operators: one profiler at a time")
         return [
-            replace(window, python=python)
-            for window, python in ((operators, False), (functions, True))
+            replace(window, kind=each)
+            for window, each in ((operators, OPERATORS), (functions, kind))
             if window is not None
         ]
 
@@ -145,18 +155,16 @@ class _Reader:
             )
         if start is None and duration is None:
             return None
-        begin = SOON if start is None else max(start - self._now, SOON)
-        if start is not None:
-            passed = "is over: its window begins with the first step"
-            self._note(
-                f"{part}.StartTimeInSecSinceEpoch",
-                "counts from the first step on" if start > self._now else passed,
-            )
+        date = start is not None and start > self._now
+        begin = start if date and start is not None else SOON
+        if start is not None and not date:
+            said = "is over: its window begins with the first step"
+            self._note(f"{part}.StartTimeInSecSinceEpoch", said)
         seconds = 1.0 if duration is None else duration
         if not 0 < seconds <= LONG:
             self._note(f"{part}.Duration", f"a window takes up to {LONG:g} s")
             seconds = LONG
-        return _Window(begin, begin + seconds, steps=False)
+        return _Window(begin, begin + seconds, steps=False, date=date)
 
     def _of_steps(self, part: str, first: int, count: int) -> _Window:
         if first < 1:

@@ -14,7 +14,7 @@ from stepscope.common.errors import UserError
 from stepscope.common.shared_files import entries, read_file
 from stepscope.runs.malformed import MALFORMED, finite, naming
 from stepscope.runs.model import PYTHON as OF_PYTHON
-from stepscope.runs.model import OperatorTime, ProfileWindow, PythonWindow
+from stepscope.runs.model import PYTHON_TIMES, FunctionTime, ProfileWindow, PythonWindow
 from stepscope.training.window_files import ENDINGS, FORMAT, IN_RECORDING, LIST, PYTHON, TRACE
 
 MOST_BYTES, MOST_FILES = 1 << 20, 10_000
@@ -61,12 +61,12 @@ def _functions(window: ProfileWindow, path: Path) -> PythonWindow:
     with naming(path, "a list of Python functions", "record the window again"):
         try:
             with gzip.GzipFile(fileobj=BytesIO(read_file(path, MOST_TEXT))) as file:
-                listed = json.loads(file.read(MOST_TEXT))["functions"]
+                values = json.loads(file.read(MOST_TEXT))
         except (OSError, EOFError, zlib.error) as error:
             raise UserError(f"{path}: cannot be read ({error})") from error
-        rows = [(str(name), int(calls), finite(total), finite(own)) for name, calls, total, own in listed]
-        if not all(name.isprintable() and min(numbers) >= 0 for name, *numbers in rows):
-            raise ValueError("a function that cannot be")
+        device = PYTHON_TIMES[values.get("kind", OF_PYTHON)]
+        place = (window.node, window.rank, device)
+        functions = tuple(_function(place, *row) for row in values["functions"])
         assert window.last is not None
         return PythonWindow(
             window.node,
@@ -75,8 +75,20 @@ def _functions(window: ProfileWindow, path: Path) -> PythonWindow:
             window.start,
             window.last - window.first + 1,
             window.step_seconds,
-            tuple(OperatorTime(window.node, window.rank, OF_PYTHON, *row) for row in rows),
+            functions,
+            device,
         )
+
+
+def _function(
+    place: tuple[str, int, str], name: Any, calls: Any, total: Any, own: Any, primitive: Any = None
+) -> FunctionTime:
+    """Raises MALFORMED."""
+    numbers = int(calls), finite(total), finite(own)
+    primitive = None if primitive is None else int(primitive)
+    if not str(name).isprintable() or min(*numbers, primitive or 0) < 0:
+        raise ValueError("a function that cannot be")
+    return FunctionTime(*place, str(name), *numbers, primitive_calls=primitive)
 
 
 def _windows(values: dict[str, Any], folder: Path) -> Iterator[ProfileWindow]:

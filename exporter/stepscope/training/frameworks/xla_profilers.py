@@ -21,6 +21,7 @@ from stepscope.common.shared_files import open_file
 from stepscope.training.frameworks.around import around
 from stepscope.training.session import session
 from stepscope.training.window_files import ANCHOR, TRACE
+from stepscope.training.window_plans import MEMORY, OPERATORS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,9 +86,9 @@ class _XlaProfiler:
             return f"this version of {self.framework} has no profiler that is known"
         return f"the script's own profiler of {self.framework} is active" if self._is_active() else ""
 
-    def start(self, memory: bool = False) -> None:
+    def start(self, kind: str = OPERATORS) -> None:
         """Raises ValueError for a window of memory, and what the framework raises."""
-        if memory:
+        if kind == MEMORY:
             raise ValueError(f"{self.framework}'s profiler does not say what operators allocate")
         from secrets import token_hex  # few processes have windows
         from tempfile import gettempdir

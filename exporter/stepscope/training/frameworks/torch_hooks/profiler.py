@@ -18,6 +18,7 @@ import torch
 from stepscope.training.frameworks.torch_hooks.patches import failed, on_removal, replace
 from stepscope.training.session import session
 from stepscope.training.window_files import TRACE
+from stepscope.training.window_plans import MEMORY, OPERATORS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,13 +81,13 @@ class TorchProfiler:
             return "the script's own profiler is active"
         return ""
 
-    def start(self, memory: bool = False) -> None:
+    def start(self, kind: str = OPERATORS) -> None:
         self.is_ours = True
         try:
             if not self._used:
                 self._used = True
                 _let_forked_processes_end()
-            profile = torch.profiler.profile(profile_memory=memory)
+            profile = torch.profiler.profile(profile_memory=kind == MEMORY)
             profile.start()
             self._profile = profile
         finally:

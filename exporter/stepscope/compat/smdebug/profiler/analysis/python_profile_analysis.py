@@ -62,12 +62,8 @@ class PythonProfileAnalysis:
                 f"a Python profile {by}",
                 "record with stepscope run --profile 2:8,python, or use run.lines()",
             )
-        return cProfileStats(
-            [
-                cProfileFunctionStats(row["operator"], row["self_seconds"], row["seconds"], row["calls"])
-                for row in rows
-            ]
-        )
+        columns = ("operator", "self_seconds", "seconds", "calls", "primitive_calls")
+        return cProfileStats([cProfileFunctionStats(*(row[name] for name in columns)) for row in rows])
 
     def fetch_profile_stats_between_modes(
         self,

@@ -45,7 +45,7 @@ class MergedTimeline:
         """Writes what happened between two times (microseconds since the epoch) or steps; prints the path.
 
         With a filter of files, there are no findings. Any filter of system metrics adds samples, and a row
-        per GPU with the times in which it was used less than 85 %, as Debugger does.
+        per GPU with the times in which it was used less than 85 %.
         """
         if MergeUnit(unit) is MergeUnit.STEP:
             start, end = times_of_steps(self.run, int(start), int(end))

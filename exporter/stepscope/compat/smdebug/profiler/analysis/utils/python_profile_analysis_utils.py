@@ -28,12 +28,14 @@ class cProfileFunctionStats:  # noqa: N801  # smdebug's name
     total_time: float | None  # seconds in itself
     cumulative_time: float | None = None  # seconds, with the functions that it called
     total_calls: int | None = None
+    prim_calls: int | None = None  # not made by itself
 
 
 _FIELDS = {
     Metrics.TOTAL_TIME: "total_time",
     Metrics.CUMULATIVE_TIME: "cumulative_time",
     Metrics.TOTAL_CALLS: "total_calls",
+    Metrics.PRIMITIVE_CALLS: "prim_calls",
 }
 
 
