@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,29 @@ def test_each_step_of_three_batches_is_one_step_and_numbers_of_the_framework_are
     assert published <= totals.gauges.keys()
     assert totals.gauges.get("global_step", STEPS) == STEPS
     assert 0 < totals.gauges.get("loss", 1) < 10
+
+
+@pytest.mark.parametrize(
+    ("script", "package"),
+    [("hugging_face", "transformers"), ("lightning_trainer", "lightning"), ("accelerate_loop", "accelerate")],
+)
+def test_a_profile_window_has_the_steps_of_the_framework(script: str, package: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    profiles = tmp_path / "profiles"
+    environment = {"STEPSCOPE_INSTRUMENT": "1", "PYTHONPATH": str(STARTUP)}
+    environment |= {"STEPSCOPE_PROFILE": "2:4", "STEPSCOPE_PROFILE_DIR": str(profiles)}
+    ended = run_script(tmp_path, script, **environment)
+    assert "stepscope" not in ended.stderr
+    (path,) = profiles.glob("*.windows.json")
+    (window,) = json.loads(path.read_text())["windows"]
+    assert (window["first"], window["last"], window["state"], window["reason"]) == (2, 4, "written", "")
+    events = json.loads(gzip.decompress((profiles / window["trace"]).read_bytes()))["traceEvents"]
+    names = [event["name"] for event in events if event.get("ph") == "X"]
+    assert [name for name in names if name.startswith("ProfilerStep#")] == [
+        f"ProfilerStep#{number}" for number in (2, 3, 4)
+    ]
+    assert names.count("aten::linear") >= BATCHES / STEPS * 3  # in each batch of each step
+    [ledger] = open_ledgers(tmp_path)
+    with LedgerReader(ledger) as reader:
+        assert reader.totals().steps["train"] == STEPS

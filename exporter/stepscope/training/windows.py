@@ -377,7 +377,12 @@ def _stop(window: _Open, writes: bool = False) -> None:
 
 
 def _said(error: Exception) -> str:
-    """Returns the words of an error: those of a ValueError are for the reader as they are."""
+    """Returns the words of an error: those of a ValueError are for the reader as they are.
+
+    Those of an OSError name no file, so that a full disk is one line, however many windows it costs.
+    """
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import subprocess
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,37 @@ def in_parts(folder: Path, parts: Mapping[str, tuple[str, str]], status: int = 0
         for name, (plan, script) in parts.items()
     ]
     return Parts(folder, train(*scripts, folder=folder, status=status, **more))
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system with room for the list of windows, and for no trace."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this user cannot mount a file system")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_window_on_a_full_disk_costs_only_itself(tmp_path: Path, full_disk: Path, full: bool) -> None:
+    if full:  # not even the list of windows fits
+        with suppress(OSError):
+            (full_disk / "other").write_bytes(bytes(1 << 20))
+    plain = profiled(tmp_path / "plain", "", "train(); said()")
+    trained = profiled(
+        tmp_path / "windows", "2:4 8:9", "train(); said()", STEPSCOPE_PROFILE_DIR=str(full_disk / "profiles")
+    )
+    assert trained.output == plain.output
+    # PyTorch's own profiler may say on stderr what it could not write.
+    (line,) = [line for line in trained.errors.splitlines() if line.startswith("stepscope")]
+    assert re.fullmatch(r"stepscope: the profile window at step 2 failed: .*No space left on device.*", line)
+    assert trained.only.totals.steps == plain.only.totals.steps
+    assert not list(full_disk.rglob("*.gz")), "half a trace is none"
+    if not full:
+        assert [each["state"] for each in listed(full_disk)] == ["failed", "failed"]
 
 
 def listed(folder: Path) -> list[dict[str, Any]]:
