@@ -141,6 +141,75 @@ LOOPS = {
         """,
         {"train": 12},
     ),
+    "an optimizer that calls the step of its class": (
+        """
+        other = torch.optim.Adam(Net().parameters())  # PyTorch hooks `Adam.step` when there is a plain one
+        class Decayed(torch.optim.Adam):
+            def step(self, closure=None):
+                loss = super().step(closure)
+                time.sleep(0.001)
+                return loss
+        class Twice(Decayed):
+            def step(self, closure=None): return super().step(closure)
+        optimizer = Twice(model.parameters())
+        for i, (x, y) in enumerate(DataLoader(data, batch_size=8)):
+            loss_of(model(x), y).backward()
+            try:
+                if i == 5: optimizer.step(lambda: 1 / 0)
+            except ZeroDivisionError: pass
+            optimizer.step(); optimizer.zero_grad()
+        """,
+        {"train": 12},
+    ),
+    "an optimizer around others, which make several steps in its own": (
+        """
+        class Lookahead(torch.optim.Optimizer):
+            def __init__(self, base, steps):
+                self.base, self.steps = base, steps
+                super().__init__(base.param_groups, {})
+            def step(self, closure=None):
+                for _ in range(self.steps): self.base.step()
+        for i, (x, y) in enumerate(DataLoader(data, batch_size=8)):
+            if i % 4 == 0: optimizer = Lookahead(torch.optim.Adam(model.parameters()), 1 + i)
+            loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+        """,
+        {"train": 12},
+    ),
+    "an optimizer around another one that is no optimizer, or whose step is not hooked": (
+        """
+        class Clipped:
+            def __init__(self, base): self.base = base
+            def step(self): return self.base.step()
+        class Accelerated(torch.optim.Optimizer):
+            def __init__(self, base): self.base, self.param_groups = base, base.param_groups
+            def step(self, closure=None): return self.base.step(closure)
+        for kind in (Clipped, Accelerated):
+            optimizer = None
+            optimizer = kind(torch.optim.SGD(model.parameters(), lr=0.01))
+            for x, y in DataLoader(data, batch_size=16):
+                loss_of(model(x), y).backward(); optimizer.step(); model.zero_grad()
+        """,
+        {"train": 12},
+    ),
+    "two passes in one step, with a closure": (
+        """
+        class SAM(torch.optim.Optimizer):
+            def __init__(self, params, base, **settings):
+                super().__init__(params, settings)
+                self.base_optimizer = base(self.param_groups, **settings)
+            @torch.no_grad()
+            def step(self, closure):
+                closure = torch.enable_grad()(closure)
+                closure()
+                self.base_optimizer.step()
+        optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.01)
+        for x, y in DataLoader(data, batch_size=8):
+            def closure():
+                optimizer.zero_grad(); loss = loss_of(model(x), y); loss.backward(); return loss
+            closure(); optimizer.step(closure)
+        """,
+        {"train": 12},
+    ),
     "saving with safetensors": (
         """
         import safetensors.torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from functools import wraps
 from weakref import ref
@@ -73,9 +74,26 @@ class _Steps:
         self.ended = 0
         self.place = NOT_OPENED  # of the elected optimizer's step, while it is in it
         self.others: list[int] = []  # places of the steps that other optimizers are in
+        self.inner = 0  # steps that the elected optimizer is in, within its own: it calls `super().step()`
 
 
 _steps = _Steps()
+# The code of the function around each `step`, in which PyTorch calls the hooks.
+_wraps = getattr(Optimizer, "profile_hook_step", None)
+_WRAPPER = getattr(_wraps and _wraps(lambda _: None), "__code__", None)
+
+
+def _is_inside_a_step() -> bool:
+    """Returns whether this hook is of a step that another one calls, in this thread.
+
+    A step that raised an error has no frame any more. PyTorch calls the hooks in a function that it puts
+    around each `step`: these are nested as the steps are.
+    """
+    frame, steps = sys._getframe(1), 0
+    while frame is not None and steps < 2:
+        steps += frame.f_code is _WRAPPER
+        frame = frame.f_back  # type: ignore[assignment]
+    return steps > 1
 
 
 def _elect(optimizer: object) -> None:
@@ -109,11 +127,18 @@ def _before(optimizer: Optimizer, arguments: tuple[Any, ...] = (), keywords: Any
         return None
     try:
         elected = _steps.elected()
-        if elected is not optimizer and (elected is None or id(optimizer) in _steps.rivals):
+        is_open = _steps.place != NOT_OPENED
+        if elected is not optimizer and (
+            elected is None or (id(optimizer) in _steps.rivals and not (is_open and _is_inside_a_step()))
+        ):
             _elect(optimizer)
             elected = optimizer
-        if elected is optimizer and _steps.place != NOT_OPENED:  # its step before ended with an error
-            recorder.leave(_steps.place)
+        if elected is optimizer and is_open:
+            if _is_inside_a_step():
+                _steps.inner += 1
+                return None
+            recorder.leave(_steps.place)  # its step before ended with an error
+            _steps.inner = 0
         place = recorder.enter(_OPTIMIZER)
         if device.measures:
             device.begins(_OPTIMIZER)
@@ -177,6 +202,10 @@ def _after(optimizer: Optimizer, *_: object) -> None:
             if _steps.others:
                 recorder.leave(_steps.others.pop())
             return
+        if _steps.inner and _is_inside_a_step():
+            _steps.inner -= 1
+            return
+        _steps.inner = 0
         if _steps.others or _steps.rivals:
             _steps.others.clear()  # their steps ended with errors, or are inside this one
             _steps.rivals.clear()
