@@ -12,7 +12,7 @@ from _thread import _local, allocate_lock  # threading's own, without the time t
 from bisect import bisect_left
 from time import perf_counter, process_time, thread_time
 
-from stepscope.common.shared_files import lock_holder, try_lock
+from stepscope.common.shared_files import entries, lock_holder, try_lock
 from stepscope.training import layout
 from stepscope.training.layout import FETCH_BOUNDS
 from stepscope.training.ledger import Ledger, join_ledger
@@ -28,11 +28,23 @@ if TYPE_CHECKING:
     Result = TypeVar("Result")
 
 
+MOST_LEDGERS = 10_000  # files of the directory
+LOOK_AGAIN = 1.0  # seconds, if the run has ended and there is no other one yet
+_ENDED_AT = layout.COUNTERS_AT + layout.COUNTER_ENDED * layout.DOUBLE.size
+
+
+def _has_ended(ledger: Ledger) -> bool:
+    return bool(layout.DOUBLE.unpack_from(ledger.memory, _ENDED_AT)[0])
+
+
 class _Slot:
     """The worker slot of one process."""
 
-    def __init__(self, ledger: Ledger | None, number: int | None) -> None:
+    def __init__(self, ledger: Ledger | None, number: int | None, worked_for: str = "") -> None:
         self.pid = os.getpid()
+        # The ledger of the process that this one works for: a worker may outlive its run, and serve the next.
+        self.worked_for = worked_for
+        self.look_again = perf_counter() + LOOK_AGAIN
         self.run = session.ledger  # None: this process works for another one, or its run has ended
         self.ledger = ledger  # kept, because closing it would drop the lock on the slot
         self.lock = allocate_lock()  # threads of this process share the slot
@@ -41,6 +53,14 @@ class _Slot:
             size = layout.WORKER_DOUBLES * 8
             at = layout.WORKERS_AT + number * size
             self.values = memoryview(ledger.memory)[at : at + size].cast("d")
+
+    def is_over(self) -> bool:
+        """Returns whether the run of the process that this one works for has ended, as far as to look now."""
+        if not self.worked_for:
+            return False
+        if self.ledger is None:
+            return perf_counter() >= self.look_again
+        return _has_ended(self.ledger)
 
     def count(self, seconds: float, cpu_seconds: float, core_wait_seconds: float) -> None:
         values = self.values
@@ -147,7 +167,7 @@ def _own_slot() -> _Slot:
     global _slot, _claiming
     slot = _slot
     # The first fetch of this process, or of another run of it.
-    if slot is None or slot.pid != os.getpid() or slot.run is not session.ledger:
+    if slot is None or slot.pid != os.getpid() or slot.run is not session.ledger or slot.is_over():
         if slot is not None and slot.pid != os.getpid():
             _claiming = allocate_lock()  # another thread of the parent may have held it at the fork
         with _claiming:
@@ -159,17 +179,35 @@ def _own_slot() -> _Slot:
 
 def _claim() -> _Slot:
     """Claims a slot. Returns a slot that counts nothing if none can be claimed."""
+    worked_for = _slot.worked_for if _slot is not None and _slot.pid == os.getpid() else ""
     try:
-        ledger = _ledger_to_count_in()
+        ledger = _next_ledger(worked_for) if worked_for else _ledger_to_count_in()
         if ledger is None:
-            return _Slot(None, None)
+            return _Slot(None, None, worked_for)
+        if ledger is not session.ledger:
+            worked_for = ledger.path
         for number in range(layout.WORKER_SLOTS):
             if try_lock(ledger.slots, number):
-                return _Slot(ledger, number)
+                return _Slot(ledger, number, worked_for)
         complain("slots", f"more than {layout.WORKER_SLOTS} loader workers at once: the rest are not timed")
     except OSError as error:
         complain("slots", f"fetches are not timed: {error.strerror or error}")
     return _Slot(None, None)
+
+
+def _next_ledger(path: str) -> Ledger | None:
+    """Returns the ledger of the later run of the process that made this one. Raises OSError."""
+    folder, name = os.path.split(path)
+    process = f".{name.rsplit('.', 3)[1]}."  # as in RUN.RANK.PID.KEY.ledger
+    for entry in entries(folder, MOST_LEDGERS):
+        if entry.name != name and process in entry.name and entry.name.endswith(layout.SUFFIX):
+            try:
+                ledger = join_ledger(os.path.join(folder, entry.name))
+                if _opens_slots(ledger):
+                    return ledger
+            except OSError:
+                continue
+    return None
 
 
 def _ledger_to_count_in() -> Ledger | None:
@@ -185,12 +223,18 @@ def _ledger_to_count_in() -> Ledger | None:
         except OSError:
             pass  # that run has ended and its ledger is removed
         else:
-            holder = lock_holder(ledger.fd, layout.LOCK_ALIVE)
-            try:
-                if holder is not None:
-                    ledger.open_slots(holder)
-                    return ledger
-            finally:
-                if ledger.slots < 0:
-                    os.close(ledger.fd)
+            if _opens_slots(ledger):
+                return ledger
     return session.ledger if start_run() else None
+
+
+def _opens_slots(ledger: Ledger) -> bool:
+    """Opens the locks of the slots if the process of the ledger lives, or closes it. Raises OSError."""
+    try:
+        holder = lock_holder(ledger.fd, layout.LOCK_ALIVE)
+        if holder is not None:
+            ledger.open_slots(holder)
+        return holder is not None
+    finally:
+        if ledger.slots < 0:
+            os.close(ledger.fd)

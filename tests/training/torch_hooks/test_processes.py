@@ -85,6 +85,38 @@ if __name__ == "__main__":
 """
 
 
+TWO_RUNS = """
+import stepscope
+class Slow(torch.utils.data.Dataset):
+    def __len__(self): return 24
+    def __getitem__(self, i): return data[i]
+
+if __name__ == "__main__":
+    for method in ("fork", "spawn"):
+        loader = DataLoader(Slow(), batch_size=4, num_workers=2,
+                            multiprocessing_context=method, persistent_workers=True)
+        for number, epochs in enumerate((2, 3)):
+            stepscope.start(run=f"{method}-{number}")
+            model = Net()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            for epoch in range(epochs):
+                for x, y in loader:
+                    loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+            stepscope.finish()
+"""
+
+
+def test_workers_that_outlive_a_run_count_in_the_next_one(tmp_path: Path) -> None:
+    trained = train(TWO_RUNS, folder=tmp_path)
+    assert trained.errors == ""
+    assert len(trained.ranks) == 4, "no worker has a ledger of its own"
+    for method in ("fork", "spawn"):
+        for number, epochs in enumerate((2, 3)):
+            (rank,) = trained.of(f"{method}-{number}")
+            assert rank.totals.steps == {"train": 6 * epochs}
+            assert sum(rank.totals.fetch_counts) == 6 * epochs
+
+
 def test_forked_and_spawned_workers_count_their_fetches_and_have_the_lines_that_load_the_data(
     tmp_path: Path,
 ) -> None:
