@@ -54,6 +54,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="a rule on which a run may be stopped, may be repeated (default: none)",
     )
     acting.add_argument(
+        "--stop-runs",
+        action="append",
+        default=[],
+        metavar="PREFIX",
+        help="stop only runs whose name begins with PREFIX, may be repeated (default: any run)",
+    )
+    acting.add_argument(
         "--profile-on",
         action="append",
         default=[],
@@ -110,6 +117,7 @@ def run(arguments: Namespace) -> int:
             act=arguments.act,
             ledger_directory=arguments.ledger_dir,
             profiled=frozenset(arguments.profile_on),
+            runs=tuple(arguments.stop_runs),
         )
         audit, owners = Audit(arguments.audit_file), Owners(policy.ledger_directory)
         owners.watch()

@@ -227,6 +227,18 @@ def test_only_allowed_rules_that_fire_on_this_node_for_a_live_run_have_effect(tm
     assert [line["event"] for line in audit(tmp_path)] == ["decision"] * 6
 
 
+def test_only_runs_with_an_allowed_beginning_of_their_name_are_stopped(tmp_path: Path) -> None:
+    with acting(tmp_path, "--stop-runs=bert", "--stop-runs=gpt") as node, trainer(tmp_path) as process:
+        (decision,) = node.decisions(a_notification(an_alert_of_it()))
+        refused = ("refused", "the run's name does not begin as --stop-runs says")
+        assert (decision["decision"], decision["reason"]) == refused
+        assert alive(process)
+    with acting(tmp_path, "--stop-runs=bert", "--stop-runs=resn") as node, trainer(tmp_path) as process:
+        (decision,) = node.decisions(a_notification(an_alert_of_it(fingerprint="2")))
+        assert decision["decision"] == "stop"
+        checkpointed(process)
+
+
 def test_a_killed_process_and_one_that_has_finished_are_not_looked_for(tmp_path: Path) -> None:
     finishing = "stepscope.start()\nstepscope.finish()\nhold()\n"
     with acting(tmp_path) as node, trainer(tmp_path) as killed, trainer(tmp_path, finishing) as finished:

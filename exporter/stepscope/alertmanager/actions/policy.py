@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ class Policy:
     act: bool  # False: a dry run, which only writes the decisions
     ledger_directory: Path
     profiled: Collection[str] = ()  # rules on which ranks record a profile window
+    runs: Sequence[str] = ()  # how the name of a run begins that may be stopped; empty: any
 
     def is_about(self, alert: Alert, rules: Collection[str] | None = None) -> bool:
         """Returns whether an alert fires on this node, for one of these rules; None: for any."""

@@ -47,6 +47,8 @@ class Stopping:
         about = self._policy.about(alert)
         if about["rule"] not in self._policy.rules:
             return self._settle(alert, about, "refused", "the rule is not one of --stop-on")
+        if self._policy.runs and not about["run"].startswith(tuple(self._policy.runs)):
+            return self._settle(alert, about, "refused", "the run's name does not begin as --stop-runs says")
         meant, reason = run_of(alert, self._owners)
         if reason:
             return self._settle(alert, about, "refused", reason)

@@ -1,4 +1,4 @@
-"""Bytes read and written by each disk, and the time it was busy, from PROCFS/diskstats."""
+"""Bytes and operations of each disk, and the time it was busy, from PROCFS/diskstats."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ class Disk(NamedTuple):
     read_bytes: int
     written_bytes: int
     io_seconds: float
+    reads: int = 0  # completed operations
+    writes: int = 0
 
 
 @collector
 class DiskCollector(Collector):
-    """Three counters per whole device, without partitions."""
+    """Counters per whole device, without partitions."""
 
     name = "disk"
     settings = ("path_procfs", "disk_device_exclude")
@@ -48,7 +50,13 @@ class DiskCollector(Collector):
             "Time in which the disk had at least one request in progress.",
             ("device",),
         )
-        self.families = (self.read, self.written, self.io_time)
+        self.operations = Family(
+            "stepscope_disk_operations_total",
+            "counter",
+            "Completed operations of the disk, read or write; those that the kernel merged count once.",
+            ("device", "operation"),
+        )
+        self.families = (self.read, self.written, self.io_time, self.operations)
 
     @classmethod
     def add_arguments(cls, parser: ArgumentParser) -> None:
@@ -65,6 +73,9 @@ class DiskCollector(Collector):
         self.read.publish({device: disk.read_bytes for device, disk in shown.items()})
         self.written.publish({device: disk.written_bytes for device, disk in shown.items()})
         self.io_time.publish({device: disk.io_seconds for device, disk in shown.items()})
+        done: dict[tuple[str, ...], float] = {(*device, "read"): disk.reads for device, disk in shown.items()}
+        done |= {(*device, "write"): disk.writes for device, disk in shown.items()}
+        self.operations.publish(done)
 
         counted = [disk for (name,), disk in disks.items() if not STACKED.match(name)]
         if counted:
@@ -88,6 +99,8 @@ def read_devices(path: Path) -> dict[str, Disk]:
                 read_bytes=int(fields[5]) * SECTOR_BYTES,
                 written_bytes=int(fields[9]) * SECTOR_BYTES,
                 io_seconds=int(fields[12]) / MILLISECONDS,
+                reads=int(fields[3]),
+                writes=int(fields[7]),
             )
         except ValueError:
             raise ValueError(f"{path}: {line!r} is not a line of counters") from None
