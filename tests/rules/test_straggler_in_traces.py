@@ -7,18 +7,21 @@ import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.settings import Settings
+from stepscope.measurements.arrivals import Arrivals
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.rules.parts.base import Verdict
 from stepscope.rules.parts.judgement import Tallies
+from stepscope.rules.parts.last_rank import LastRank
 from stepscope.rules.straggler import Straggler, StragglerParameters
-from stepscope.runs.model import RankTrace, RunFacts
+from stepscope.runs.model import WORK, RankTrace, RunFacts
 from stepscope.runs.traces.source import KinetoTraces
 
 from tests.support.rank_traces import COMPONENTS, LAYERS, Job, one_slow
@@ -157,6 +160,22 @@ def test_a_slow_stage_of_a_pipeline_is_named_as_a_stage(slow: int | None, tmp_pa
     assert (found.details["kind"], found.details["stage"]) == ("stage", slow)
     assert ("the last," in found.finding) == (slow == 3)
     assert f"ranks {slow} and {slow + 4}" in found.finding
+
+
+@pytest.mark.parametrize(("waits_less", "slow"), [(0.0, False), (0.02, False), (0.03, True)])
+def test_a_stage_that_computes_longer_is_slow_if_it_waits_less_by_more_than_half_of_that(
+    waits_less: float, slow: bool
+) -> None:
+    computes, waits = np.array([[0.10], [0.15]]), np.array([[0.1], [0.1 - waits_less]])
+    arrivals = SimpleNamespace(
+        stages=[SimpleNamespace(rows=[row]) for row in range(2)],
+        work=np.stack([computes * (kind == "compute") for kind in WORK], axis=2),
+        communicated=waits,
+        durations=computes + waits,
+        residual=0.0,
+    )
+    found = LastRank(cast(Arrivals, arrivals), StragglerParameters()).slow_stage
+    assert (found is not None) == slow
 
 
 def test_a_slow_rank_of_a_stage_is_compared_with_its_own_stage(tmp_path: Path) -> None:

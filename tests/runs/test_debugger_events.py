@@ -316,6 +316,16 @@ def test_the_layout_of_the_json_does_not_matter(directory: DebuggerDirectory, fo
     assert read(directory.root)[0][0].numbers.tolist() == [0, 1, 2, 3, 4]
 
 
+def test_a_layout_that_changes_within_a_file_is_refused_because_no_step_may_count_twice(
+    directory: DebuggerDirectory,
+) -> None:
+    path = directory.write_events([step(index, index, 0.5) for index in range(2)])
+    first, *others = json.loads(path.read_text())
+    path.write_text("[\n" + json.dumps(first) + ",\n" + json.dumps(others, indent=2).lstrip("[\n "))
+    with pytest.raises(UserError, match=rf"{path.name}, line 3: not JSON"):
+        read(directory.root)
+
+
 @pytest.mark.parametrize("cut", [1, 20, 60])
 def test_a_half_written_last_event_is_skipped_and_said(directory: DebuggerDirectory, cut: int) -> None:
     path = directory.write_events([step(index, index, 0.5) for index in range(5)], closed=False)
