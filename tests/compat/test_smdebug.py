@@ -96,6 +96,7 @@ def test_each_cell_runs_over_a_recording_of_cores_by_the_name_of_the_run(tmp_pat
     assert "has no gpu_utilization_ratio" in missing
 
 
+@pytest.mark.trial
 def test_each_cell_runs_over_the_output_of_debugger(tmp_path: Path, job: Path) -> None:
     notebook = with_parameters(NOTEBOOK)
     cells = notebook["cells"]

@@ -40,6 +40,7 @@ from stepscope.training.stack_tree import text_checksum
 
 from tests.support.environment import unobserved
 from tests.support.pythons import VERSIONS, pythons
+from tests.support.smallest import smallest
 from tests.support.training_script import EXPORTER
 
 RUN = "STEPSCOPE_RUN", "lines"
@@ -644,7 +645,7 @@ def test_no_code_of_ours_in_a_training_process_touches_the_frames_of_another_thr
     assert touched == []
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", smallest(VERSIONS, {0, 2}))  # the module has two names
 def test_a_program_that_makes_an_interpreter_ends_as_without_samples(
     version: str, tmp_path: Path, ledgers: Path
 ) -> None:

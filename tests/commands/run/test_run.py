@@ -213,23 +213,22 @@ def test_a_mistake_gives_one_line_and_status_2(
     assert sorted(path.name for path in tmp_path.iterdir()) == files, "nothing half-written"
 
 
-def test_a_command_that_never_started_leaves_no_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("out", smallest([(), ("--out", "run")], {0}))
+def test_a_command_that_never_started_leaves_no_folder(tmp_path: Path, out: tuple[str, ...]) -> None:
     script = tmp_path / "train.sh"
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o755)
-    listening = ("--listen", "127.0.0.1:0")
-    for out in ((), ("--out", "run")):
-        ended = subprocess.run(
-            [*RUN, *listening, *out, "--", "./train.sh"],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            cwd=tmp_path,
-            check=False,
-        )
-        assert ended.returncode == 2
-        assert "cannot run ./train.sh: No such file or directory" in ended.stderr
-        assert list(tmp_path.iterdir()) == [script]
+    ended = subprocess.run(
+        [*RUN, "--listen", "127.0.0.1:0", *out, "--", "./train.sh"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert "cannot run ./train.sh: No such file or directory" in ended.stderr
+    assert list(tmp_path.iterdir()) == [script]
 
 
 def test_a_directory_that_holds_a_recording_is_refused(ended_well: Observed, refused: Refused) -> None:
@@ -276,6 +275,7 @@ def test_an_exporter_that_is_killed_comes_back_and_no_step_is_lost(tmp_path: Pat
     with Observed(tmp_path / "run", STEPS, "--name", "resnet") as observed:
         observed.until_printed("step 20\n")
         observed.until_samples(5)
+        assert 'stepscope_step_duration_seconds_count{run="resnet-' in fetch(observed.address, "metrics")
         counted = samples_total(observed.address)
         first = observed.exporter()
         first.kill()
@@ -446,6 +446,7 @@ def test_a_part_that_is_spoilt_while_the_command_runs_is_left_out_of_the_report(
         assert "This run is incomplete. The figures exclude what is missing:" in observed.said
         assert "steps-000009.00000000.parquet` was left out: its checksum does not match" in observed.said
         assert f"report       {tmp_path}/run/report.html" in observed.said
+        assert list(node.rglob("lines.json")) != [], "lines are recorded unless they are switched off"
 
 
 # What is said.
@@ -461,20 +462,7 @@ def test_a_script_that_knows_nothing_of_us_is_told_how_to_add_steps(tmp_path: Pa
     assert re.fullmatch(r"=+ \? not enough data in .*, exit status 0 =+", lines[-1])
     assert "\033" not in observed.said, "no colours but on a terminal"
     assert (tmp_path / "run" / "report.html").exists()
-
-
-def test_metrics_and_the_live_report_are_served_while_the_command_runs(tmp_path: Path) -> None:
-    with Observed(tmp_path / "run", STEPS, "--name", "resnet", "--live-interval", "1s") as observed:
-        address = observed.address
-        observed.until_printed("step 5\n")
-        wait_until(
-            lambda: 'stepscope_step_duration_seconds_count{run="resnet-' in fetch(address, "metrics"),
-            "steps",
-        )
-        wait_until((observed.directory / "report.html").exists, "the live page")
-        assert "resnet" in fetch(address, "report")
-        observed.send(signal.SIGINT)
-        assert observed.status() == 1 or observed.status() == 128 + signal.SIGINT
+    assert list((tmp_path / "run").rglob("lines.json")) == [], "--no-lines"
 
 
 def samples_total(address: str) -> float:
@@ -599,12 +587,3 @@ def test_ctrl_z_stops_command_and_us_and_fg_goes_on(tmp_path: Path) -> None:
     assert terminal.status() == 8
     assert "got words" in terminal.shown
     assert (tmp_path / "run" / "report.html").exists()
-
-
-@pytest.mark.parametrize(("flags", "sampled"), [((), True), (("--no-lines",), False)])
-def test_lines_are_recorded_unless_they_are_switched_off(
-    tmp_path: Path, flags: tuple[str, ...], sampled: bool
-) -> None:
-    with Observed(tmp_path / "run", "import time; time.sleep(2)", *flags) as observed:
-        assert observed.status() == 0
-    assert bool(list((tmp_path / "run").rglob("lines.json"))) == sampled

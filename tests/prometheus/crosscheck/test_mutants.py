@@ -21,7 +21,7 @@ from stepscope.prometheus.rules.files import RULES, render
 from stepscope.prometheus.rules.groups import Group
 from stepscope.prometheus.rules.options import Options
 
-from tests.prometheus.crosscheck.mutants import mutants_of
+from tests.prometheus.crosscheck.mutants import UNRECORDED, mutants_of
 from tests.support.crosscheck import ALERTING
 from tests.support.prometheus import needs_prometheus
 from tests.support.smallest import smallest
@@ -119,10 +119,6 @@ UNSEEN = {
     # No rank is in known work, or in code of the script.
     "TrainingStalled": r"> 1003|_stay:seconds",
 }
-
-
-# What they read is not in this recording.
-UNRECORDED = {"CPUThrottled", "HostMemoryLeak", "IdleGPU", "MemoryPressure", "NoisyNeighbour"}
 
 
 @cache
