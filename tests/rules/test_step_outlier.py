@@ -117,7 +117,6 @@ def test_one_first_step_that_compiles_is_not_worth_a_finding() -> None:
     values = np.random.default_rng(0).normal(0.1, 0.001, 1000)
     values[0] = 30.0
     assert result(node_steps(values)).status == "healthy"
-    assert result(node_steps(values), n_outliers=0).status == "healthy"
 
 
 @pytest.mark.parametrize(("later", "status"), [((), "healthy"), (500, "found"), (21, "found")])
@@ -126,6 +125,13 @@ def test_a_warm_up_has_no_finding_until_a_later_step_is_as_long(later: Any, stat
     values[:20] = 0.5
     values[np.array(later, dtype=int)] = 0.5
     assert result(node_steps(values)).status == status
+
+
+def test_outliers_of_early_scans_that_are_none_of_the_whole_run_were_found() -> None:
+    early = np.full(1200, 0.1)
+    early[600:660:3] = 0.6
+    found = result(node_steps(np.concatenate((early, np.tile([0.1, 0.9], 2000)))))
+    assert (found.status, found.violations) == ("found", 0)
 
 
 def test_ranks_and_phases_are_judged_apart() -> None:
