@@ -216,7 +216,7 @@ class LastValues(Expression):
 
     selector: str
     hold: float
-    ago: float = 0.0
+    ago: float
     of_run: bool = True
 
     def __str__(self) -> str:
