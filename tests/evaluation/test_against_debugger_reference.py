@@ -19,6 +19,8 @@ from tests.support import reference_debugger as reference
 from tests.support.few_rules import only
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
 
+pytestmark = pytest.mark.trial  # see test_against_reference.py
+
 seeds = st.integers(0, 2**32 - 1)
 intervals = st.sampled_from([0.7, 2.0, 5.0, 60.0])
 block_rows = st.sampled_from([1, 7, 64, 2048])

@@ -18,6 +18,9 @@ from tests.support import reference
 from tests.support.few_rules import only
 from tests.support.source import MemorySource, node_samples, node_steps
 
+# The files of the rules have the limits, and test_laws.py any cut of a run into blocks and chunks.
+pytestmark = pytest.mark.trial
+
 seeds = st.integers(0, 2**32 - 1)
 
 

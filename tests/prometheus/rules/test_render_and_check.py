@@ -164,24 +164,21 @@ def test_a_bound_at_100_percent_is_found_under_both_of_its_names(rendered: Calla
     assert 'le=~"1|1.0"' in text_of(rendered("LowGPUUtilization.threshold_p95=100"))
 
 
-@pytest.mark.parametrize(
-    ("word", "rendered"),
-    [
-        ("ExporterDown.minutes=4", "for: 4m\n"),
-        ("ExporterDown.idle_minutes=31", "for: 31m\n"),
-        ("ExporterMissing.minutes=32", "for: 32m\n"),
-        ("GPULost.minutes=4", "for: 4m\n"),
-        ("GPULost.gone_minutes=20", "stepscope_gpu_up offset 20m unless"),
-        ("CollectorFailing.minutes=6", "for: 6m\n"),
-        ("SamplesMissed.threshold=7", "[5m])) > 0.07\n"),
-        ("LimitReached.minutes=7", "for: 7m\n"),
-        ("ScrapeIntervalDiffers.factor=3", "count_over_time(up[10m]) < 5)"),
-        ("RunFailed.minutes=90", "keep_firing_for: 1h30m\n"),
-    ],
-)
-def test_each_parameter_of_the_rules_of_silence_is_rendered(word: str, rendered: str) -> None:
-    assert rendered not in render(Options())[META]
-    assert rendered in render(Options((word,)))[META]
+def test_each_parameter_of_the_rules_of_silence_is_rendered() -> None:
+    rendered_by = {
+        "ExporterDown.minutes=4": "for: 4m\n",
+        "ExporterDown.idle_minutes=31": "for: 31m\n",
+        "ExporterMissing.minutes=32": "for: 32m\n",
+        "GPULost.minutes=8": "for: 8m\n",
+        "GPULost.gone_minutes=20": "stepscope_gpu_up offset 20m unless",
+        "CollectorFailing.minutes=6": "for: 6m\n",
+        "SamplesMissed.threshold=7": "[5m])) > 0.07\n",
+        "LimitReached.minutes=7": "for: 7m\n",
+        "ScrapeIntervalDiffers.factor=3": "count_over_time(up[10m]) < 5)",
+        "RunFailed.minutes=90": "keep_firing_for: 1h30m\n",
+    }
+    usual, changed = render(Options())[META], render(Options((*rendered_by,)))[META]
+    assert [text for text in rendered_by.values() if text in usual or text not in changed] == []
 
 
 @pytest.mark.parametrize("interval", ["1s", "7s", "15s", "30s", "1m", "2m"])
