@@ -154,7 +154,7 @@ until(1.5, lambda: (work(), give_up()))
             process.kill()
             process.wait()
     work, blamed = ticks_by(file, "caller").get("work", 0), ticks_by(file, "function").get("give_up", 0)
-    assert work > 2 * blamed  # Python's own turns blame it for all
+    assert work > blamed  # it takes a thousandth of the time
 
 
 def test_after_a_sample_that_cost_much_cpu_time_ticks_are_skipped_and_count_for_the_next_one(
