@@ -80,7 +80,9 @@ UNSEEN = {
     # 0 or 1, of whichever element; no scrape failed, no exporter lost its counts or is lean.
     # Every process uses Stepscope. Distances and lost shares only order what dashboards list (tests/grafana).
     "": r"^stepscope:rule_(status: .*min without|distance: |lost_ratio: )|3m22s500ms|resets\(|\{profile="
-    r'|samples_total\{run=~"another"',
+    r'|samples_total\{run=~"another"'
+    # No GPU lacks its utilisation: tests/prometheus/rules/test_gpu_rules.py has a MIG device.
+    r"|^stepscope:rule_status: .*(utilization_samples_count\[\w+\]\)|distance:samples) (> 3|>= 0)",
     # Some ranks are missing, and none is in known work; one half of the threshold decides.
     "CollectiveHang": r"> 1203 or [^)]+\) unless on \(cluster|120003|(<|>=) 20 \* |403 \* |(<|>=) 6000"
     r"|6000 unless|age_seconds\{component=~.another|count \) and on \(run\)",
@@ -103,7 +105,9 @@ UNSEEN = {
     "GPUMemoryNearlyFull": r"\(\S+ \+ \S+ offset 6m|offset 6m > [^>]+ and \S+ offset 4m|> 0.0025|< 72003"
     r"|\* 1\.5 (>|\+) |(> 3|>= 0) or|seconds (< 3|>= 0)\)",
     "LoadBalancing": r'3e-12|"another"\}\[\w+\]\)\) >= 0',  # no evaluation is in the first 3 minutes
-    "LossNotFinite": r"min without",  # one loss per node
+    # One loss per node. It is finite only before the group has recorded anything under this mutant: until
+    # then it is not known that Prometheus evaluates the group.
+    "LossNotFinite": r"min without|^run_instance:stepscope_loss_finite:age_seconds: .*another",
     "LowGPUUtilization": rf"> 0.15 |{OF_EVALUATIONS}",
     "MaxInitializationTime": r"end_time_seconds \+ ",  # no run ends before its first step
     # No step takes seconds; each third of the window has many; a loss is far above the threshold, or none.
