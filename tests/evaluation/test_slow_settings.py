@@ -58,6 +58,13 @@ def test_many_tensors_that_are_updated_one_by_one_are_a_finding_if_the_optimizer
     assert found(run_with({"optimizer_single_tensors": 99.0}, optimizer=0.4)) == []
 
 
+def test_computing_may_gain_more_than_was_waited_for_if_its_own_threads_take_turns() -> None:
+    run = run_with({"torch_threads": 32.0}, waited=300.0, forward=0.8)
+    (problem,) = problems_of(run)
+    assert problem.seconds_lost == 300
+    assert problem.shared_seconds == pytest.approx(800 * 30 / 32 - 300)
+
+
 def test_double_precision_is_a_finding_if_the_run_mostly_computes() -> None:
     assert found(run_with({"optimizer_double_tensors": 6.0}, forward=0.6)) == [("Double precision", 0.0)]
     assert found(run_with({"optimizer_double_tensors": 6.0}, forward=0.4, host=0.6)) == []

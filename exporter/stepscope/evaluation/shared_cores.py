@@ -20,6 +20,8 @@ def shared_seconds(result: RuleResult, places: list[Place], analysis: Analysis) 
     That is their CPU seconds divided by the run's cores. It is 0 if there are cores for all, if GPUs compute,
     or if that is not known.
     """
+    if "shared_seconds" in result.details:
+        return float(result.details["shared_seconds"])
     account = analysis.account
     allowed = sum(cores.allowed for cores in analysis.run_cores)
     threads = analysis.gauges.get(THREADS, 0.0) * max(analysis.ranks, 1)

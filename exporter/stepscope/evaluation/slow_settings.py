@@ -151,7 +151,10 @@ def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterat
         remedy = f"Use {count(each, 'thread')} per process: OMP_NUM_THREADS={each}, torch.set_num_threads"
         if of_workers:
             remedy += "; in workers torch.set_num_threads(1), in the loader's worker_init_fn"
-        yield replace(finding("Too many threads", said, f"{remedy}."), seconds_lost=waited)
+        # Threads of one operator wait for each other: at worst it takes a turn of all threads instead of one.
+        computing = account.useful_share * run_seconds * (1 - allowed / wanted)
+        details = {} if of_workers else {"shared_seconds": max(computing - waited, 0.0)}
+        yield replace(finding("Too many threads", said, f"{remedy}."), seconds_lost=waited, details=details)
     elif (
         2 * threads * ranks <= allowed
         and allowed - own - others >= IDLE * allowed
