@@ -84,8 +84,14 @@ class WindowFolder:
         return size
 
     def forget(self, name: str) -> None:
-        """Removes the profiler's text."""
-        remove(_hidden(name), self._fd)
+        """Removes the profiler's text, also what PyTorch leaves of it on a full disk, and still has open."""
+        part = f"{_hidden(name)}.tmp"
+        with suppress(OSError):
+            left = open_file(part, {os.geteuid()}, os.O_WRONLY, folder=self._fd)
+            with os.fdopen(left, "wb") as file:
+                file.truncate(0)
+        for each in (_hidden(name), part):
+            remove(each, self._fd)
 
     def remove_oldest(self, prefix: str) -> list[str]:
         """Removes the oldest traces of a rank until they are few and small enough. Returns their names."""

@@ -125,6 +125,7 @@ def test_a_window_on_a_full_disk_costs_only_itself(tmp_path: Path, full_disk: Pa
     assert re.fullmatch(r"stepscope: the profile window at step 2 failed: .*No space left on device.*", line)
     assert trained.only.totals.steps == plain.only.totals.steps
     assert not list(full_disk.rglob("*.gz")), "half a trace is none"
+    assert not list(full_disk.rglob("*unfinished*tmp")), "it would keep the disk full"
     if not full:
         assert [each["state"] for each in listed(full_disk)] == ["failed", "failed"]
 
