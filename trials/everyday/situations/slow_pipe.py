@@ -8,7 +8,7 @@ from torch import nn
 
 from trials.everyday.clock import GOOD, cost, lasts
 
-READER = "import os, time\nwhile os.read(0, 4096): time.sleep(0.02)"
+READER = "import os, time\nwhile os.read(0, 4096): time.sleep(0.2)"
 reader = subprocess.Popen([sys.executable, "-S", "-c", READER], stdin=subprocess.PIPE, text=True)
 model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
