@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -446,6 +447,22 @@ def test_ranks_that_are_slow_by_turns_are_a_finding_unless_one_of_them_is_slow()
     assert (found.about.subject, found.seconds_lost) == ("Uneven work of ranks", 200.0)
     assert unexplained(replace(uneven, waited_by_turns=0.09)) == []
     assert unexplained(replace(uneven, rules=[rule("Straggler", Status.FOUND), *uneven.rules])) == []
+
+
+def test_a_checkpoint_of_one_rank_for_which_the_others_wait_is_a_finding_and_no_uneven_work() -> None:
+    run = run_with(train__forward=0.6, train__communication=0.4)
+    of_ranks = {"forward": (600.0, 600.0), "communication": (100.0, 400.0), "checkpoint": (300.0, 0.0)}
+    leaves = tuple(
+        Leaf(Key("train", name), sum(seconds) / 2000, dict(enumerate(seconds)))
+        for name, seconds in of_ranks.items()
+    )
+    judged = rule("CommunicationBound", Status.HEALTHY)
+    saving = replace(run, account=Account(2000.0, 2, leaves), rules=[judged], waited_by_turns=0.2)
+    first, *more = unexplained(saving)
+    assert first.about.subject == "Checkpoint"
+    assert first.seconds_lost == pytest.approx(300.0)
+    assert re.search("Rank 0 spends .* more than the others in checkpoint", first.finding)
+    assert "Uneven work of ranks" not in {each.about.subject for each in more}
 
 
 def of_set_up(*places: str, library: str = "") -> Analysis:

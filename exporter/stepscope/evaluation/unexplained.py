@@ -133,7 +133,7 @@ def unexplained(analysis: Analysis) -> list[RuleResult]:
         *_components(account, analysis, sum(one.share for one in lock)),
         *(alone := list(_on_one_rank(account))),
         *_evaluation(account, {one.key.part for one in alone}),
-        *_by_turns(account, analysis),
+        *_by_turns(account, analysis, sum(one.share for one in alone)),
     )
     return [of_part(one, run_seconds) for one in sorted(large, key=lambda one: -one.share)]
 
@@ -200,9 +200,12 @@ def _where(leaf: Leaf) -> str:
     return f"The time before it went into {listing(words)}"
 
 
-def _by_turns(account: Account, analysis: Analysis) -> Iterator[LargePart]:
-    """Yields the wait for a rank that is the slowest by turns, which is no rank in particular."""
-    waited = analysis.waited_by_turns * account.share("train")
+def _by_turns(account: Account, analysis: Analysis, explained: float) -> Iterator[LargePart]:
+    """Yields the wait for a rank that is the slowest by turns, which is no rank in particular.
+
+    `explained`: the share of the run in which they wait for what one rank alone does, in some steps.
+    """
+    waited = analysis.waited_by_turns * account.share("train") - explained
     if waited >= LARGE and not analysis.found(Straggler):
         evidence = "By turns, a rank has more work than the others, which wait for it"
         yield LargePart(Key("train", "communication"), waited, TAKE_EQUAL, evidence, "Uneven work of ranks")
@@ -327,26 +330,27 @@ def _evaluation(account: Account, explained: Collection[str]) -> Iterator[LargeP
 
 
 def _on_one_rank(account: Account) -> Iterator[LargePart]:
-    """Yields what one rank does outside the steps that all ranks make, while the others wait for it."""
+    """Yields what one rank does while the others wait for it: checkpoints, and all outside of main steps."""
     main, waits = account.main_phase, COMMUNICATION
     waited = account.by_rank(main, waits)
-    for part in (*PHASES, BETWEEN):
-        of_ranks = account.by_rank(part)
-        if part == main or len(of_ranks) < 2:
+    outside = [Key(part) for part in (*PHASES, BETWEEN) if part != main]
+    for key in (*outside, Key(main, "checkpoint")):
+        of_ranks = account.by_rank(key.part, key.component or None)
+        if len(of_ranks) < 2:
             continue
         rank = max(of_ranks, key=lambda each: of_ranks[each])
         others = [each for each in of_ranks if each != rank]
         more = of_ranks[rank] - median(of_ranks[each] for each in others)
         lost = min(more, median(waited.get(each, 0.0) for each in others) - waited.get(rank, 0.0))
         if rank is not None and lost >= LARGE * account.seconds / account.ranks:
-            what = uncapitalised(name_of(Key(part)))
+            what = uncapitalised(name_of(key))
             evidence = (
                 f"Rank {rank} spends {duration(more)} more than the others in {what}, and they wait for it"
             )
             yield LargePart(
-                Key(part),
+                key,
                 lost * account.ranks / account.seconds,
-                SHARE_WORK,
+                REMEDIES.get(key.component, SHARE_WORK),
                 evidence,
                 rank=rank,
                 explains=waits,
