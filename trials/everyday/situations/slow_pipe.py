@@ -23,6 +23,6 @@ while lasts():
     step += 1
     if step % (500 if GOOD else 1) == 0:
         with cost:
-            bar = "#" * (step % 1000)
+            bar = "#" * 2000
             print(f"\rstep {step}: loss {loss.item():.4f} {bar}", file=reader.stdin, flush=True)  # the cause
 reader.kill()
