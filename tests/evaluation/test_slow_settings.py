@@ -51,6 +51,13 @@ def test_anomaly_detection_that_was_left_on_is_a_finding_without_an_estimate() -
     assert verdict(run).sentence == "Anomaly detection may slow your run down; how much is not known."
 
 
+@pytest.mark.parametrize(("ratio", "steps", "titles"), [(0.75, 80, 1), (0.74, 80, 0), (1.0, 79, 0)])
+def test_a_profiler_that_runs_at_most_looks_was_left_on(ratio: float, steps: int, titles: int) -> None:
+    counted = [StepDistribution(0, "train", steps, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, [], [])]
+    run = replace(run_with({"profiler_ratio": ratio}, forward=0.9), steps=counted)
+    assert found(run) == [("A profiler that is left on", 0.0)] * titles
+
+
 def test_many_tensors_that_are_updated_one_by_one_are_a_finding_if_the_optimizer_takes_long() -> None:
     slow = {"optimizer_single_tensors": 2400.0}
     assert found(run_with(slow, optimizer=0.4)) == [("Optimizer", 400.0)]
@@ -80,6 +87,10 @@ def test_a_graph_that_grew_costs_what_exceeds_the_first_one(
 ) -> None:
     gauges = {"graph_operators_at_first": first, "graph_operators": 1000.0, "graph_leaves": 500.0}
     assert found(run_with(gauges, backward=backward)) == expected
+    steps = [StepDistribution(0, "train", 100_000, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, [], [])]
+    deep = {**gauges, "graph_leaves": 10.0}  # what makes many small operators, too
+    grown = replace(run_with(deep, backward=backward), steps=steps)
+    assert not expected or found(grown) == expected
 
 
 @pytest.mark.parametrize(

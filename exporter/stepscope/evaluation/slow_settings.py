@@ -17,6 +17,7 @@ from stepscope.training.layout import (
     LEAVES,
     MOST_OPERATORS,
     OPERATORS,
+    PROFILED,
     TENSORS,
     THREADS,
     UNUSED_PARAMETERS,
@@ -25,6 +26,7 @@ from stepscope.training.layout import (
 TOO_MANY = 2.0  # threads that compute per core: one of each worker, and as many of the training process
 IDLE = 1 / 3  # of the cores: with fewer, more threads cannot help
 COMPUTES = 0.5  # of the run: with less, more threads hardly help
+LOOKED_AT, MOSTLY = 80, 0.75  # steps, for three looks at settings, and the share of the looks
 MANY_TENSORS = 100  # that an optimizer updates one by one
 OPTIMIZES = 0.2  # of the run: healthy steps spend less on their optimizer
 MANY_OPERATORS, MANY_PER_LEAF = 1000, 10  # of a step, and per parameter: deep models have 1 to 5
@@ -48,6 +50,10 @@ IN_SINGLE = (
     "Convert data and model to float32 (`.float()`) unless they need more: arrays of NumPy are float64. "
     "CPUs compute half as fast with it, and most GPUs much slower."
 )
+PROFILE_A_FEW = (
+    "Profile a few steps: `torch.profiler.schedule` in the script, or `stepscope run --profile 20:27`, "
+    "which changes no line."
+)
 AT_ONCE = "Let the optimizer update all tensors at once: `fused=True`, or `foreach=True`."
 
 
@@ -55,11 +61,12 @@ def slow_settings(analysis: Analysis) -> Iterator[RuleResult]:
     """Yields a finding per setting that costs time. It has an estimate only where that was measured."""
     if analysis.account is not None and analysis.run_seconds:
         yield from _anomaly_detection(analysis, analysis.account)
+        yield from _profiler(analysis, analysis.account)
         yield from _unused_parameters(analysis)
         yield from _double_precision(analysis, analysis.account)
-        yield from _growing_graph(analysis, analysis.account, analysis.run_seconds)
+        grows = list(_growing_graph(analysis, analysis.account, analysis.run_seconds))
+        yield from grows or _small_operators(analysis, analysis.account, analysis.run_seconds)
         yield from _single_tensors(analysis, analysis.account, analysis.run_seconds)
-        yield from _small_operators(analysis, analysis.account, analysis.run_seconds)
         yield from _threads(analysis, analysis.account, analysis.run_seconds)
 
 
@@ -70,6 +77,17 @@ def _anomaly_detection(analysis: Analysis, account: Account) -> Iterator[RuleRes
             f"`torch.autograd.set_detect_anomaly` is on. Forward and backward pass took {passes} of the run"
         )
         yield finding("Anomaly detection", f"{said}; how much of that it costs is not known.", SWITCH_OFF)
+
+
+def _profiler(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
+    """Yields that the script's own profiler ran at most looks: hooks look at steps 20, 40, 80, and so on."""
+    looked = sum(one.count for one in analysis.steps if one.phase == FORWARD.part) >= LOOKED_AT
+    if looked and analysis.gauges.get(PROFILED, 0.0) >= MOSTLY:
+        said = (
+            "The script's own PyTorch profiler ran in most steps. Computing took "
+            f"{share(account.useful_share, 1.0)} of the run; how much of that it costs is not known."
+        )
+        yield finding("A profiler that is left on", said, PROFILE_A_FEW)
 
 
 def _unused_parameters(analysis: Analysis) -> Iterator[RuleResult]:

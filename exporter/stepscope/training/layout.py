@@ -222,17 +222,18 @@ VERSION_1_BYTES = RING_END
 GAUGES_AT = RING_END
 SCRIPT_GAUGES, FRAMEWORK_GAUGES = 32, 16  # at most
 # Gauges of the hooks: 1 if autograd's anomaly detection was on, PyTorch's threads in this process, how many
-# tensors the optimizer updates one by one, how many in double precision, and the bytes of unused parameters
-# that were searched for. Then the operators of a forward pass that its backward pass goes through, and the
-# tensors that get gradients; at most MOST_OPERATORS together; and the operators at the first look.
+# tensors the optimizer updates one by one, how many in double precision, the bytes of unused parameters that
+# were searched for, and at which share of the looks the script's own profiler ran. Then the operators of a
+# forward pass that its backward pass goes through, and the tensors that get gradients; at most MOST_OPERATORS
+# together; and the operators at the first look.
 ANOMALY_DETECTION, THREADS, TENSORS = "anomaly_detection", "torch_threads", "optimizer_single_tensors"
-UNUSED_PARAMETERS, DOUBLES = "unused_parameter_bytes", "optimizer_double_tensors"
+UNUSED_PARAMETERS, DOUBLES, PROFILED = "unused_parameter_bytes", "optimizer_double_tensors", "profiler_ratio"
 OPERATORS, LEAVES, MOST_OPERATORS = "graph_operators", "graph_leaves", 5000
 FIRST_OPERATORS = "graph_operators_at_first"
 SEQUENTIAL_MAPS = "tf_data_sequential_maps"  # of a pipeline of tf.data, that run without parallel calls
 SETTINGS = frozenset(  # they say nothing of training
     (
-        *(ANOMALY_DETECTION, THREADS, TENSORS, DOUBLES, UNUSED_PARAMETERS),
+        *(ANOMALY_DETECTION, THREADS, TENSORS, DOUBLES, UNUSED_PARAMETERS, PROFILED),
         *(OPERATORS, LEAVES, FIRST_OPERATORS, SEQUENTIAL_MAPS),
     )
 )

@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from stepscope.training.layout import COMPONENTS, DOUBLES, FIRST_OPERATORS, LEAVES, OPERATORS
+from stepscope.training.layout import COMPONENTS, DOUBLES, FIRST_OPERATORS, LEAVES, OPERATORS, PROFILED
 
 from tests.support.pytorch import needs_torch
 from tests.support.torch_script import Rank, Trained, train
@@ -474,9 +474,12 @@ GROWING = """
 cell, head = torch.nn.Linear(4, 4).double(), torch.nn.Linear(4, 1).double()
 optimizer = torch.optim.SGD(head.parameters(), lr=0.01)
 state = torch.ones(1, 4).double()
-for _ in range(90):
+profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+for i in range(90):
+    if i == 30: profiler.start()  # the third look is at the 60th step
     state = cell(state)
     head(state).sum().backward(retain_graph=True); optimizer.step(); optimizer.zero_grad()
+profiler.stop()
 """
 OF_ROWS = """
 for _ in range(21):
@@ -567,6 +570,11 @@ def test_a_graph_that_grows_keeps_the_count_of_its_first_look(timed: Trained) ->
     gauges = of(timed, "growing").totals.gauges
     assert gauges[OPERATORS] > 2.5 * gauges[FIRST_OPERATORS] > 0
     assert gauges[DOUBLES] == 2
+
+
+def test_the_share_of_looks_at_which_the_script_s_own_profiler_ran_is_known(timed: Trained) -> None:
+    assert PROFILED not in of(timed, "of rows").totals.gauges
+    assert of(timed, "growing").totals.gauges[PROFILED] == pytest.approx(1 / 3)
 
 
 def test_a_module_is_timed_whenever_the_script_first_calls_it_and_counts_for_backward_if_called_there(

@@ -21,10 +21,12 @@ from stepscope.training.frameworks.torch_hooks.patches import (
     replace,
     switched_off,
 )
+from stepscope.training.frameworks.torch_hooks.profiler import profiler
 from stepscope.training.layout import (
     ANOMALY_DETECTION,
     DOUBLES,
     OPERATORS,
+    PROFILED,
     TENSORS,
     THREADS,
     UNUSED_PARAMETERS,
@@ -74,6 +76,7 @@ class _Steps:
         self.ended = 0
         self.place = NOT_OPENED  # of the elected optimizer's step, while it is in it
         self.others: list[int] = []  # places of the steps that other optimizers are in
+        self.looks = self.profiled = 0  # at settings, and at how many the script's own profiler ran
         self.inner = 0  # steps that the elected optimizer is in, within its own: it calls `super().step()`
 
 
@@ -230,6 +233,10 @@ def _settings(optimizer: Optimizer) -> dict[str, float]:
     found[DOUBLES] = float(
         sum(each.dtype == torch.float64 for group in optimizer.param_groups for each in group["params"])
     )
+    _steps.looks += 1
+    _steps.profiled += profiler.of_script
+    if _steps.profiled:
+        found[PROFILED] = _steps.profiled / _steps.looks
     if torch.is_anomaly_enabled():
         found[ANOMALY_DETECTION] = 1.0
     if (model := distributed.model()) is not None and model.find_unused_parameters:
