@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
 from stepscope.prometheus.crosscheck.offline.prometheus import label, request, samples_of
+from stepscope.rules.loss_not_finite import FINITE, NOT_FINITE
 from stepscope.rules.straggler import SLOW
 
 from benchmarks.node import CORES
@@ -67,8 +68,8 @@ class Cluster:
     def requests(self, recorded: Iterable[str], until: int) -> Iterator[bytes]:
         """Yields the bodies of requests that write all series.
 
-        `recorded` are names of recorded series, which must be about the memory of a run or of its GPUs. They
-        have the last hours before `until`. No rank was slow before.
+        `recorded` are names of recorded series, of the memory of a run or of its GPUs, or of its loss. They
+        have the last hours before `until`. No rank was slow, and each loss was finite.
         """
         parts: list[bytes] = []
         for series in self._all(recorded, until):
@@ -86,7 +87,7 @@ class Cluster:
         }
         gains = GPUS * [_history(until, GROWTH / 24, 0.0)]  # in a quarter of an hour
         for node in range(self.nodes):
-            for name in set(recorded) - {SLOW}:
+            for name in set(recorded) - {SLOW, NOT_FINITE}:
                 if ":gain" not in name:
                     yield from self._of_rule(node, name, levels[self._scenario(node)])
                 elif self._scenario(node) == LEAKING:  # memory that does not grow has no gain
@@ -95,8 +96,8 @@ class Cluster:
                 yield self._encoded(node, name, dict(labels)) + samples
 
     def _of_rule(self, node: int, name: str, by_gpu: Sequence[bytes]) -> Iterator[bytes]:
-        if name.startswith("run_instance:stepscope_run_memory"):
-            yield self._encoded(node, name, {"run": ""}) + by_gpu[0]  # the run's share of the host's memory
+        if name.startswith("run_instance:stepscope_run_memory") or name == FINITE:
+            yield self._encoded(node, name, {"run": ""}) + by_gpu[0]  # any value costs as much
             return
         if not name.startswith("run_instance_gpu:stepscope_gpu_memory_"):
             raise ValueError(f"{name}: a series without a simulated history")

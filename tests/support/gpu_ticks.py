@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from stepscope.exporter.collectors.gpu import GpuCollector
+from stepscope.exporter.nvidia.nvml import Nvml
 from stepscope.exporter.sampling.sample import Sample
 
 Samples = dict[tuple[str, ...], float]
@@ -16,7 +17,8 @@ class GpuTicks:
 
     def __init__(self, library: Path | None = None) -> None:
         self.now = 1000.0
-        self.collector = GpuCollector(library, clock=lambda: self.now, longest_patience=10)
+        nvml = Nvml(library)  # it may be installed later
+        self.collector = GpuCollector(clock=lambda: self.now, longest_patience=10, nvml=nvml)
 
     def tick(self, after: float = 0.5, interval: float = 20.0) -> Sample:
         """One collect(), `after` seconds by the collector's clock, with half of `interval` of patience."""
