@@ -53,8 +53,7 @@ def test_anomaly_detection_that_was_left_on_is_a_finding_without_an_estimate() -
 
 @pytest.mark.parametrize(("ratio", "steps", "titles"), [(0.75, 80, 1), (0.74, 80, 0), (1.0, 79, 0)])
 def test_a_profiler_that_runs_at_most_looks_was_left_on(ratio: float, steps: int, titles: int) -> None:
-    counted = [StepDistribution(0, "train", steps, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, [], [])]
-    run = replace(run_with({"profiler_ratio": ratio}, forward=0.9), steps=counted)
+    run = replace(run_with({"profiler_ratio": ratio}, forward=0.9), steps=trained(steps))
     assert found(run) == [("A profiler that is left on", 0.0)] * titles
 
 
@@ -78,19 +77,39 @@ def test_double_precision_is_a_finding_if_the_run_mostly_computes() -> None:
     assert found(run_with({"optimizer_double_tensors": 0.0}, forward=0.6)) == []
 
 
+def trained(steps: int) -> list[StepDistribution]:
+    return [StepDistribution(0, "train", steps, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, [], [])]
+
+
 @pytest.mark.parametrize(
-    ("first", "backward", "expected"),
-    [(250.0, 0.5, [("Backward pass", 300.0)]), (251.0, 0.5, []), (250.0, 0.09, []), (0.0, 0.5, [])],
+    ("first", "now", "steps", "backward", "grows"),
+    [
+        (250, 1000, 80, 0.5, True),
+        (251, 1000, 80, 0.5, False),
+        (250, 1000, 80, 0.09, False),
+        (0, 1000, 80, 0.5, False),
+        (100, 750, 320, 0.5, False),  # lengths that differ: with all steps before, it had 16 times as many
+        (100, 800, 639, 0.5, True),
+        (100, 800, 640, 0.5, False),
+        (600, 4800, 9999, 0.5, True),  # hooks count no more
+        (601, 4800, 9999, 0.5, False),
+    ],
 )
-def test_a_graph_that_grew_costs_what_exceeds_the_first_one(
-    first: float, backward: float, expected: list[tuple[str, float]]
+def test_a_graph_that_grew_with_the_steps_costs_what_exceeds_the_first_one(
+    first: float, now: float, steps: int, backward: float, grows: bool
 ) -> None:
-    gauges = {"graph_operators_at_first": first, "graph_operators": 1000.0, "graph_leaves": 500.0}
-    assert found(run_with(gauges, backward=backward)) == expected
-    steps = [StepDistribution(0, "train", 100_000, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, [], [])]
-    deep = {**gauges, "graph_leaves": 10.0}  # what makes many small operators, too
-    grown = replace(run_with(deep, backward=backward), steps=steps)
-    assert not expected or found(grown) == expected
+    gauges = {"graph_operators_at_first": first, "graph_operators": now, "graph_leaves": 200.0}
+    run = replace(run_with(gauges, backward=backward), steps=trained(steps))
+    lost = [seconds for subject, seconds in found(run) if subject == "Backward pass"]
+    assert lost == ([pytest.approx(500 * (now - first) / (now + first))] if grows else [])
+
+
+def test_a_graph_that_grew_explains_its_many_small_operators() -> None:
+    gauges = {"graph_operators_at_first": 100.0, "graph_operators": 4990.0, "graph_leaves": 10.0}
+    run = replace(run_with(gauges, backward=0.5), steps=trained(100_000))
+    assert [subject for subject, _ in found(run)] == ["Backward pass"]
+    del gauges["graph_operators_at_first"]
+    assert [subject for subject, _ in found(run)] == ["Forward pass"]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +129,7 @@ def test_a_loop_over_many_small_operators_is_a_finding(
     gauges = {"graph_operators": operators, "graph_leaves": leaves}
     run = replace(
         run_with(gauges, forward=0.3, backward=0.5),
-        steps=[StepDistribution(0, "train", steps, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, [], [])],
+        steps=trained(steps),
         gpu_use=[replace(GPU, mean=busy)],
     )
     assert found(run) == [(title, 800.0) for title in titles]

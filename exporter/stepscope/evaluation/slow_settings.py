@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,8 +14,10 @@ from stepscope.evaluation.unexplained import LARGE, LargePart, finding, is_busy,
 from stepscope.training.layout import (
     ANOMALY_DETECTION,
     DOUBLES,
+    FIRST_LOOK,
     FIRST_OPERATORS,
     LEAVES,
+    LOOKS_EVERY,
     MOST_OPERATORS,
     OPERATORS,
     PROFILED,
@@ -26,12 +29,12 @@ from stepscope.training.layout import (
 TOO_MANY = 2.0  # threads that compute per core: one of each worker, and as many of the training process
 IDLE = 1 / 3  # of the cores: with fewer, more threads cannot help
 COMPUTES = 0.5  # of the run: with less, more threads hardly help
-LOOKED_AT, MOSTLY = 80, 0.75  # steps, for three looks at settings, and the share of the looks
+LOOKED_AT, MOSTLY = 4 * FIRST_LOOK, 0.75  # steps, for three looks at settings, and the share of the looks
 MANY_TENSORS = 100  # that an optimizer updates one by one
 OPTIMIZES = 0.2  # of the run: healthy steps spend less on their optimizer
 MANY_OPERATORS, MANY_PER_LEAF = 1000, 10  # of a step, and per parameter: deep models have 1 to 5
 SMALL = 40e-6  # seconds: twice what PyTorch takes for an operator and its gradient, whatever they compute
-GROWN = 4.0  # times the operators of the first look: sequences of different lengths differ less
+GROWN, CERTAIN = 4.0, 8.0  # times the operators of the first look: sequences of different lengths differ less
 OPTIMIZER, FORWARD, BACKWARD = (Key("train", name) for name in ("optimizer", "forward", "backward"))
 SWITCH_OFF = "Switch it off once the error is found: it keeps a stack trace of every operation."
 FIND_NO_MORE = (
@@ -110,10 +113,18 @@ def _double_precision(analysis: Analysis, account: Account) -> Iterator[RuleResu
 
 
 def _growing_graph(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
-    """Yields that backward passes go through more and more operators. Costs what exceeds the first one."""
-    first, now = (analysis.gauges.get(name, 0.0) for name in (FIRST_OPERATORS, OPERATORS))
+    """Yields that backward passes go through more and more operators. Costs what exceeds the first one.
+
+    A graph with all steps before it grows with their number; one of lengths that differ does not.
+    """
+    first, now, leaves = (analysis.gauges.get(name, 0.0) for name in (FIRST_OPERATORS, OPERATORS, LEAVES))
+    steps = max((one.count for one in analysis.steps if one.phase == BACKWARD.part), default=0)
     spent = account.share(*BACKWARD)
-    if first and now >= GROWN * first and spent >= LARGE:
+    doubled = math.floor(math.log2(max(min(steps, LOOKS_EVERY) / FIRST_LOOK, 1)))
+    least = max(2.0**doubled / 2, GROWN)
+    if now + leaves >= MOST_OPERATORS:  # there may be more
+        least = min(least, CERTAIN)
+    if first and now >= least * first and spent >= LARGE:
         lost = spent * (1 - 2 * first / (first + now))  # on average it was half way between both
         evidence = (
             f"The graph grew from {number(int(first))} to {number(int(now))} operators or more: each "

@@ -230,6 +230,10 @@ ANOMALY_DETECTION, THREADS, TENSORS = "anomaly_detection", "torch_threads", "opt
 UNUSED_PARAMETERS, DOUBLES, PROFILED = "unused_parameter_bytes", "optimizer_double_tensors", "profiler_ratio"
 OPERATORS, LEAVES, MOST_OPERATORS = "graph_operators", "graph_leaves", 5000
 FIRST_OPERATORS = "graph_operators_at_first"
+FIRST_LOOK, LOOKS_EVERY = (
+    20,
+    1280,
+)  # steps: hooks look at 20, 40, 80, and so on, and at all multiples of 1,280
 SEQUENTIAL_MAPS = "tf_data_sequential_maps"  # of a pipeline of tf.data, that run without parallel calls
 SETTINGS = frozenset(  # they say nothing of training
     (

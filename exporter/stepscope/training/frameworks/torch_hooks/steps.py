@@ -25,6 +25,8 @@ from stepscope.training.frameworks.torch_hooks.profiler import profiler
 from stepscope.training.layout import (
     ANOMALY_DETECTION,
     DOUBLES,
+    FIRST_LOOK,
+    LOOKS_EVERY,
     OPERATORS,
     PROFILED,
     TENSORS,
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
 
 _OPTIMIZER = COMPONENT_INDEX["optimizer"]
 _HOOK = "the optimizer's step"
-LOOKS_EVERY = 64  # times STEPS: a look goes through all parameters. Before: after 1, 2, 4, ... times STEPS
 
 
 def install() -> None:
@@ -218,8 +219,8 @@ def _after(optimizer: Optimizer, *_: object) -> None:
         if device.measures or ended % STEPS == 0:
             device.step_ended(ended)
         automatic.unusual.discard(OPERATORS)
-        looks, between = divmod(ended, STEPS)
-        if not between and (looks % LOOKS_EVERY == 0 or looks & (looks - 1) == 0):
+        looks, between = divmod(ended, FIRST_LOOK)
+        if not between and (ended % LOOKS_EVERY == 0 or looks & (looks - 1) == 0):  # it takes all parameters
             automatic.unusual.add(OPERATORS)  # the next backward pass counts them
             with suppress(Exception):  # of classes that are not PyTorch's own: then they are not known
                 publish(_settings(optimizer))
