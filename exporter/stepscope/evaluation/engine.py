@@ -120,9 +120,13 @@ class Evaluator:
         )
         now = max((node.last_scan for node in nodes.values()), default=-np.inf)
         beginning = beginning_of(facts.ranks, now) if live else None
+        little = too_little(facts) if run.whole else ""
         results = []
         for rule in self._rules:
             verdict = _verdict(rule, nodes, run, live)
+            if little and verdict.status is Status.HEALTHY:
+                reason = f"{capitalised(little)}."
+                verdict = replace(verdict, status=Status.NOT_ENOUGH_DATA, finding=reason)
             bands = [*_bands(rule, nodes, facts), *(Band(*held) for held in verdict.held)]
             if beginning is not None and rule.is_usual(beginning):
                 bands = [band for band in bands if not band.lasts]
@@ -131,7 +135,7 @@ class Evaluator:
                     verdict = replace(verdict, status=Status.COLLECTING, finding=finding)
             results.append(RuleResult.of(rule, verdict, bands))
         stddev = next(rule.parameters.stddev for rule in self._rules if isinstance(rule, StepOutlier))
-        found = _analysis(run, nodes, in_order(results), stddev)
+        found = _analysis(run, nodes, in_order(results), little, stddev)
         if found.is_trace:
             return found
         profile = None if live else with_python(self._profile(), self._source.python_windows())
@@ -171,8 +175,6 @@ def _verdict(rule: Rule[Any, Any], nodes: dict[str, _Node], run: RunMeasurements
         return _failed(error)
     if rule.about_gpus and verdict.status is Status.NOT_ENOUGH_DATA and (reason := why_no_gpu(run.facts)):
         verdict = replace(verdict, finding=reason)
-    if run.whole and verdict.status is Status.HEALTHY and (reason := too_little(run.facts)):
-        verdict = replace(verdict, status=Status.NOT_ENOUGH_DATA, finding=f"{capitalised(reason)}.")
     collecting = live and verdict.status is Status.NOT_ENOUGH_DATA
     return replace(verdict, status=Status.COLLECTING) if collecting else verdict
 
@@ -276,7 +278,11 @@ class _Node(State):
 
 
 def _analysis(
-    run: RunMeasurements, nodes: dict[str, _Node], rules: list[RuleResult], outlier_deviations: float
+    run: RunMeasurements,
+    nodes: dict[str, _Node],
+    rules: list[RuleResult],
+    little: str,
+    outlier_deviations: float,
 ) -> Analysis:
     facts = run.facts
     heatmaps = (node.heatmap.heatmap(name, facts) for name, node in nodes.items())
@@ -284,7 +290,7 @@ def _analysis(
     return Analysis(
         run=facts.label,
         is_trace=run.whole,
-        too_little=too_little(facts) if run.whole else "",
+        too_little=little,
         name=facts.name,
         command=facts.command,
         exit_status=facts.exit_status,

@@ -57,6 +57,7 @@ PROFILE_A_FEW = (
     "Profile a few steps: `torch.profiler.schedule` in the script, or `stepscope run --profile 20:27`, "
     "which changes no line."
 )
+OF_THAT = "; how much of that it costs is not known."
 AT_ONCE = "Let the optimizer update all tensors at once: `fused=True`, or `foreach=True`."
 
 
@@ -75,21 +76,15 @@ def slow_settings(analysis: Analysis) -> Iterator[RuleResult]:
 
 def _anomaly_detection(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
     if analysis.gauges.get(ANOMALY_DETECTION):
-        passes = share(account.share("train", "forward") + account.share("train", "backward"), 1.0)
-        said = (
-            f"`torch.autograd.set_detect_anomaly` is on. Forward and backward pass took {passes} of the run"
-        )
-        yield finding("Anomaly detection", f"{said}; how much of that it costs is not known.", SWITCH_OFF)
+        passes = share(account.share(*FORWARD) + account.share(*BACKWARD), 1.0)
+        said = f"`torch.autograd.set_detect_anomaly` is on. Both passes took {passes} of the run{OF_THAT}"
+        yield finding("Anomaly detection", said, SWITCH_OFF)
 
 
 def _profiler(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
     """Yields that the script's own profiler ran at most looks: hooks look at steps 20, 40, 80, and so on."""
-    looked = sum(one.count for one in analysis.steps if one.phase == FORWARD.part) >= LOOKED_AT
-    if looked and analysis.gauges.get(PROFILED, 0.0) >= MOSTLY:
-        said = (
-            "The script's own PyTorch profiler ran in most steps. Computing took "
-            f"{share(account.useful_share, 1.0)} of the run; how much of that it costs is not known."
-        )
+    if _most_steps(analysis) >= LOOKED_AT and analysis.gauges.get(PROFILED, 0.0) >= MOSTLY:
+        said = f"The script's own PyTorch profiler ran in most steps. {_computing_took(account)}"
         yield finding("A profiler that is left on", said, PROFILE_A_FEW)
 
 
@@ -105,10 +100,7 @@ def _unused_parameters(analysis: Analysis) -> Iterator[RuleResult]:
 def _double_precision(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
     tensors = int(analysis.gauges.get(DOUBLES, 0))
     if tensors and account.useful_share >= COMPUTES:
-        said = (
-            f"The optimizer updates {count(tensors, 'tensor')} of float64. Computing took "
-            f"{share(account.useful_share, 1.0)} of the run; how much of that it costs is not known."
-        )
+        said = f"The optimizer updates {count(tensors, 'tensor')} of float64. {_computing_took(account)}"
         yield finding("Double precision", said, IN_SINGLE)
 
 
@@ -118,8 +110,7 @@ def _growing_graph(analysis: Analysis, account: Account, run_seconds: float) -> 
     A graph with all steps before it grows with their number; one of lengths that differ does not.
     """
     first, now, leaves = (analysis.gauges.get(name, 0.0) for name in (FIRST_OPERATORS, OPERATORS, LEAVES))
-    steps = max((one.count for one in analysis.steps if one.phase == BACKWARD.part), default=0)
-    spent = account.share(*BACKWARD)
+    steps, spent = _most_steps(analysis), account.share(*BACKWARD)
     doubled = math.floor(math.log2(max(min(steps, LOOKS_EVERY) / FIRST_LOOK, 1)))
     least = max(2.0**doubled / 2, GROWN)
     if now + leaves >= MOST_OPERATORS:  # there may be more
@@ -144,7 +135,7 @@ def _small_operators(analysis: Analysis, account: Account, run_seconds: float) -
     """Yields that forward and backward pass loop over very many, very small operators."""
     operators, leaves = (int(analysis.gauges.get(name, 0)) for name in (OPERATORS, LEAVES))
     steps = sum(one.count for one in analysis.steps if one.phase == FORWARD.part)
-    spent = account.share(*FORWARD) + account.share(FORWARD.part, "backward")
+    spent = account.share(*FORWARD) + account.share(*BACKWARD)
     few = operators < max(MANY_OPERATORS, MANY_PER_LEAF * leaves)
     if few or not steps or spent < LARGE or is_busy(analysis):
         return
@@ -200,3 +191,12 @@ def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterat
             "process unless OMP_NUM_THREADS is set."
         )
         yield finding("Few threads and idle cores", said, remedy)
+
+
+def _most_steps(analysis: Analysis) -> int:
+    """Returns the training steps of the rank that took the most of them."""
+    return max((one.count for one in analysis.steps if one.phase == FORWARD.part), default=0)
+
+
+def _computing_took(account: Account) -> str:
+    return f"Computing took {share(account.useful_share, 1.0)} of the run{OF_THAT}"
