@@ -154,7 +154,12 @@ def test_what_steps_took_comes_back_with_their_components(tmp_path: Path) -> Non
 
 def test_facts_say_what_the_run_its_node_and_its_ranks_are(tmp_path: Path) -> None:
     writer = record(tmp_path, range(10))
-    writer.ranks([(header(), totals(10, end=START + 6), False), (header(1, pid=101), totals(9), False)])
+    writer.ranks(
+        [
+            (header(), totals(10, end=START + 6), False),
+            (replace(header(1, pid=101), attempt=2), totals(9), False),
+        ]
+    )
     writer.close()
     RunFile("resnet", START, START + 6, "python train.py", 3, 0.5, {"stepscope": "1"}).write(tmp_path)
     source = Seen(tmp_path).read().source
@@ -172,6 +177,7 @@ def test_facts_say_what_the_run_its_node_and_its_ranks_are(tmp_path: Path) -> No
     good, killed = facts.ranks
     assert (good.rank, good.pid, good.end, good.killed) == (0, 100, START + 6, False)
     assert (killed.rank, killed.end, killed.killed) == (1, None, True)
+    assert (good.attempt, killed.attempt) == (0, 2)
     assert good.steps["train"] == 10
     assert good.phase_seconds["train"] == pytest.approx(4.0)
     assert good.component_seconds["forward"] == pytest.approx(1.0)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from stepscope.common.status import Status
+from stepscope.evaluation.account import Account, Key, Leaf
 from stepscope.evaluation.analysis import (
     Analysis,
     BoxPlot,
@@ -21,6 +23,7 @@ from stepscope.measurements.timeline import StepMark, StepTimeline
 from stepscope.measurements.usage import UsageRow
 from stepscope.rules import all_rules
 from stepscope.rules.parts.topics import About
+from stepscope.runs.model import LineTime
 
 START = 1_795_181_220.0  # 2026-11-20 13:27:00 UTC
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>\u2028&amp;'\"`"
@@ -512,7 +515,15 @@ def hostile() -> Analysis:
         box_plots=box_plots(HOSTILE, 1),
         utilisation_histograms=[UtilisationHistogram(HOSTILE, name, [1] * 50) for name in ("GPU 0", HOSTILE)],
         energy=Energy(1e6, [GpuEnergy(HOSTILE, HOSTILE, 1e6, 719.0, 0.0)], 1),
+        account=Account(720.0, 1, tuple(hostile_leaves())),
     )
+
+
+def hostile_leaves() -> Iterator[Leaf]:
+    """Large parts that no rule explains, in lines with such names."""
+    for key, share in ((Key("train", "host"), 0.5), (Key("eval"), 0.25), (Key("between_steps"), 0.25)):
+        line = LineTime(key.part, key.component, HOSTILE, HOSTILE, "", "", "", {"running": 9.0}, text=HOSTILE)
+        yield Leaf(key, share, {0: 720 * share}, (line,))
 
 
 EVERY_ANALYSIS = (

@@ -52,7 +52,7 @@ class Case:
         )
         output, errors = process.communicate(timeout=120)
         self.ended = subprocess.CompletedProcess([], process.returncode, output, errors)
-        return self.hooked.exception(process.pid)
+        return self.hooked.exceptions(process.pid)[0]
 
     def of_ledger(self) -> tuple[str, str] | None:
         (path,) = open_ledgers(self.ledgers)
@@ -275,7 +275,9 @@ def test_the_first_rank_of_the_last_attempt_counts(case: Case) -> None:
     leave(case, 3, 1, 9.0, attempt=1)
     leave(case, 4, 0, 8.0, attempt=1)
     leave(case, 5, None, 3.0, pid=7)
-    assert case.hooked.exception(7)["type"] == "E4"
+    assert [known["type"] for known in case.hooked.exceptions(7)] == ["E4", "E2"]
+    ended_by, restarted_after = case.hooked.exceptions(7, failed=False)
+    assert (ended_by, restarted_after["type"]) == ({}, "E4")
 
 
 def test_a_launchers_kill_of_the_remaining_ranks_is_no_cause() -> None:
@@ -296,16 +298,16 @@ def test_a_launchers_kill_of_the_remaining_ranks_is_no_cause() -> None:
 def test_without_ranks_that_of_the_command_counts_and_otherwise_the_last_one(case: Case) -> None:
     leave(case, 1, None, 1.0)
     leave(case, 2, None, 2.0)
-    assert case.hooked.exception(7)["type"] == "E2"
+    assert case.hooked.exceptions(7)[0]["type"] == "E2"
     leave(case, 3, None, 0.5, pid=7)
-    assert case.hooked.exception(7)["type"] == "E3"
+    assert case.hooked.exceptions(7)[0]["type"] == "E3"
 
 
 def test_what_is_cut_off_or_no_json_is_left_out(case: Case) -> None:
     words = case.ledgers / stepscope_startup.WORDS
     for number, text in enumerate(("", "{", "[]", '{"type": "E"}')):
         (words / f"{stepscope_startup.EXCEPTION}-{number}").write_text(text)
-    assert case.hooked.exception(1) == {}
+    assert case.hooked.exceptions(1)[0] == {}
 
 
 def test_secrets_in_a_message_are_masked(case: Case) -> None:

@@ -20,8 +20,9 @@ from stepscope.runs.model import COMPONENTS, PHASES, LineTime, ProfileWindow, Ra
 
 UNFINISHED, AFTER = "unfinished_step", "after_last_step"
 WITHOUT_STEPS, UNKNOWN = "without_steps", "unknown"
+RESTART = "restart"  # from the end of an attempt to the first step of the next one
 PROFILING = "profiling"  # between steps: a profile window is begun, ended or written
-PARTS = (BEFORE, *PHASES, BETWEEN, PROFILING, UNFINISHED, AFTER, WITHOUT_STEPS, UNKNOWN)
+PARTS = (BEFORE, *PHASES, BETWEEN, PROFILING, RESTART, UNFINISHED, AFTER, WITHOUT_STEPS, UNKNOWN)
 INTERPRETER_LOCK = "interpreter_lock"  # of a main thread, in any part: another thread holds it
 CORE = "core"  # of a main thread: ready to run, but no core was free
 USEFUL = frozenset({"forward", "backward", "optimizer"})
@@ -154,12 +155,13 @@ def _of_rank(
         known = attempt.end if attempt.end is not None else (following.start if following else end)
         stop = min(max(known, at), end)
         first, last = attempt.first_step_start, attempt.last_step_end
+        before = Key(RESTART if attempt.attempt > attempts[0].attempt else BEFORE)
         if first is None or last is None:
-            found[Key(BEFORE)] += stop - at
+            found[before] += stop - at
         else:
             first = min(max(first, at), stop)
             last = min(max(last, first), stop)
-            found[Key(BEFORE)] += first - at
+            found[before] += first - at
             within += last - first
             ended = attempt.end is not None and not attempt.killed
             found[Key(AFTER if ended else UNFINISHED)] += stop - last
@@ -256,6 +258,7 @@ NAMES = {
     "global": "Steps of no phase",
     BETWEEN: "Between steps",
     PROFILING: "Profile windows",
+    RESTART: "Restarts",
     UNFINISHED: "In an unfinished step",
     AFTER: "After the last step",
     WITHOUT_STEPS: "Main thread",

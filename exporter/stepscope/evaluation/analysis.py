@@ -13,6 +13,7 @@ from stepscope.measurements.counted import Counted
 from stepscope.measurements.energy import Energy
 from stepscope.measurements.heatmap import Heatmap, LowGpuSamples
 from stepscope.measurements.last_steps import LastStep
+from stepscope.measurements.restarts import Restart
 from stepscope.measurements.steps import StepDistribution
 from stepscope.measurements.timeline import StepTimeline
 from stepscope.measurements.usage import UsageRow
@@ -40,6 +41,9 @@ class Band:
     words: str  # the worst value: "83 % of the samples"
 
 
+ACCOUNT = "Account"  # instead of a rule's name
+
+
 @dataclass(frozen=True)
 class RuleResult:
     """The result of one rule for the whole run. Counts are as in Debugger (see docs/heuristics.md)."""
@@ -61,6 +65,11 @@ class RuleResult:
     debugger_triggered: int | None = None  # RuleTriggered, if it is not `triggered`
     bands: list[Band] = field(default_factory=list)  # by start; none overlap for one subject
     cause_known: bool = True  # whether it was measured what took the time
+
+    @property
+    def is_of_a_rule(self) -> bool:
+        """Returns whether a rule found it, instead of the account."""
+        return self.rule != ACCOUNT
 
     @property
     def definition(self) -> RuleClass:
@@ -267,6 +276,8 @@ class Analysis:
     ended: str = ""  # how, in the words of ledgers/presence.py; "": not known (yet)
     stopped_by: str = ""  # as in run.json
     exception: dict[str, str] = field(default_factory=dict)  # as in run.json
+    restarted_after: dict[str, str] = field(default_factory=dict)  # as in run.json
+    restarts: list[Restart] = field(default_factory=list)
     last_steps: list[LastStep] = field(default_factory=list)  # by rank
     is_trace: bool = False  # it has neither the run's start nor samples
     unobserved_seconds: float = 0.0  # between captures of traces: no part of the run's duration

@@ -32,6 +32,7 @@ from stepscope.measurements.measure import Measure, NodeMeasurements, RunMeasure
 from stepscope.measurements.memory_growth import HOST_MEMORY_GROWTH
 from stepscope.measurements.own_cores import OWN_CORES
 from stepscope.measurements.own_times import OWN_TIMES, waited_by_turns
+from stepscope.measurements.restarts import CHECKPOINTS, restarts
 from stepscope.measurements.run_use import RUN_USE
 from stepscope.measurements.state import State
 from stepscope.measurements.steps import STEP_DURATIONS, StepDistribution
@@ -62,7 +63,7 @@ WHOLE_RUN = 1e12  # seconds that no run takes: its only scan is the last one
 # Measurements of the report, whatever the rules need.
 REPORTED: tuple[Measure[Any], ...] = (
     *(USAGE, OWN_CORES, OWN_TIMES, RUN_USE, HOST_MEMORY_GROWTH, LOAD),
-    *(STEP_DURATIONS, COMPONENTS_BY_PHASE, LAST_STEPS, TIMELINE),
+    *(STEP_DURATIONS, COMPONENTS_BY_PHASE, LAST_STEPS, CHECKPOINTS, TIMELINE),
 )
 USUAL = "Usual while a run starts or evaluates, so it is no finding yet."
 T = TypeVar("T")
@@ -297,6 +298,8 @@ def _analysis(
         ended=facts.ended,
         stopped_by=facts.stopped_by,
         exception=facts.exception,
+        restarted_after=facts.restarted_after,
+        restarts=restarts(facts.ranks, [node.measured[CHECKPOINTS] for node in nodes.values()]),
         last_steps=sorted(
             (step for name, node in nodes.items() for step in node.measured[LAST_STEPS].of_node(name)),
             key=lambda step: (step.rank, step.node),

@@ -12,6 +12,7 @@ from stepscope.common.words import listing, share
 from stepscope.evaluation.account import Key, lines_of
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.places import LEAST_PLACE, MAIN_THREADS, Place, places
+from stepscope.evaluation.restarts import restarted
 from stepscope.evaluation.shared_cores import CHEAPER, shared_seconds
 from stepscope.evaluation.slow_settings import slow_settings
 from stepscope.evaluation.traced_devices import traced_devices
@@ -96,6 +97,7 @@ def _of_run(analysis: Analysis) -> list[Problem]:
         [
             *analysis.rules,
             *unexplained(analysis),
+            *restarted(analysis),
             *slow_settings(analysis),
             *traced_devices(analysis),
         ]

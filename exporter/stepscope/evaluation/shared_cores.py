@@ -5,7 +5,6 @@ from __future__ import annotations
 from stepscope.evaluation.account import INTERPRETER_LOCK
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.places import MAIN_THREADS, Place
-from stepscope.evaluation.unexplained import ACCOUNT
 from stepscope.rules.data_starved import DataStarved
 from stepscope.training.layout import THREADS
 
@@ -39,7 +38,7 @@ def _used_seconds(result: RuleResult, places: list[Place], analysis: Analysis) -
         loaders = (loader for loader in analysis.loaders if loader["phase"] == "train" and loader["workers"])
         return float(sum(loader["fetch_cpu_seconds"] for loader in loaders))
     waits_for_threads = result.details.get("component") == INTERPRETER_LOCK or (
-        result.rule == ACCOUNT and bool(places) and _waits_for_a_lock(places[0])
+        not result.is_of_a_rule and bool(places) and _waits_for_a_lock(places[0])
     )
     main = [thread for thread in analysis.threads if thread.role in MAIN_THREADS]
     return sum(line.total for thread in main for line in thread.others) if waits_for_threads else 0.0

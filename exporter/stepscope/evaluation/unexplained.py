@@ -25,7 +25,7 @@ from stepscope.evaluation.account import (
     Leaf,
     name_of,
 )
-from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.analysis import ACCOUNT, Analysis, RuleResult
 from stepscope.evaluation.places import LEAST_PLACE, MAIN_THREADS, Place, places
 from stepscope.measurements.hangs import COMMUNICATION
 from stepscope.rules.max_initialization_time import MaxInitializationTime
@@ -33,7 +33,6 @@ from stepscope.rules.parts.topics import About
 from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import PHASES, LineTime
 
-ACCOUNT = "Account"  # instead of a rule's name
 LARGE = 0.1  # of the run: a smaller part is no finding
 LARGE_PHASE = 1 / 3  # of the time of steps, for those of phases that the run is not for
 LARGE_BEFORE, LARGE_AFTER = 0.2, 0.15  # of the run, in lines of the script outside steps

@@ -117,6 +117,7 @@ def _run(analysis: Analysis) -> dict[str, Any]:
         "seconds": analysis.run_seconds,
         "framework": analysis.framework,
         **({"gauges": analysis.gauges} if analysis.gauges else {}),
+        **({"restarts": [asdict(each) for each in analysis.restarts]} if analysis.restarts else {}),
         **({"counted": [asdict(each) for each in analysis.counted]} if analysis.counted else {}),
         **({"mfu": analysis.flops_utilisation} if analysis.flops_utilisation is not None else {}),
         "world_size": analysis.world_size or None,

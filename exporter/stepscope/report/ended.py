@@ -18,6 +18,7 @@ from stepscope.common.words import (
     uncapitalised,
 )
 from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.restarts import in_words
 from stepscope.exporter.ledgers.presence import FINISHED, OUT_OF_MEMORY, OUTSIDE, TERMINAL, UNSAID
 
 NEARLY_FULL = 0.8  # of its memory: a kill without a known sender may then be because it ran out
@@ -69,22 +70,12 @@ def failure(analysis: Analysis) -> str:
     return f"The command {_how(analysis)}{at}{after}{_where(analysis)}."
 
 
-def exception(analysis: Analysis) -> str:
-    """Returns the exception that ended the run: "KeyError: 'dog', crash.py:18"; "" if none is known."""
-    known = analysis.exception
-    if not known.get("type"):
-        return ""
-    said = ": ".join(filter(None, (known["type"], known.get("message"))))
-    rank = f"rank {known['rank']}" if known.get("rank") and analysis.world_size > 1 else ""
-    return ", ".join(filter(None, (said, known.get("place"), rank)))
-
-
 def how_it_ended(analysis: Analysis) -> list[str]:
     """Returns sentences on a run that failed or was stopped: how, and what to do or where to look."""
     how, more = failure(analysis), how_to_find_out(analysis)
     if stopped(analysis):
         how = capitalised(how.removeprefix("The command was "))
-    elif raised := exception(analysis):
+    elif raised := in_words(analysis.exception, analysis.world_size):
         return [f"Failed: {raised}", how, more] if _killer_of_rank(analysis) else [f"Failed: {raised}", how]
     else:
         how = f"Failed: {uncapitalised(how)}"

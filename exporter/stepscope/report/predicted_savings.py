@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from stepscope.common.words import change, count
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.problems import problems_of
-from stepscope.evaluation.unexplained import ACCOUNT
 from stepscope.report.figures import steps_seconds
 from stepscope.report.right_sizing import factors
 from stepscope.report.track_record import NO_RECORD, TrackRecord
@@ -65,7 +64,7 @@ def _of_findings(analysis: Analysis) -> Iterator[tuple[str, float, float, float]
     training = steps_seconds(analysis)
     for problem in problems_of(analysis):
         estimate, lost = problem.estimate, problem.seconds_lost
-        in_steps = estimate.rule != ACCOUNT and not estimate.definition.outside_steps
+        in_steps = estimate.is_of_a_rule and not estimate.definition.outside_steps
         if training and 0 < lost <= training and in_steps:
             high = min((lost + problem.shared_seconds) / training, 1.0)
             yield estimate.rule, lost / training, 0.0, high

@@ -198,6 +198,7 @@ class RankFacts:
     paused_seconds: dict[str, float] = field(default_factory=dict)
     gauges: dict[str, float] = field(default_factory=dict)  # of the script or its framework: the last values
     counts: dict[str, float] = field(default_factory=dict)  # of the script: its totals
+    attempt: int = 0  # how often the launcher had restarted the run before
     reports_steps: bool = True  # False: nothing says that it would, so without steps it has no slow start
 
 
@@ -567,6 +568,7 @@ class RunFacts:
     ended: str = ""  # how, in the words of ledgers/presence.py; "": not known (yet)
     stopped_by: str = ""  # as in run.json
     exception: dict[str, str] = field(default_factory=dict)  # as in run.json
+    restarted_after: dict[str, str] = field(default_factory=dict)  # as in run.json
     interval: float = 0.5  # seconds between samples
     versions: dict[str, str] = field(default_factory=dict)  # stepscope, python, ...
     nodes: tuple[NodeFacts, ...] = ()

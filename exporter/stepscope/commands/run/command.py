@@ -265,6 +265,8 @@ def _observe(plan: Plan, ledgers: Path, live: LiveView, mask: Signals) -> int:
         label = _label(plan, ledgers)
         if label != plan.launch.run:
             say(f"the nodes of this run agreed on its label: {label}", "dim")
+        went_wrong = bool(status) and command.ended_by not in STOPPING
+        ended_by, restarted_after = hooked.exceptions(command.pid, failed=went_wrong)
         ended = replace(
             run,
             run=label,
@@ -272,7 +274,8 @@ def _observe(plan: Plan, ledgers: Path, live: LiveView, mask: Signals) -> int:
             exit_status=status,
             ended=how,
             stopped_by=command.stopped_by,
-            exception=hooked.exception(command.pid) if status and command.ended_by not in STOPPING else {},
+            exception=ended_by,
+            restarted_after=restarted_after,
         )
         with suppress(OSError):  # of a full disk
             ended.write(plan.directory)  # before all else: a scheduler may kill this process soon

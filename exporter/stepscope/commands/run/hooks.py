@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import stepscope_startup
 
@@ -142,28 +143,27 @@ class HookedProcesses:
                     )
         return words
 
-    def exception(self, pid: int) -> dict[str, str]:
-        """Returns the exception that ended the command, of which `pid` is the process, as run.json has it.
+    def exceptions(self, pid: int, *, failed: bool = True) -> tuple[dict[str, str], dict[str, str]]:
+        """Returns what ended the command, of which `pid` is the process, and its last attempt but one.
 
         When one rank fails, the others soon fail because of it: the one that a signal killed, as its launcher
-        says, otherwise the first one of the last attempt counts. Without ranks, it is that of the command
-        itself, otherwise the last one.
+        says, otherwise the first one of an attempt counts. Without ranks, it is that of the command itself,
+        otherwise the last one. Both are as in run.json, {} if none is known.
         """
-        found = []
+        found, of_last = [], -1
         for word, text in self._words().items():
             if word.startswith(f"{stepscope_startup.EXCEPTION}-"):
                 with suppress(ValueError, TypeError, KeyError):  # cut off by a full disk
                     known = json.loads(text)
-                    when, helper = float(known["time"]), known["rank"] is None
-                    order = (1, known["pid"] != pid, -when) if helper else (0, -int(known["attempt"]), when)
+                    when, helper, attempt = float(known["time"]), known["rank"] is None, int(known["attempt"])
+                    order = (1, known["pid"] != pid, -when) if helper else (0, -attempt, when)
                     order = (-1, 0, when) if known["killed"] else order
-                    found.append((order, known))
-        if not found:
-            return {}
-        _, first = min(found, key=lambda each: each[0])
-        message = " ".join(masked(str(first["message"]).split(" ")))
-        rank = "" if first["rank"] is None else str(first["rank"])
-        return {"type": str(first["type"]), "message": message, "place": str(first["place"]), "rank": rank}
+                    of_last = max(of_last, -1 if helper or known["killed"] else attempt)
+                    found.append((order, attempt, _of_run_file(known)))
+        found.sort(key=lambda each: each[0])
+        of_ranks = [(attempt, known) for order, attempt, known in found if not order[0]]
+        earlier = [known for attempt, known in of_ranks if attempt < of_last or not failed]
+        return found[0][2] if found and failed else {}, earlier[0] if earlier else {}
 
     def why_no_lines(self) -> str:
         """Returns why a process sampled no lines of code; "" if all did, or it is not known."""
@@ -186,3 +186,10 @@ class HookedProcesses:
         else:
             self._stripped = " ".join(masked(words[:3])).strip()
         return True
+
+
+def _of_run_file(known: dict[str, Any]) -> dict[str, str]:
+    """Returns an exception as run.json has it. Raises KeyError, TypeError."""
+    message = " ".join(masked(str(known["message"]).split(" ")))
+    rank = "" if known["rank"] is None else str(known["rank"])
+    return {"type": str(known["type"]), "message": message, "place": str(known["place"]), "rank": rank}

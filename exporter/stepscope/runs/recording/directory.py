@@ -619,6 +619,7 @@ def _rank_facts(
         stays=stays,
         gauges=dict(row["gauges"] or ()),
         counts=dict(row["counts"] or ()),
+        attempt=row["attempt"] or 0,
     )
 
 

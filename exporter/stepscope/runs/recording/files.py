@@ -63,6 +63,7 @@ class RunFile:
     ended: str = ""  # how, in the words of ledgers/presence.py; "": not known (yet)
     stopped_by: str = ""  # who sent the signal to stop it: TERMINAL, OUTSIDE, or a program; "": not known
     exception: dict[str, str] = field(default_factory=dict)  # type, message, place, rank; {}: none is known
+    restarted_after: dict[str, str] = field(default_factory=dict)  # the same, of the last attempt but one
 
     def write(self, directory: Path) -> None:
         """Writes run.json whole: a reader sees the old one or the new one. Raises OSError."""
@@ -111,6 +112,7 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
     "ended": str,
     "stopped_by": str,
     "exception": dict,
+    "restarted_after": dict,
     "interval": (float, int),
     "versions": dict,
 }

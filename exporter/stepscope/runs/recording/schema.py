@@ -112,6 +112,7 @@ RANKS_SCHEMA = pa.schema(
         ("gauges", pa.map_(pa.string(), pa.float64())),  # the last values
         ("counts", pa.map_(pa.string(), pa.float64())),
         *WORKER_COLUMNS.items(),
+        ("attempt", pa.int64()),
     ]
 )
 

@@ -591,7 +591,7 @@ def _rank_row(now: float, header: LedgerHeader, totals: LedgerTotals, alive: boo
     return {
         "time": now,
         "alive": alive,
-        **{name: getattr(header, name) for name in HEADER_COLUMNS},
+        **{name: getattr(header, name) for name in (*HEADER_COLUMNS, "attempt")},
         **{name: getattr(totals, name) for name in MOMENT_COLUMNS},
         **{f"{phase}_steps": totals.steps.get(phase, 0) for phase in PHASES},
         **{f"{phase}_seconds": totals.phase_seconds.get(phase, 0.0) for phase in PHASES_AND_MORE},

@@ -1,0 +1,59 @@
+"""Measures what restarts of a run by its launcher cost: the time to begin again, and steps that repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from stepscope.measurements.measure import Measure, Measurement, Views
+from stepscope.measurements.state import Scans
+from stepscope.runs.model import COMPONENTS, RankFacts, Steps, Times
+
+CHECKPOINT = COMPONENTS.index("checkpoint")
+
+
+class Checkpoints(Measurement[None]):
+    """The ends of the steps in which a rank saved a checkpoint, or before which it did."""
+
+    def __init__(self) -> None:
+        self.ends: Times = np.empty(0)  # (n,) since the epoch, of all ranks of a node
+
+    def observe_steps(self, steps: Steps, scans: Scans) -> Views[None]:
+        saved = steps.components[:, CHECKPOINT] > 0
+        if saved.any():
+            self.ends = np.concatenate([self.ends, steps.ends[saved]])
+        return ()
+
+
+CHECKPOINTS = Measure(Checkpoints)
+
+
+@dataclass(frozen=True)
+class Restart:
+    """An attempt that took steps, and that a later one followed."""
+
+    steps: int  # of training, that it had finished
+    seconds: float  # from its last step to the first step of the next attempt that takes any
+    unsaved_seconds: float | None  # of steps since its last checkpoint; None: no checkpoint was seen
+
+
+def restarts(ranks: Iterable[RankFacts], checkpoints: Sequence[Checkpoints]) -> list[Restart]:
+    """Returns the restarts of a run, oldest first. An attempt lasts until its last rank ends a step."""
+    attempts: dict[int, list[RankFacts]] = {}
+    for rank in ranks:
+        if rank.first_step_start is not None and rank.last_step_end is not None:
+            attempts.setdefault(rank.attempt, []).append(rank)
+    saved = np.concatenate([each.ends for each in checkpoints]) if checkpoints else np.empty(0)
+    found = []
+    for earlier, later in pairwise(ranks for _, ranks in sorted(attempts.items())):
+        begin = min(rank.first_step_start or 0.0 for rank in earlier)
+        end = max(rank.last_step_end or 0.0 for rank in earlier)
+        again = max(rank.first_step_start or 0.0 for rank in later)
+        of_attempt = saved[(saved >= begin) & (saved <= end)]
+        unsaved = end - float(of_attempt.max()) if len(of_attempt) else None
+        steps = max(sum(rank.steps.values()) for rank in earlier)
+        found.append(Restart(steps, max(again - end, 0.0), unsaved))
+    return found
