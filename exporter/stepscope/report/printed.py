@@ -57,9 +57,10 @@ def _lines(console: Console, analysis: Analysis, said: RunVerdict) -> Iterator[s
         yield from console.wrapped(f"  {detail}", rest=2)
     for problem, evidence in found[:FINDINGS]:
         yield ""
-        yield console.styled(f"  {Status.FOUND.icon} {problem.title}{_cost(analysis, problem)}", BOLD)
+        cost = _cost(analysis, problem)
+        yield console.styled(f"  {Status.FOUND.icon} {problem.title}{cost and ': '}{cost}", BOLD)
         rows = {
-            "why": evidence,
+            "why": evidence.removeprefix(f"{cost}. "),
             "line": problem.lines,
             "code": problem.code,
             "do": problem.rule.recommendation,
@@ -75,9 +76,9 @@ def _lines(console: Console, analysis: Analysis, said: RunVerdict) -> Iterator[s
 
 
 def _cost(analysis: Analysis, problem: Problem) -> str:
-    """Returns ": 52 % of the run, 42.7 s"; "" if no time was lost, or if that is not known."""
+    """Returns "52 % of the run, 42.7 s"; "" if no time was lost, or if that is not known."""
     lost, whole = problem.seconds_lost, analysis.run_seconds
     if not lost:
         return ""
     of = f"{share(lost, whole)} of the run, " if whole and lost <= whole else ""
-    return f": {of}{duration(lost)}"
+    return f"{of}{duration(lost)}"
