@@ -171,7 +171,7 @@ def test_without_a_slow_rank_the_rank_in_the_middle_is_shown_alone() -> None:
         ("", "", "outside training, rank 2"),
         ("initialization", "", "before the first step, rank 2"),
         ("train", "", "training loop, rank 2"),
-        ("train", "host", "host, rank 2"),
+        ("train", "host", "your own code, rank 2"),
         ("eval", "", "evaluation loop, rank 2"),
         ("eval", "data_wait", "data (eval), rank 2"),
         ("finalization", "", "after the last step, rank 2"),

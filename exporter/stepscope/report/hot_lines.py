@@ -21,7 +21,7 @@ PARTS = 6  # that are shown
 LEAST = 0.02  # of a thread's time, for a part to be shown
 MEDIAN_GPU_BUSY = 70.0  # percent
 WAITS_FOR_A_CORE, BUSY, ALL_CORES, MORE_THAN_ONE = 0.3, 0.5, 0.8, 1.5
-COMPONENTS = {"data_wait": "data"}  # names in sentences
+COMPONENTS = {"data_wait": "data", "host": "your own code"}  # names in sentences
 STARTED = {"loader worker": "loader workers", "child": "other processes"}  # likewise, of roles
 # Names of samples in no component. Without a phase there was no ledger: imports, for example.
 PHASES = {
