@@ -16,6 +16,7 @@ from benchmarks.page import BENCHMARKS, markdown, write_table
 MODULES = (
     "step",
     "hooks",
+    "other_hooks",
     "lines",
     "gpu_tick",
     "tick",
