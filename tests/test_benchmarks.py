@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from math import isnan, nan
 from pathlib import Path
@@ -17,6 +16,7 @@ from benchmarks import rules_at_scale, scale
 from benchmarks.__main__ import HEAD, PAGE, judge
 from benchmarks.page import BEGIN, END, markdown, read_table, write_table
 from benchmarks.report import record
+from tests.support.prometheus import needs_prometheus
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,7 @@ def test_the_recording_that_reports_are_measured_on_is_read_like_any_other(tmp_p
     assert analysis.energy is not None
 
 
-@pytest.mark.servers
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Debian's prometheus package")
+@needs_prometheus
 def test_every_rule_is_measured_and_a_small_cluster_is_not_held_against_the_budget_of_a_large_one() -> None:
     measured = rules_at_scale.measure(nodes=2, warming=4, measured=4, every=1.0, troubled=())
     assert measured.failed == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from functools import cache
 from itertools import pairwise
@@ -17,6 +16,7 @@ from stepscope.prometheus.crosscheck.offline.prometheus import samples_of
 
 from benchmarks.page import RESULTS, markdown, read_part, read_table
 from tests.docs.test_metrics import collectors
+from tests.support.prometheus import needs_prometheus
 from trials.day import __main__ as command
 from trials.day import faults, jobs
 from trials.day.__main__ import simulate
@@ -237,8 +237,7 @@ def test_a_fault_is_found_by_its_rule_with_its_place_and_the_cause_must_come_fir
     assert not found(day, [alert("Straggler", begin + DAY, begin + DAY + 60, rank="0", **own)], []).holds
 
 
-@pytest.mark.servers
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Debian's prometheus package")
+@needs_prometheus
 def test_a_small_hour_sends_no_more_notifications_than_it_did() -> None:
     result = simulate(small())
     assert result.alerts  # the simulation does something

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.page import read_part
+from tests.support.prometheus import needs_prometheus
 from trials.fault_matrix import store
 from trials.fault_matrix.__main__ import REPORTED, main, try_all
 from trials.fault_matrix.alerts import GPU_BY_HAND
@@ -181,8 +181,7 @@ def test_a_silent_exporter_is_down_while_its_run_trains(monkeypatch: pytest.Monk
     assert Result(case, case.training().truth(), seen).outcome == "missed"
 
 
-@pytest.mark.servers
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Debian's prometheus package")
+@needs_prometheus
 def test_a_slow_rank_is_named_by_report_and_alert_and_a_healthy_run_by_neither(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

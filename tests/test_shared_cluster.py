@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 
 import pytest
 
 from benchmarks.page import RESULTS
+from tests.support.prometheus import needs_prometheus
 from trials.shared_cluster.__main__ import HELD_BACK, described, simulate, table
 from trials.shared_cluster.faults import FAULTS, MINUTE
 from trials.shared_cluster.judge import WINDOW, FiringAlert, Score, judge
@@ -81,8 +81,7 @@ def test_a_consequence_explains_itself_on_the_same_run_only() -> None:
     assert judge(plan, [low, elsewhere])[1] == [elsewhere]
 
 
-@pytest.mark.servers
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Debian's prometheus package")
+@needs_prometheus
 @pytest.mark.trial
 def test_the_short_form_finds_each_fault_and_accuses_nobody_else() -> None:
     scores = simulate(make_short_plan())

@@ -26,10 +26,9 @@ from tests.support.alertmanager import (
 )
 from tests.support.servers import SECONDS
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.skipif(shutil.which("amtool") is None, reason="needs Debian's prometheus-alertmanager"),
-]
+pytestmark = pytest.mark.skipif(
+    shutil.which("amtool") is None, reason="needs Debian's prometheus-alertmanager"
+)
 
 COMMITTED = ALERTMANAGER / "alertmanager.yml"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,12 +15,10 @@ from stepscope.analysis import UserError
 from stepscope.evaluation.analysis import Analysis
 
 from tests.support.backfill import Backfill, run_of, seconds_of
+from tests.support.prometheus import needs_prometheus
 from tests.support.scenarios import WrittenScenarios
 
 SCENARIO = "few-dataloaders"
-needs_servers = pytest.mark.skipif(
-    not (shutil.which("prometheus") and shutil.which("promtool")), reason="needs Debian's prometheus package"
-)
 
 
 def agree(run: stepscope.analysis.Run, analysis: Analysis) -> None:
@@ -66,8 +63,7 @@ def test_traces_open_and_have_steps_but_no_samples(tmp_path: Path) -> None:
     assert any("no sample" in sentence for sentence in run.unknowns)
 
 
-@needs_servers
-@pytest.mark.servers
+@needs_prometheus
 def test_a_run_in_prometheus_opens(tmp_path: Path) -> None:
     storage = Backfill(tmp_path)
     storage.add([SCENARIO])

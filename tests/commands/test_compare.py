@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import pytest
 from stepscope.commands.cli import main
 
 from tests.support.backfill import Backfill, run_of
+from tests.support.prometheus import needs_prometheus
 from tests.support.rented_nodes import rented_nodes
 from tests.support.scenarios import WrittenScenarios
 
@@ -223,10 +223,7 @@ def test_a_scenario_gates_and_is_as_good_from_debuggers_output(
     assert same.returncode == 0, same.stderr
 
 
-@pytest.mark.servers
-@pytest.mark.skipif(
-    not (shutil.which("prometheus") and shutil.which("promtool")), reason="needs Debian's prometheus package"
-)
+@needs_prometheus
 def test_a_run_in_prometheus_is_compared_with_its_recording_and_no_password_is_shown(
     compare: Compare, scenarios: WrittenScenarios, tmp_path: Path
 ) -> None:

@@ -140,7 +140,6 @@ def test_ctrl_c_while_it_writes_leaves_what_is_written_readable(tmp_path: Path) 
     assert not list(Path(SHARED_MEMORY).glob(f"stepscope-demo-{process.pid}-*"))
 
 
-@pytest.mark.servers
 @needs_prometheus
 def test_prometheus_counts_exactly_the_samples_that_were_simulated(tmp_path: Path) -> None:
     seconds = 60

@@ -18,8 +18,6 @@ from stepscope.compare.text import as_markdown
 from tests.support import comparisons as made
 from tests.support.browser import console_errors, in_dark_mode, inaccessible, open_page
 
-pytestmark = pytest.mark.browser
-
 DRAW_ALL = "document.querySelectorAll('[data-chart]').forEach(stepscope.draw)"
 OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
 # How many colours the pixels of a chart have; 0 where it was not drawn.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from stepscope.prometheus.rules.groups import FINDING, STATUS
 from stepscope.prometheus.rules.options import Options
 from stepscope.prometheus.rules.profiles import alerting_rules
 
+from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest
 from tests.support.scraped_nodes import of_target, played, read_by, scraped
 from tests.support.scrapes import Series
@@ -86,8 +86,7 @@ def with_fewer_buckets(series: Series) -> Series:
     return kept
 
 
-@pytest.mark.servers
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package")
+@needs_prometheus
 @pytest.mark.parametrize("scenario", smallest(["cpu-bottleneck", "imbalance", "small-batch"], {0}))
 def test_rules_decide_the_same_with_fewer_buckets(scenario: str, tmp_path: Path) -> None:
     rules = REPOSITORY / "rules" / RULES

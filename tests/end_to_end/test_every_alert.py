@@ -21,7 +21,7 @@ OF_STORAGE = {"__name__", "alertstate", "instance"}
 # Whose a run is: templates, which nobody expands who fills a storage afterwards. The film shows their values.
 NOT_KNOWN = {*OF_STORAGE, *OWNER}
 
-pytestmark = [pytest.mark.servers, needs_prometheus]
+pytestmark = needs_prometheus
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from stepscope.demo.scenarios import all_scenarios
 from tests.support.film import SECONDS, Film, key, run_of
 from tests.support.told import read_expected, slack_lines, slack_title
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(2 * SECONDS)]
+pytestmark = pytest.mark.timeout(2 * SECONDS)
 
 EXPECTED = read_expected(Path(__file__).with_name("told.yml"))
 

@@ -25,7 +25,7 @@ from tests.support.pytorch import needs_torch
 from tests.support.slow_operator import assert_it_is_named_with_its_line, write_script
 from tests.support.torch_script import EXPORTER
 
-pytestmark = [*needs_alertmanager, needs_prometheus, needs_torch]
+pytestmark = [needs_alertmanager, needs_prometheus, needs_torch]
 
 SPEED = 60
 NODE = "gpu-node-1"

@@ -30,6 +30,7 @@ from stepscope.exporter.sampling.exposition import Format
 
 from tests.support.fake_nvml import FakeNvml
 from tests.support.host_collectors import host_collectors
+from tests.support.prometheus import needs_prometheus
 from tests.support.training_process import RESNET, TrainingProcess
 
 HOST = Path(__file__).parent / "collectors" / "fixtures" / "host" / "proc"
@@ -151,8 +152,7 @@ def samples(families: Iterable[Metric]) -> dict[tuple[str, frozenset[tuple[str, 
     }
 
 
-@pytest.mark.servers
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package")
+@needs_prometheus
 def test_promtool_has_no_complaint_about_the_scrape(node: Exporter) -> None:
     result = subprocess.run(["promtool", "check", "metrics"], input=node.scrape("text"), capture_output=True)
     assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")

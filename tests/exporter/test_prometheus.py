@@ -11,7 +11,7 @@ from tests.support.exporter_process import ExporterProcess
 from tests.support.prometheus import needs_prometheus, scraping
 from tests.support.training_process import RESNET, TrainingProcess
 
-pytestmark = [pytest.mark.servers, needs_prometheus]
+pytestmark = needs_prometheus
 
 
 def test_prometheus_scrapes_a_run_with_its_histograms_counters_and_exemplars(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What asks the server needs it."""
     for item in items:
         if "server" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.servers)
             item.add_marker(needs_prometheus)
 
 

@@ -21,7 +21,7 @@ from tests.support.prometheus import Prometheus, needs_prometheus
 LEAN_RULES = {rule.name for rule in alerting_rules(Options(profile="lean"))}
 RECORDED = {"Utilisation of each node"}  # that of GPUs, from what the lean profile has
 
-pytestmark = [pytest.mark.servers, needs_prometheus]
+pytestmark = needs_prometheus
 
 
 @pytest.fixture(scope="module")

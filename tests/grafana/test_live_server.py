@@ -18,7 +18,7 @@ from tests.support.panel_shapes import complaints
 from tests.support.prometheus import Prometheus, needs_prometheus, serving
 from tests.support.servers import SECONDS
 
-pytestmark = [pytest.mark.servers, needs_prometheus]
+pytestmark = needs_prometheus
 
 CONFIG = """\
 global:

@@ -19,7 +19,7 @@ WORDS = {"Verdict", "What to do", "How it ended"}
 PARTLY = {"Utilisation of each node"}  # recorded, but for the samples of GPUs and cores
 RECORDED = ("stepscope:rule_status", "stepscope:rule_finding", "run_instance", "instance:", "ALERTS")
 
-pytestmark = [pytest.mark.servers, needs_prometheus]
+pytestmark = needs_prometheus
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,6 @@ return [...document.querySelectorAll('section')].map(
   (section) => section.querySelectorAll('canvas, td, div div').length)
 """
 
-pytestmark = pytest.mark.browser
-
 
 @pytest.fixture(scope="module")
 def chrome() -> Iterator[webdriver.Chrome]:

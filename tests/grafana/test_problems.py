@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from itertools import product
 from pathlib import Path
 
@@ -15,9 +14,10 @@ from stepscope.rules import all_rules
 from stepscope.rules.parts.topics import ANY_TOPIC
 
 from tests.support.grafana import panels
+from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest
 
-pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package")
+pytestmark = needs_prometheus
 
 BEGAN = 1_700_000_000.0
 COSTS_TIME = {"Straggler", "DataStarved"}  # of the rules below, those that say how much

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 from stepscope.grafana.variables import run
 
 from tests.support.backfill import Backfill
@@ -15,7 +14,6 @@ from tests.support.prometheus import needs_prometheus
 MINUTE = 60
 
 
-@pytest.mark.servers
 @needs_prometheus
 def test_the_run_that_began_last_is_the_first_to_choose_whether_or_not_it_goes_on(tmp_path: Path) -> None:
     """Four runs: name, minutes at which they began and ended."""

@@ -6,7 +6,6 @@ Every series has a value every two minutes, and a server that forgets it just be
 from __future__ import annotations
 
 import csv
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,16 +22,10 @@ from stepscope.prometheus.usage import DAY, HOUR, STEP
 from tests.support.backfill import Backfill
 from tests.support.demo import START
 from tests.support.grafana import Reader
-from tests.support.prometheus import Prometheus, serving
+from tests.support.prometheus import Prometheus, needs_prometheus, serving
 from tests.support.promtool import RuleTest
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.skipif(
-        not (shutil.which("prometheus") and shutil.which("promtool")),
-        reason="needs Debian's prometheus package",
-    ),
-]
+pytestmark = needs_prometheus
 
 BEGIN = START // STEP * STEP + 2 * HOUR  # of the week
 END = BEGIN + 7 * DAY

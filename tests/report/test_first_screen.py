@@ -15,7 +15,6 @@ from tests.support.browser import console_errors, in_dark_mode, inaccessible, op
 from tests.support.five_runs import FIVE_RUNS, RunOf
 from tests.support.scenarios import WrittenScenarios
 
-pytestmark = pytest.mark.browser
 PageOf = Callable[[Analysis], Path]
 
 OF_FIVE_RUNS = pytest.mark.parametrize("run", FIVE_RUNS.values(), ids=list(FIVE_RUNS))

@@ -72,7 +72,6 @@ def test_the_chart_has_each_name_once() -> None:
     ]
 
 
-@pytest.mark.browser
 def test_a_click_shows_one_function_over_the_whole_width_and_another_one_all(
     browser: webdriver.Chrome, page_of: Callable[[Analysis], Path]
 ) -> None:

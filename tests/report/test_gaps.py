@@ -100,7 +100,6 @@ def test_a_comparison_names_the_gaps_of_both_runs(
     assert [gap["count"] for gap in document["b"]["gaps"]] == [120]
 
 
-@pytest.mark.servers
 def test_a_cross_check_names_the_gaps_of_the_recording(
     damaged: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

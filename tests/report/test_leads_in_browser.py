@@ -14,8 +14,6 @@ from tests.support import analysis as made
 from tests.support.browser import console_errors, in_dark_mode, inaccessible, open_page
 from tests.support.run_folder import recorded, reported
 
-pytestmark = pytest.mark.browser
-
 OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
 # Stands for the system's clipboard, which a test must not overwrite.
 CLIPBOARD = "navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }"

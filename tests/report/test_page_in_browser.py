@@ -24,7 +24,6 @@ from tests.support.browser import console_errors, in_dark_mode, open_page
 from tests.support.scenarios import WrittenScenarios
 from tests.support.smallest import smallest
 
-pytestmark = pytest.mark.browser
 PageOf = Callable[[Analysis], Path]
 
 # How many colours the pixels of a chart have; 0 where it was not drawn.

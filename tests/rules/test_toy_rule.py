@@ -142,7 +142,6 @@ def test_the_report_tells_what_it_found_in_every_place(recording: Path, tmp_path
     assert found["Details"]["percent"] > 20
 
 
-@pytest.mark.servers
 @needs_prometheus
 def test_the_crosscheck_checks_it(recording: Path, tmp_path: Path) -> None:
     rules = rendered(tmp_path)

@@ -404,7 +404,6 @@ dist.all_reduce(data)
 """
 
 
-@pytest.mark.servers
 @needs_torch
 def test_dumps_that_pytorch_writes_for_gloo_name_the_rank_that_sleeps(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)

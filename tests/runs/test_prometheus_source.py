@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,12 +29,10 @@ from stepscope.runs.prometheus.series import OF_RUN, LastValues
 
 from tests.support.backfill import Backfill, instance_of, run_of, seconds_of
 from tests.support.demo import START
+from tests.support.prometheus import needs_prometheus
 from tests.support.scenarios import WrittenScenarios
 from tests.support.smallest import smallest
 
-needs_servers = pytest.mark.skipif(
-    not (shutil.which("prometheus") and shutil.which("promtool")), reason="needs Debian's prometheus package"
-)
 TOKEN_FILE = f"{ENVIRONMENT}TOKEN_FILE"
 SCENARIOS = ("cpu-bottleneck", "few-dataloaders", "memory-leak", "straggler")
 
@@ -82,8 +79,7 @@ ODD_VALUES = ("NaN", "1e999", "-1", "9" * 400, "null", "true", '""', '"x"', "[]"
 VALUE = re.compile(r'(?<=[:\[,])\s*("[^"]*"|[-+\w.]+)')
 
 
-@needs_servers
-@pytest.mark.servers
+@needs_prometheus
 @pytest.mark.parametrize("every", smallest([12, 1], {0}))
 def test_odd_answers_give_a_report_or_one_line(url: str, monkeypatch: pytest.MonkeyPatch, every: int) -> None:
     random, real = Random(1), Connection._data
@@ -112,8 +108,7 @@ def test_odd_answers_give_a_report_or_one_line(url: str, monkeypatch: pytest.Mon
     assert not [line for line in refused if "\n" in line]
 
 
-@needs_servers
-@pytest.mark.servers
+@needs_prometheus
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_rules_that_fire_on_a_recording_fire_on_what_prometheus_scraped(
     url: str, scenarios: WrittenScenarios, scenario: str
@@ -139,8 +134,7 @@ def test_the_rules_that_fire_on_a_recording_fire_on_what_prometheus_scraped(
         assert one.mean == pytest.approx(its.mean), key
 
 
-@needs_servers
-@pytest.mark.servers
+@needs_prometheus
 def test_what_a_scrape_cannot_tell_is_said_and_patience_counts_samples(url: str) -> None:
     analysis = read(url, "cpu-bottleneck")
     assert analysis.interval == 0.5
@@ -156,16 +150,14 @@ def test_what_a_scrape_cannot_tell_is_said_and_patience_counts_samples(url: str)
     assert analysis.versions["simulated"]
 
 
-@needs_servers
-@pytest.mark.servers
+@needs_prometheus
 def test_only_the_time_that_is_asked_for_is_read(url: str) -> None:
     some = read(url, "cpu-bottleneck", f"&start={START + 120:.0f}&end={START + 300:.0f}")
     assert 300 <= some.samples_taken <= 360
     assert any("before the first stored scrape" in one for one in some.unknowns)
 
 
-@needs_servers
-@pytest.mark.servers
+@needs_prometheus
 def test_the_report_of_a_run_in_prometheus_is_written(url: str, tmp_path: Path) -> None:
     source = f"prometheus+{url}?run={quote(run_of('straggler'))}"
     assert main(["report", source, "--out", str(tmp_path / "out")]) == 0
@@ -173,8 +165,7 @@ def test_the_report_of_a_run_in_prometheus_is_written(url: str, tmp_path: Path) 
     assert "Read from Prometheus" in (tmp_path / "out/report.html").read_text()
 
 
-@needs_servers
-@pytest.mark.servers
+@needs_prometheus
 @pytest.mark.parametrize(
     ("query", "words"),
     [
@@ -216,8 +207,7 @@ def test_an_address_that_is_none_is_said_in_one_line(
     assert said.count("\n") == 1
 
 
-@needs_servers
-@pytest.mark.servers
+@needs_prometheus
 def test_two_runs_of_one_name_are_told_apart_by_their_time(tmp_path: Path) -> None:
     text = tmp_path / "scrapes.om"
     labels = '{job="stepscope",instance="a",run="again"}'
@@ -241,8 +231,7 @@ def test_two_runs_of_one_name_are_told_apart_by_their_time(tmp_path: Path) -> No
     assert (one.start, other.start) == (START, START + 7200)
 
 
-@needs_servers
-@pytest.mark.servers
+@needs_prometheus
 def test_a_name_means_its_newest_launch_and_lists_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

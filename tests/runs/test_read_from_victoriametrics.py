@@ -11,8 +11,6 @@ from stepscope.runs.open import open_source
 from tests.support.scraped_nodes import stored
 from trials.engines.servers import PrometheusHere, VictoriaMetricsHere, installed, local_victoriametrics
 
-pytestmark = pytest.mark.servers
-
 
 def read(url: str) -> Analysis:
     return evaluate(open_source(f"prometheus+{url}"))

@@ -46,10 +46,7 @@ def prometheus_3() -> bool:
     return bool(found and re.search(r"version [3-9]\.", found.stdout + found.stderr))
 
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.skipif(not prometheus_3(), reason="needs Prometheus 3 as `prometheus` on the PATH"),
-]
+pytestmark = pytest.mark.skipif(not prometheus_3(), reason="needs Prometheus 3 as `prometheus` on the PATH")
 
 
 def timed(exposition: bytes, stamp: str) -> bytes:

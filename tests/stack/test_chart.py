@@ -447,7 +447,6 @@ def test_own_rules_replace_those_of_the_chart() -> None:
     assert rule["metadata"]["labels"]["release"] == "kube"
 
 
-@pytest.mark.servers
 @needs_prometheus
 def test_prometheus_loads_the_rules_that_the_chart_renders(tmp_path: Path) -> None:
     wanted = set()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -17,6 +16,7 @@ from stepscope.rules import all_rules
 
 from tests.support.chart import CHART, installed, needs_helm, of_kind, pod_of, rendered
 from tests.support.compose import FILE, REPOSITORY
+from tests.support.prometheus import needs_prometheus
 from tests.support.schemas import validate_for_kubernetes
 
 DOCS = REPOSITORY / "docs"
@@ -98,8 +98,7 @@ def test_the_training_job_of_kubeflow_shares_the_ledger_directory_on_all_replica
         assert volume["hostPath"]["path"] == "/dev/shm/stepscope"
 
 
-@pytest.mark.servers
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package")
+@needs_prometheus
 def test_prometheus_takes_the_scrape_of_kubernetes(tmp_path: Path) -> None:
     (config,) = [block for block in of_yaml("kubernetes.md") if "scrape_configs" in block]
     (job,) = config["scrape_configs"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import yaml
 from stepscope.demo.scenarios import all_scenarios
 
 from tests.support.compose import FILE, REPOSITORY
+from tests.support.prometheus import needs_prometheus
 
 FILES = [REPOSITORY / "prometheus" / name for name in ("prometheus.yml", "compose.yml")]
 
@@ -20,8 +20,7 @@ def read(path: Path) -> Any:
     return yaml.safe_load(path.read_text())
 
 
-@pytest.mark.servers
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package")
+@needs_prometheus
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_prometheus_takes_it_with_all_rules(file: Path) -> None:
     checked = subprocess.run(["promtool", "check", "config", file], capture_output=True, text=True)

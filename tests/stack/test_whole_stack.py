@@ -14,7 +14,7 @@ from tests.support.compose import needs_compose, services
 from tests.support.services_as_processes import as_process, possible, run
 
 pytestmark = [
-    *needs_compose,
+    needs_compose,
     pytest.mark.skipif(not possible(), reason="needs namespaces, Prometheus and Alertmanager"),
 ]
 

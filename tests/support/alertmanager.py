@@ -64,13 +64,9 @@ def _version() -> tuple[int, ...]:
     return int(found[1]), int(found[2])
 
 
-needs_alertmanager = [
-    pytest.mark.servers,
-    pytest.mark.skipif(
-        shutil.which("prometheus-alertmanager") is None,
-        reason="needs Debian's prometheus-alertmanager package",
-    ),
-]
+needs_alertmanager = pytest.mark.skipif(
+    shutil.which("prometheus-alertmanager") is None, reason="needs Debian's prometheus-alertmanager package"
+)
 
 # Older ones refuse the configuration for Microsoft Teams.
 needs_teams = pytest.mark.skipif(_version() < (0, 28), reason="needs Alertmanager 0.28")

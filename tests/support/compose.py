@@ -35,10 +35,7 @@ def compose_command() -> tuple[str, ...] | None:
     return None
 
 
-needs_compose = [
-    pytest.mark.servers,
-    pytest.mark.skipif(compose_command() is None, reason="needs Docker Compose 2 or later"),
-]
+needs_compose = pytest.mark.skipif(compose_command() is None, reason="needs Docker Compose 2 or later")
 
 
 def run_compose(

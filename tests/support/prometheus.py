@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.servers import SECONDS, Programs
 
 needs_prometheus = pytest.mark.skipif(
-    shutil.which("prometheus") is None, reason="needs Debian's prometheus package"
+    not (shutil.which("prometheus") and shutil.which("promtool")), reason="needs Debian's prometheus package"
 )
 
 # The scrape of docs/exporter.md, with a shorter interval: `instance` is the host without its port.

@@ -16,8 +16,6 @@ from tests.support import analysis as made
 from tests.support.browser import console_errors, open_page
 from tests.support.exporter_process import SECONDS, ExporterProcess
 
-pytestmark = pytest.mark.browser
-
 DRAW_ALL = "document.querySelectorAll('[data-chart]').forEach(stepscope.draw)"
 DRAWN = "return [...document.querySelectorAll('[data-chart]')].every((one) => one.querySelector('canvas'))"
 

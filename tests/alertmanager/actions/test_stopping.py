@@ -441,8 +441,7 @@ def test_a_wrong_body_is_a_400_of_one_line_and_a_huge_one_is_not_read(tmp_path: 
         assert node.decisions(a_notification()) == []
 
 
-@needs_alertmanager[0]
-@needs_alertmanager[1]
+@needs_alertmanager
 def test_alertmanager_stops_a_stalled_run_which_checkpoints(tmp_path: Path) -> None:
     stalls = CHECKPOINTING.replace("while not asked:", "while not asked: time.sleep(0.01)\nwhile not asked:")
     with (

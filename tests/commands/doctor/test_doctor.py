@@ -203,7 +203,6 @@ def test_what_a_prometheus_does_not_say_is_not_enough_data(
 
 
 @needs_prometheus
-@pytest.mark.servers
 def test_a_real_prometheus_has_our_rules_and_scrapes_no_exporter_yet(tmp_path: Path) -> None:
     config = tmp_path / "prometheus.yml"
     rules = Path(__file__).parents[3] / "rules" / "*.yml"

@@ -16,8 +16,6 @@ from tests.support.browser import open_page
 from tests.support.observing import Observed, wait_until
 from tests.support.servers import SECONDS
 
-pytestmark = pytest.mark.browser
-
 TRAIN = """
 import os, sys, time, stepscope
 while not os.path.exists(sys.argv[1] + "/end"):

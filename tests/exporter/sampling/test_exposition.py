@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import shutil
 import subprocess
 
 import pytest
@@ -18,6 +17,8 @@ from stepscope.exporter.sampling.families import Exemplar, Family, HistogramValu
 from stepscope.exporter.sampling.limits import Limits, ReachedLimits
 from stepscope.web.messages import accepts_gzip
 from stepscope.web.pages import negotiate
+
+from tests.support.prometheus import needs_prometheus
 
 PROMETHEUS_ACCEPT = (  # of Prometheus 2.42, scrape/scrape.go
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
@@ -292,8 +293,7 @@ def test_gzip_is_used_only_where_the_client_accepts_it(header: str, accepted: bo
     assert accepts_gzip(header) is accepted
 
 
-@pytest.mark.servers
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package")
+@needs_prometheus
 def test_promtool_has_no_complaint_about_any_kind() -> None:
     info = Family("stepscope_gpu_info", "info", "Which GPU.", ("gpu",))
     info.publish({("0",): 1})

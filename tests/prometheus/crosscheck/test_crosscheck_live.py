@@ -17,7 +17,7 @@ from tests.support.crosscheck import ALERTING, COMMITTED, crosscheck, evaluating
 from tests.support.demo import DemoProcess
 from tests.support.prometheus import Prometheus, needs_prometheus
 
-pytestmark = [pytest.mark.servers, needs_prometheus]
+pytestmark = needs_prometheus
 
 SPEED = 20  # simulated seconds a second
 # Short windows, to have values of all rules within seconds: 1000 samples are taken in 25 s at this speed.

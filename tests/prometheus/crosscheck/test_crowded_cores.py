@@ -19,7 +19,7 @@ from tests.prometheus.rules.test_straggler_rules import EXACT, crowded
 from tests.support.prometheus import needs_prometheus
 from tests.support.scrapes import SCRAPE_SECONDS
 
-pytestmark = [pytest.mark.servers, needs_prometheus]
+pytestmark = needs_prometheus
 
 START = 1_700_000_040.0
 

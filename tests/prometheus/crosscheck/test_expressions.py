@@ -15,7 +15,7 @@ from stepscope.rules.parts.expressions import Expression, Gain, LastValues, Reco
 
 from tests.support.prometheus import needs_prometheus
 
-pytestmark = [pytest.mark.servers, needs_prometheus]
+pytestmark = needs_prometheus
 
 SECOND, START = 1000, 1_700_000_000_000
 GRID = Grid(START + 60 * SECOND, 60 * SECOND, 12)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import pytest
 from stepscope.prometheus.crosscheck.compare import Outcome
 from stepscope.prometheus.crosscheck.hardware import check_hardware
 from stepscope.prometheus.crosscheck.rule_files import hardware_of
@@ -20,7 +19,7 @@ from tests.support.crosscheck import evaluating
 from tests.support.http_server import answering
 from tests.support.prometheus import needs_prometheus
 
-pytestmark = [pytest.mark.servers, needs_prometheus]
+pytestmark = needs_prometheus
 
 METRICS = b"""\
 stepscope_gpu_row_remapping_failed{gpu="0"} 1

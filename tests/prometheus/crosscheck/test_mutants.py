@@ -27,7 +27,7 @@ from tests.support.prometheus import needs_prometheus
 from tests.support.smallest import smallest
 from tests.support.varied_recording import write_varied
 
-pytestmark = [pytest.mark.servers, needs_prometheus]
+pytestmark = needs_prometheus
 
 # So that every rule decides this way and that within the 25 minutes of the recording.
 OPTIONS = Options(

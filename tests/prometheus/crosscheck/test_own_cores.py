@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from stepscope.exporter.sampling.sample import HostUse, RunSample, Sample
 from stepscope.runs.recording.writer import RecordingWriter
 
 from tests.support.crosscheck import COMMITTED, crosscheck
 from tests.support.prometheus import needs_prometheus
 
-pytestmark = [pytest.mark.servers, needs_prometheus]
+pytestmark = needs_prometheus
 
 START, INTERVAL, RUN = 1_700_000_000.0, 0.5, "train-12345678"
 SAMPLES = 3000

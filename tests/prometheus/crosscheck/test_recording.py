@@ -19,7 +19,7 @@ from tests.support.scenarios import WrittenScenarios
 from tests.support.smallest import smallest
 from tests.support.troubled_recording import write_troubled
 
-pytestmark = [pytest.mark.servers, needs_prometheus]
+pytestmark = needs_prometheus
 
 RUN = "simulated-memory-leak"
 

@@ -6,7 +6,6 @@ The real collector reads a real ledger; promtool's clock is that of Prometheus, 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from math import inf
@@ -25,13 +24,11 @@ from stepscope.prometheus.rules.files import RULES, render
 from stepscope.prometheus.rules.options import Options
 from stepscope.rules.parts.promql import Scraping
 
+from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest
 from tests.support.scrapes import Series, only, written
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
-]
+pytestmark = needs_prometheus
 
 MINUTE = 60.0
 STEP = 1.0  # seconds per step

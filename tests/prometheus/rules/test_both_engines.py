@@ -6,7 +6,6 @@ A call of promtool takes its time, so each example is a batch of runs.
 from __future__ import annotations
 
 import math
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,12 @@ from stepscope.evaluation.settings import Settings
 from stepscope.measurements.load import NodeLoad
 from stepscope.training.layout import STEP_BOUNDS
 
+from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest
 from tests.support.scrapes import only, scraped_samples, scraped_steps
 from tests.support.source import MemorySource, node_samples, node_steps
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
-]
+pytestmark = needs_prometheus
 
 # 12 minutes are three evaluations of the slowest rules: the last one sees all samples.
 ROWS = 1440

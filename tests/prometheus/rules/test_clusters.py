@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import pytest
-
 from tests.prometheus.rules.test_existing_clusters import END, always, cores, gpu
 from tests.prometheus.rules.test_straggler_rules import METRICS, straggling
+from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest, Values
 from tests.support.scrapes import only, scraped_steps
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
-]
+pytestmark = needs_prometheus
 
 TARGET = 'job="stepscope",instance="node-a"'
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest, Values
 from tests.support.scrapes import only, scraped_steps
 from tests.support.source import START, node_steps
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
-]
+pytestmark = needs_prometheus
 
 
 @pytest.fixture(scope="module")

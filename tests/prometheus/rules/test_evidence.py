@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from tests.prometheus.rules.test_gpu_rules import TOTAL, labels, readings
 from tests.prometheus.rules.test_straggler_rules import METRICS, straggling
+from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest, Values
 from tests.support.scrapes import only, scraped_samples, scraped_steps
 from tests.support.source import node_samples, node_steps
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
-]
+pytestmark = needs_prometheus
 
 WHERE = {"job": "stepscope", "instance": "node-a", "run": "run"}
 STEP_METRICS = ("stepscope_step_duration_seconds", "stepscope_step_component", "stepscope_samples_total")

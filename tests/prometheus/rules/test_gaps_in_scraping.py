@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from stepscope.prometheus.rules.groups import FINDING, STATUS
 
+from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest
 from tests.support.scraped_nodes import of_target, played, read_by
 from tests.support.scrapes import Series
 from tests.support.smallest import smallest
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
-]
+pytestmark = needs_prometheus
 
 SCRAPE, MINUTE = 15, 60
 LENGTH, GAP = 38 * MINUTE, 18 * MINUTE

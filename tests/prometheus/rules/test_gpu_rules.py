@@ -5,7 +5,6 @@ Their series are of the GPU, not of a run: the sample counters say which run use
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,12 +12,10 @@ import numpy as np
 import pytest
 from stepscope.common import PUBLIC_DOCS
 
+from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest, Values
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
-]
+pytestmark = needs_prometheus
 
 TOTAL = 80e9
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest
 from tests.support.scrapes import SCRAPE_SECONDS, Series
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
-]
+pytestmark = needs_prometheus
 
 SCRAPES = 40  # ten minutes
 BEGAN = 60.0  # the hang

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,8 @@ import yaml
 from stepscope.prometheus.rules.files import META, RULES, render
 from stepscope.prometheus.rules.meta import WATCHDOG
 from stepscope.prometheus.rules.options import Options
+
+from tests.support.prometheus import needs_prometheus
 
 ROOT = Path(__file__).parents[3]
 FILES = sorted((ROOT / "rules").rglob("*.yml"))
@@ -300,8 +301,7 @@ def test_names_of_alerts_have_the_prefix_and_their_label_rule_has_none(
     assert f"alert: {stalled}\n" in texts[RULES]
 
 
-@pytest.mark.servers
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package")
+@needs_prometheus
 def test_promtool_takes_the_configuration_and_finds_the_rules() -> None:
     file = ROOT / "prometheus" / "prometheus.yml"
     done = subprocess.run(

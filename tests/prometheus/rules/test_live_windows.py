@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,12 +11,10 @@ import numpy as np
 import pytest
 import yaml
 
+from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest, Values
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
-]
+pytestmark = needs_prometheus
 
 SCRAPE, SAMPLES = 15, 30  # seconds, and samples per scrape
 MINUTE, HOUR = 60, 3600

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from math import inf
 from pathlib import Path
 
 import numpy as np
-import pytest
 
+from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
-]
+pytestmark = needs_prometheus
 
 SCRAPES = np.arange(81)  # every 15 s
 

@@ -39,7 +39,6 @@ INSTALLED = installed("victoria-metrics", VictoriaMetricsHere)
 on_each = pytest.mark.parametrize(
     "engine", INSTALLED, ids=lambda engine: "newer" if engine.program.parent == NEWER else "distribution"
 )
-pytestmark = pytest.mark.servers
 
 
 @pytest.fixture(scope="module")

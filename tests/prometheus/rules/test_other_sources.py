@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from stepscope.prometheus.rules.options import Options
 from stepscope.rules.parts.other_exporters import DCGM, NODE_EXPORTER, STEPSCOPE
 
 from tests.prometheus.rules.test_existing_clusters import END, MIB, SCRAPES, always, cores, gpu
+from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest, Values
 
 BOTH = Options(gpu_source=DCGM, host_source=NODE_EXPORTER)
@@ -24,18 +24,6 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("rules") / RULES
     path.write_text(render(BOTH)[RULES])
     return path
-
-
-needs_promtool = [
-    pytest.mark.servers,
-    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
-]
-
-
-def promtool(test: object) -> object:
-    for mark in needs_promtool:
-        test = mark(test)
-    return test
 
 
 def run_on(*nodes: str, run: str = "resnet-1") -> dict[str, Values]:
@@ -58,7 +46,7 @@ def dcgm(node: str, field: str, values: Values, more: str = "") -> dict[str, Val
     return {f'DCGM_FI_{field}{{job="dcgm",instance="10.0.0.1:9400",gpu="0",Hostname="{node}"{more}}}': values}
 
 
-@promtool
+@needs_prometheus
 def test_gpus_are_judged_below_at_and_above_the_thresholds(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
     for node, percent in (("below", 69.9), ("at", 70.0), ("above", 70.1)):
@@ -75,7 +63,7 @@ def test_gpus_are_judged_below_at_and_above_the_thresholds(rules: Path, tmp_path
     test.run(tmp_path)
 
 
-@promtool
+@needs_prometheus
 def test_heat_counts_in_either_spelling_of_dcgm(rules: Path, tmp_path: Path) -> None:
     def hot(scrapes: int) -> Values:
         return [float(HOT) if SCRAPES - number <= scrapes else 4.0 for number in range(SCRAPES)]
@@ -93,7 +81,7 @@ def test_heat_counts_in_either_spelling_of_dcgm(rules: Path, tmp_path: Path) -> 
     test.run(tmp_path)
 
 
-@promtool
+@needs_prometheus
 def test_errors_of_the_driver_of_memory_and_of_nvlink(rules: Path, tmp_path: Path) -> None:
     def since(value: float, scrape: int = 50) -> Values:
         return [value if number >= scrape else 0.0 for number in range(SCRAPES)]
@@ -116,7 +104,7 @@ def test_errors_of_the_driver_of_memory_and_of_nvlink(rules: Path, tmp_path: Pat
     test.run(tmp_path)
 
 
-@promtool
+@needs_prometheus
 def test_memory_that_rises_and_stays_and_gpus_held_without_work(rules: Path, tmp_path: Path) -> None:
     def memory(node: str, rise: float, before: float = 0.5) -> dict[str, Values]:
         used = [before + (rise if number >= 42 else 0.0) for number in range(SCRAPES)]
@@ -141,7 +129,7 @@ def test_memory_that_rises_and_stays_and_gpus_held_without_work(rules: Path, tmp
     test.run(tmp_path)
 
 
-@promtool
+@needs_prometheus
 def test_cores_are_judged_below_and_above_the_threshold_with_either_gpu(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
     for node, busy in (("calm", 0.899), ("pinned", 0.901)):
@@ -154,7 +142,7 @@ def test_cores_are_judged_below_and_above_the_threshold_with_either_gpu(rules: P
     test.run(tmp_path)
 
 
-@promtool
+@needs_prometheus
 def test_starved_samples_count_strictly_below_and_above_their_thresholds(rules: Path, tmp_path: Path) -> None:
     def low(scrapes: int) -> Values:
         """GPUs starve in the last scrapes."""
@@ -184,7 +172,7 @@ def test_starved_samples_count_strictly_below_and_above_their_thresholds(rules: 
     test.run(tmp_path)
 
 
-@promtool
+@needs_prometheus
 def test_a_small_batch_is_below_all_three_thresholds(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
     for node, percent, used, busy in (
@@ -199,7 +187,7 @@ def test_a_small_batch_is_below_all_three_thresholds(rules: Path, tmp_path: Path
     test.run(tmp_path)
 
 
-@promtool
+@needs_prometheus
 def test_fluctuating_is_strictly_below_one_threshold_and_above_the_other(rules: Path, tmp_path: Path) -> None:
     def mixed(few: float, others: float, count: int) -> Values:
         """Of the 41 readings of ten minutes, 7 decide the 15th percentile, and 3 the 95th."""
@@ -222,7 +210,7 @@ def test_fluctuating_is_strictly_below_one_threshold_and_above_the_other(rules: 
     test.run(tmp_path)
 
 
-@promtool
+@needs_prometheus
 def test_nodes_gpus_and_pods_have_other_names(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
     low = always(30.0)
@@ -251,7 +239,7 @@ def test_nodes_gpus_and_pods_have_other_names(rules: Path, tmp_path: Path) -> No
     test.run(tmp_path)
 
 
-@promtool
+@needs_prometheus
 def test_a_mixed_cluster_is_judged_once_per_node_and_only_where_a_run_trains(
     rules: Path, tmp_path: Path
 ) -> None:

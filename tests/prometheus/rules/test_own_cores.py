@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest, Values
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
-]
+pytestmark = needs_prometheus
 
 SCRAPE, SAMPLES = 15, 30  # seconds, and samples per scrape
 WINDOW = 900

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-import pytest
 import yaml
 from stepscope.rules import all_rules
 
+from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
-]
+pytestmark = needs_prometheus
 
 UNNAMED, NAMED = "unnamed-20261120T132700", "resnet-1"
 SCRAPES, END = 80, 1185.0

@@ -197,7 +197,6 @@ def test_a_directory_that_cannot_be_written_is_said_in_one_line(
     assert "give another --out" in capsys.readouterr().err
 
 
-@pytest.mark.servers
 @pytest.mark.parametrize("path", [None, DEBIAN], ids=["newer", "Debian's"])
 def test_promtool_takes_every_file(rendered: Callable[..., Path], tmp_path: Path, path: str | None) -> None:
     promtool = shutil.which("promtool", path=path) or pytest.skip("needs Debian's prometheus package")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,12 @@ import numpy as np
 import pytest
 from stepscope.common import PUBLIC_DOCS
 
+from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest
 from tests.support.scrapes import Series, only, scraped_samples
 from tests.support.source import node_samples
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
-]
+pytestmark = needs_prometheus
 
 NAN = float("nan")
 ROWS = 1080

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,12 +11,10 @@ from stepscope.prometheus.rules.files import META, render
 from stepscope.prometheus.rules.options import Options
 from stepscope.rules.parts.promql import Scraping
 
+from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest, Values
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
-]
+pytestmark = needs_prometheus
 
 MINUTE, HOUR = 60, 240  # seconds; scrapes
 SCRAPE = 15  # seconds, also between evaluations: an alert is silent that much before its time

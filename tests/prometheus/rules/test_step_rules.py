@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +14,12 @@ from stepscope.rules.step_outlier import APART
 from stepscope.runs.model import Steps
 from stepscope.training.layout import STEP_BOUNDS, WAIT_BOUNDS
 
+from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest
 from tests.support.scrapes import Series, only, scraped_samples, scraped_steps
 from tests.support.source import START, node_samples, node_steps
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
-]
+pytestmark = needs_prometheus
 
 OUTLIERS = "run_instance_rank_phase:stepscope_step_outliers:count"
 LOST = "run_instance_rank_phase:stepscope_step_outliers:lost_ratio"

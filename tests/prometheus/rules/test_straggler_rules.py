@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import pytest
 from stepscope.runs.model import Steps
 
+from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest
 from tests.support.scrapes import SCRAPE_SECONDS, Series, only, scraped_steps
 from tests.support.source import node_steps
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
-]
+pytestmark = needs_prometheus
 
 METRICS = ("stepscope_step_duration_seconds", "stepscope_step_component", "stepscope_step_own")
 BIT = 1 / 1024  # seconds: sums of these have no rounding errors
