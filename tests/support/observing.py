@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -121,7 +122,10 @@ class Observed:
         found: list[psutil.Process] = []
 
         def look() -> bool:
-            found[:] = [child for child in self._children() if "exit-with-parent" not in str(child.cmdline())]
+            for child in self._children():
+                with suppress(psutil.Error):  # it has just ended
+                    if "exit-with-parent" not in str(child.cmdline()):
+                        found.append(child)
             return bool(found)
 
         wait_until(look, "the command")

@@ -117,22 +117,13 @@ def test_everything_behind_the_first_two_dashes_is_the_command_and_no_secret_is_
     assert [path for path in written if b"hunter2" in path.read_bytes()] == []
 
 
-@pytest.mark.parametrize("number", smallest([signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM], {0}))
-def test_a_command_that_a_signal_ended_gives_128_and_the_signal(
-    tmp_path: Path, number: signal.Signals
-) -> None:
-    script = f"import os; os.kill(os.getpid(), {int(number)})"
-    with Observed(tmp_path / "run", script) as observed:
-        assert observed.status() == 128 + number
-
-
 @pytest.fixture(scope="module")
 def ended_well(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
-    """A run that has ended well, which was told to store no command line."""
+    """A run of a script that knows nothing of us: told to store no command line, and to sample no lines."""
     folder = tmp_path_factory.mktemp("ended")
-    script = "import os; print(os.environ['STEPSCOPE_LEDGER_DIR'])"
+    script = "import os, time; print(os.environ['STEPSCOPE_LEDGER_DIR']); time.sleep(1)"
     state = {"STATE_DIRECTORY": str(folder / "state")}
-    with Observed(folder / "run", script, "--no-command-line", **state) as observed:
+    with Observed(folder / "run", script, "--no-command-line", "--no-lines", **state) as observed:
         assert observed.status() == 0
         yield observed
 
@@ -303,12 +294,12 @@ def test_an_exporter_that_is_killed_comes_back_and_no_step_is_lost(tmp_path: Pat
 
 
 def test_steps_that_no_exporter_lived_to_see_are_recorded(tmp_path: Path) -> None:
-    script = "import time; time.sleep(2)" + STEPS
+    script = "import os, time\nwhile not os.path.exists('suspended'): time.sleep(0.01)\n" + STEPS
     with Observed(tmp_path / "run", script.replace("100000", "30")) as observed:
         observed.until_samples(1)
         exporter = observed.exporter()
-        wait_until(lambda: observed.training(), "the command")
         exporter.suspend()  # it neither samples nor ends: the hardest to live with
+        (tmp_path / "suspended").touch()
         observed.until_printed("step 29\n")
         exporter.kill()
         assert observed.status() == 0
@@ -371,27 +362,34 @@ def test_a_loader_worker_that_is_killed_leaves_what_it_counted(tmp_path: Path) -
     assert (tmp_path / "run" / "report.html").exists()
 
 
-def test_kill_9_of_us_ends_the_exporter_and_leaves_a_recording_that_can_be_reported(tmp_path: Path) -> None:
-    with Observed(tmp_path / "run", STEPS) as observed:
+def test_kill_9_of_us_ends_the_exporter_and_leaves_a_recording_and_memory_that_goes_with_the_next_run(
+    tmp_path: Path,
+) -> None:
+    tell = "import os; print(os.environ['STEPSCOPE_LEDGER_DIR'], flush=True)\n"
+    with (
+        Observed(tmp_path / "run", tell + STEPS) as observed,
+        Observed(tmp_path / "second", f"{tell}import time; time.sleep(100)") as second,
+    ):
         observed.until_printed("step 30\n")
         observed.until_samples(5)
+        wait_until(lambda: second.printed, "the directory of its ledgers")
+        of_killed, of_second = (Path(each.printed.split()[0]) for each in (observed, second))
         training, exporter = observed.training(), observed.exporter()
         observed.send(signal.SIGKILL)
         wait_until(lambda: not exporter.is_running() or not observed.exporters(), "the exporter's end")
         assert training.is_running(), "the training goes on"
         training.kill()
         assert observed.status() == -signal.SIGKILL
+        # What is left may already be gone with the next run of another test: they share the machine's memory.
+        with Observed(tmp_path / "third", "") as third:
+            assert third.status() == 0
+        assert not of_killed.exists()
+        assert of_second.exists(), "its observer lives"
     assert list((tmp_path / "run").glob("*/*.journal")) == [], "the exporter ended in good order"
     seen = Seen(tmp_path / "run").read()
     assert len(seen.ticks()) >= 5
     assert seen.numbers()[:30] == list(range(30))
-    reported = subprocess.run(
-        [sys.executable, "-m", "stepscope", "report", "run", "--out", "run"],
-        cwd=tmp_path,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    reported = stepscope("report", tmp_path / "run", "--out", tmp_path / "run")
     assert reported.returncode == 0, reported.stderr
     assert (tmp_path / "run" / "report.html").exists()
 
@@ -400,23 +398,6 @@ def test_nothing_stays_behind_in_memory_and_no_process(ended_well: Observed) -> 
     assert not Path(ended_well.printed.strip()).exists()
     assert ended_well.exporters() == []
     assert not (ended_well.directory.parent / "state").exists()  # that of the node's own exporter
-
-
-def test_what_a_killed_observer_left_in_memory_goes_with_the_next_run(tmp_path: Path) -> None:
-    script = "import os; print(os.environ['STEPSCOPE_LEDGER_DIR'], flush=True); import time; time.sleep(100)"
-    with Observed(tmp_path / "first", script) as first, Observed(tmp_path / "second", script) as second:
-        wait_until(lambda: first.printed and second.printed, "the ledgers' directories")
-        of_first, of_second = Path(first.printed.strip()), Path(second.printed.strip())
-        training = first.training()
-        first.send(signal.SIGKILL)
-        first.status()
-        training.kill()
-        wait_until(lambda: not first.exporters(), "the exporter's end")
-        # What is left may already be gone with the next run of another test: they share the machine's memory.
-        with Observed(tmp_path / "third", "") as third:
-            assert third.status() == 0
-        assert not of_first.exists()
-        assert of_second.exists(), "its observer lives"
 
 
 # What a full disk or a failing report leaves.
@@ -437,32 +418,35 @@ def test_a_full_disk_ends_the_recording_and_neither_the_training_nor_its_status(
     assert len(Seen(tmp_path / "run").read().ticks()) > 3
 
 
-def test_a_part_that_is_spoilt_while_the_command_runs_is_left_out_of_the_report(tmp_path: Path) -> None:
-    with Observed(tmp_path / "run", "import time; time.sleep(2); raise SystemExit(6)") as observed:
+def test_a_part_that_is_spoilt_is_left_out_and_the_exception_that_ends_the_command_is_in_the_verdict(
+    tmp_path: Path,
+) -> None:
+    with Observed(tmp_path / "run", "import time; time.sleep(2)\n{}['dog']") as observed:
         observed.until_samples(2)
         (node,) = (path for path in observed.directory.iterdir() if path.is_dir())
         (node / "steps-000009.00000000.parquet").write_bytes(b"no part")
-        assert observed.status() == 6
+        assert observed.status() == 1
         assert "This run is incomplete. The figures exclude what is missing:" in observed.said
         assert "steps-000009.00000000.parquet` was left out: its checksum does not match" in observed.said
+        assert "✕ Failed: KeyError: 'dog', <string>:2" in observed.said
         assert f"report       {tmp_path}/run/report.html" in observed.said
         assert list(node.rglob("lines.json")) != [], "lines are recorded unless they are switched off"
+    exception = {"type": "KeyError", "message": "'dog'", "place": "<string>:2", "rank": ""}
+    assert run_file(tmp_path / "run")["exception"] == exception
 
 
 # What is said.
 
 
-def test_a_script_that_knows_nothing_of_us_is_told_how_to_add_steps(tmp_path: Path) -> None:
-    with Observed(tmp_path / "run", "import time; time.sleep(1)", "--no-lines") as observed:
-        assert observed.status() == 0
-        lines = observed.said.splitlines()
+def test_a_script_that_knows_nothing_of_us_is_told_how_to_add_steps(ended_well: Observed) -> None:
+    lines = ended_well.said.splitlines()
     at = lines.index("? Not enough data: no steps were seen, so only the machine was judged.")
     assert "stepscope.step(" in lines[at + 1]
-    assert f"report       {tmp_path}/run/report.html" in lines
+    assert f"report       {ended_well.directory}/report.html" in lines
     assert re.fullmatch(r"=+ \? not enough data in .*, exit status 0 =+", lines[-1])
-    assert "\033" not in observed.said, "no colours but on a terminal"
-    assert (tmp_path / "run" / "report.html").exists()
-    assert list((tmp_path / "run").rglob("lines.json")) == [], "--no-lines"
+    assert "\033" not in ended_well.said, "no colours but on a terminal"
+    assert (ended_well.directory / "report.html").exists()
+    assert list(ended_well.directory.rglob("lines.json")) == [], "--no-lines"
 
 
 def samples_total(address: str) -> float:
@@ -503,16 +487,6 @@ time.sleep(100)
 
 
 # On a terminal.
-
-
-def test_the_command_has_the_terminal(tmp_path: Path) -> None:
-    script = "import os; print([os.isatty(n) for n in range(3)], input('name? ').upper())"
-    terminal = Terminal(on_terminal(tmp_path, script), tmp_path)
-    terminal.until_shown("name? ")
-    terminal.type("anna\n")
-    assert terminal.status() == 0
-    assert "[True, True, True] ANNA" in terminal.shown
-    assert "\033[" in terminal.shown, "colours on a terminal"
 
 
 def test_ctrl_c_reaches_the_command_once_and_leaves_a_report(tmp_path: Path) -> None:
@@ -568,22 +542,21 @@ def test_who_presses_ctrl_c_stops_the_run_and_it_has_not_failed(tmp_path: Path) 
     assert document["run"]["ending"]["failed"] is False
 
 
-def test_the_exception_that_ends_a_command_is_in_the_verdict_and_the_recording(tmp_path: Path) -> None:
-    with Observed(tmp_path / "run", "{}['dog']") as observed:
-        assert observed.status() == 1
-    assert "✕ Failed: KeyError: 'dog', <string>:1" in observed.said
-    run = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert run["exception"] == {"type": "KeyError", "message": "'dog'", "place": "<string>:1", "rank": ""}
-
-
-def test_ctrl_z_stops_command_and_us_and_fg_goes_on(tmp_path: Path) -> None:
-    script = "print('ready', flush=True); print('got', input(), flush=True); raise SystemExit(8)"
+def test_the_command_has_the_terminal_and_ctrl_z_stops_it_and_us_and_fg_goes_on(tmp_path: Path) -> None:
+    script = """
+import os
+print([os.isatty(n) for n in range(3)], "ready", flush=True)
+print("got", input("name? ").upper(), flush=True)
+raise SystemExit(8)
+"""
     terminal = Terminal([sys.executable, "-c", SHELL, *on_terminal(tmp_path, script)], tmp_path)
-    terminal.until_shown("ready")
+    terminal.until_shown("name? ")
+    assert "[True, True, True] ready" in terminal.shown
     terminal.type("\x1a")
     terminal.until_shown("Stopped")
     terminal.type("fg\n")
-    terminal.type("words\n")
+    terminal.type("anna\n")
     assert terminal.status() == 8
-    assert "got words" in terminal.shown
+    assert "got ANNA" in terminal.shown
+    assert "\033[" in terminal.shown, "colours on a terminal"
     assert (tmp_path / "run" / "report.html").exists()
