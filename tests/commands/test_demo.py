@@ -24,12 +24,6 @@ from tests.support.terminal import Terminal
 FOLDERS = (SHARED_MEMORY, tempfile.gettempdir())  # where a simulation may live
 
 
-def demo(*words: str) -> subprocess.CompletedProcess[str]:
-    """Runs a demo that is expected to end by itself."""
-    command = [sys.executable, "-m", "stepscope", "demo", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-
-
 @pytest.mark.parametrize("words", [["nonsense"], []])
 def test_a_wrong_scenario_gets_one_line_with_all_of_them_and_status_2(words: list[str]) -> None:
     result = stepscope("demo", *words)
@@ -46,10 +40,6 @@ def test_the_list_has_each_scenario_and_the_rules_that_fire() -> None:
         assert all(rule in result.stdout for rule in scenario.fires)
 
 
-def test_help_has_examples() -> None:
-    assert "examples:" in demo("--help").stdout
-
-
 @pytest.mark.parametrize("flag", ["--speed=0", "--speed=fast", "--duration=0s", "--seed=x"])
 def test_a_wrong_flag_gets_one_line_that_names_it_and_status_2(flag: str) -> None:
     result = stepscope("demo", "healthy", flag)
@@ -60,53 +50,37 @@ def test_a_wrong_flag_gets_one_line_that_names_it_and_status_2(flag: str) -> Non
 
 def test_a_directory_that_holds_something_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    result = demo("healthy", "--write-recording", str(tmp_path))
+    result = stepscope("demo", "healthy", "--write-recording", tmp_path)
     assert result.returncode == 2
     assert str(tmp_path) in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_a_written_run_is_followed_by_what_to_type_next(tmp_path: Path) -> None:
-    directory = tmp_path / "my run"
-    result = demo("healthy", "--duration=10s", f"--write-recording={directory}")
-    assert result.returncode == 0
-    assert result.stderr.splitlines() == [f"wrote {directory}", f"next: stepscope report '{directory}'"]
-
-
-def test_writing_a_run_shows_progress_on_a_terminal(tmp_path: Path) -> None:
-    words = ["demo", "healthy", "--duration=60s", f"--write-recording={tmp_path / 'run'}"]
+def test_writing_a_run_shows_progress_on_a_terminal_and_what_to_type_next(tmp_path: Path) -> None:
+    words = ["demo", "healthy", "--duration=60s", f"--write-recording={tmp_path / 'my run'}"]
     terminal = Terminal([sys.executable, "-m", "stepscope", *words], tmp_path)
     assert terminal.status() == 0
     assert "samples written: 1 of 121" in terminal.shown
-    assert terminal.shown.rstrip().splitlines()[-1].startswith("next: ")
+    assert f"stepscope report '{tmp_path / 'my run'}'" in terminal.shown.rpartition("next: ")[2]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_serves_until_it_is_told_to_stop_and_leaves_nothing(number: signal.Signals) -> None:
-    with DemoProcess("cpu-bottleneck", "--speed=10") as node:
-        node.wait_for(lambda: "stepscope_samples_total" in node.scrape())
-        page = node.get("/").text
-        assert "Simulated: nothing here was measured (cpu-bottleneck)." in page
-        scrape = node.scrape()
-        assert all(scrape.all("stepscope_collector_success").values())
-        pattern = f"stepscope-demo-{node.process.pid}-*"
-        simulated = [path for folder in FOLDERS for path in Path(folder).glob(pattern)]
-        assert len(simulated) == 1
-        assert node.stop(number) == 0
-    assert not simulated[0].exists()
-
-
-def test_a_run_that_began_two_minutes_ago_has_all_its_samples_at_once_and_goes_on() -> None:
+def test_a_run_that_began_two_minutes_ago_has_all_its_samples_and_goes_on_until_ctrl_c() -> None:
     with DemoProcess("cpu-bottleneck", "--begun-ago=2m") as node:
         first = node.scrape()
         assert first.value("stepscope_samples_total", run="simulated-cpu-bottleneck") >= 240
         start = first.value("stepscope_run_start_time_seconds", run="simulated-cpu-bottleneck")
         assert start <= time.time() - 120
         assert first.value("stepscope_sampler_ticks_missed_total") == 0
+        assert all(first.all("stepscope_collector_success").values())
         last = first.value("stepscope_run_last_step_time_seconds", run="simulated-cpu-bottleneck")
         assert start < last <= time.time()
         ticks = first.value("stepscope_sampler_ticks_total")
         node.wait_for(lambda: node.scrape().value("stepscope_sampler_ticks_total") > ticks + 1)
+        assert "Simulated: nothing here was measured (cpu-bottleneck)." in node.get("/").text
+        pattern = f"stepscope-demo-{node.process.pid}-*"
+        (simulated,) = (path for folder in FOLDERS for path in Path(folder).glob(pattern))
+        assert node.stop(signal.SIGINT) == 0
+    assert not simulated.exists()
 
 
 def test_what_is_served_can_be_recorded_at_the_same_time(tmp_path: Path) -> None:
