@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from stepscope.commands.cli import main
 from stepscope.commands.run.finding_windows import FindingWindows
 from stepscope.common.status import Status
 from stepscope.evaluation.analysis import Analysis
@@ -20,6 +21,7 @@ from stepscope.training.recorder import make_recorder
 from stepscope.training.window_plans import USUAL_STEPS
 
 from tests.support.analysis import nothing_found, rule
+from tests.support.chrome_trace import Slice, read_chrome_trace
 from tests.support.observing import two_ranks
 from tests.support.pytorch import needs_torch
 from tests.support.slow_operator import assert_it_is_named_with_its_line, write_script
@@ -139,9 +141,42 @@ def test_a_rank_on_another_node_is_named(
     assert "rank 9 is on another node" in capsys.readouterr().err
 
 
-@needs_torch
-def test_a_slow_operator_of_one_rank_is_named_with_its_line_without_help(tmp_path: Path) -> None:
-    recording = tmp_path / "recording"
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two real ranks of PyTorch: while both run, a finding accuses one, and both are profiled."""
+    folder = tmp_path_factory.mktemp("two-ranks")
     flags = "--interval", "200ms", "--scan-interval", "2s", "--live-interval", "2s"
-    two_ranks(write_script(tmp_path), recording, "--profile-findings", *flags)
+    two_ranks(write_script(folder), folder / "recording", "--profile-findings", *flags)
+    return folder / "recording"
+
+
+@needs_torch
+def test_a_slow_operator_of_one_rank_is_named_with_its_line_without_help(recording: Path) -> None:
     assert_it_is_named_with_its_line(recording)
+
+
+def overlap(one: Slice, other: Slice) -> float:
+    return min(one.end, other.end) - max(one.start, other.start)
+
+
+@needs_torch
+def test_the_timeline_aligns_steps_of_samples_and_of_traces_of_both_ranks(
+    recording: Path, tmp_path: Path
+) -> None:
+    assert main(["timeline", str(recording), "-o", str(tmp_path / "timeline.json.gz")]) == 0
+    read = read_chrome_trace(tmp_path / "timeline.json.gz")
+    ranks = sorted({each.process for each in read.slices if each.process.startswith("Rank ")})
+    assert len(ranks) == 2
+    of_ranks = [[each for each in read.slices if each.process == rank] for rank in ranks]
+    profiled = sorted({each.name for each in of_ranks[0] if each.name.startswith("ProfilerStep#")})
+    assert len(profiled) == USUAL_STEPS
+    third = []
+    for of_rank in of_ranks:
+        (marked,) = [each for each in of_rank if each.name == profiled[2]]
+        (counted,) = [each for each in of_rank if each.name == f"train {profiled[2].partition('#')[2]}"]
+        assert overlap(counted, marked) > 0.8 * (counted.end - counted.start)
+        assert "aten::addmm" in [each.name for each in of_rank if overlap(marked, each) > 0]
+        third.append(marked)
+    assert overlap(*third) > 0.5 * (third[0].end - third[0].start)
+    cpu = [values for (_, name), values in read.counters.items() if name == "CPU, mean of cores (%)"]
+    assert len(cpu[0]) > 3

@@ -57,7 +57,7 @@ def scrape(address: str) -> requests.Response:
 @pytest.mark.parametrize(
     ("end", "state", "words"),
     [
-        ("0", "finished", "waiting for data"),
+        pytest.param("0", "finished", "waiting for data", marks=pytest.mark.trial),
         pytest.param("3", "✕ failed", "exit status 3", marks=pytest.mark.trial),
         ("Ctrl-C", "■ stopped", "Stopped by SIGINT from"),
     ],
@@ -84,17 +84,6 @@ def test_the_live_page_shows_pace_and_findings_and_becomes_the_report(
         observed.status()
     assert "waiting until the page in your browser shows the report" in observed.said
     assert state_of(browser) == state, "also when nobody serves it any more"
-
-
-def test_the_live_page_fits_a_phone(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    script = TRAIN.replace("sys.argv[1]", repr(str(tmp_path)))
-    with Observed(tmp_path / "run", script, *FLAGS) as observed:
-        open_page(browser, f"http://{observed.address}/report", width=400)
-        wait_until(lambda: "steps/s, ETA " in state_of(browser), "the pace")
-        assert browser.execute_script("return document.documentElement.scrollWidth") <= 400
-        line = browser.find_element("id", "state").value_of_css_property("line-height")
-        product = browser.find_element("css selector", ".product")
-        assert product.size["height"] < 1.5 * float(line.removesuffix("px")), "not one letter per line"
 
 
 def test_metrics_end_with_the_measuring_after_the_end_of_the_run_was_read(
@@ -135,22 +124,20 @@ def test_after_the_run_the_port_answers_every_request_and_only_the_report_is_the
         page.stop()
 
 
-def test_a_page_whose_server_was_killed_names_the_file_without_an_alarm(
+def test_the_live_page_fits_a_phone_and_when_its_server_is_killed_it_names_the_file_without_an_alarm(
     browser: webdriver.Chrome, tmp_path: Path
 ) -> None:
     script = TRAIN.replace("sys.argv[1]", repr(str(tmp_path)))
     with Observed(tmp_path / "run", script, *FLAGS) as observed:
-        open_page(browser, f"http://{observed.address}/report")
-        wait_until(lambda: "live, updated" in state_of(browser), "the live page")
+        open_page(browser, f"http://{observed.address}/report", width=400)
+        wait_until(lambda: "steps/s, ETA " in state_of(browser), "the pace")
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 400
+        line = browser.find_element("id", "state").value_of_css_property("line-height")
+        product = browser.find_element("css selector", ".product")
+        assert product.size["height"] < 1.5 * float(line.removesuffix("px")), "not one letter per line"
         usual = colour_of_state(browser)
         observed.send(signal.SIGKILL)
         (tmp_path / "end").write_text("0")
         wait_until(lambda: "no answer since" in state_of(browser), "the page to notice")
     assert f"If the run has ended, its report is {tmp_path}/run/report.html" in state_of(browser)
     assert colour_of_state(browser) == usual
-
-
-def test_nobody_waits_for_a_page_that_no_browser_shows(tmp_path: Path) -> None:
-    with Observed(tmp_path / "run", "print('trained')") as observed:
-        assert observed.status() == 0
-    assert "your browser" not in observed.said

@@ -27,19 +27,6 @@ from tests.support.terminal import Terminal, on_terminal
 Refused = Callable[[list[str], Path], str]
 Telling = tuple[subprocess.CompletedProcess[str], Path]
 
-UNTIL_SIGNALLED = """
-import signal, sys, time
-def said(number, frame):
-    print(signal.Signals(number).name, flush=True)
-    if number == signal.SIGUSR2:
-        sys.exit(40)
-for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"):
-    signal.signal(getattr(signal, name), said)
-print("ready", flush=True)
-while True:
-    time.sleep(100)
-"""
-
 STEPS = """
 import sys, time, stepscope
 for number in range(int(sys.argv[1]) if len(sys.argv) > 1 else 100000):
@@ -64,6 +51,7 @@ print(sys.stdin.read().upper(), end='')
 print('to stderr', file=sys.stderr)
 print(sys.argv[1:])
 print(os.environ["STEPSCOPE_RUN"])
+print(os.environ["STEPSCOPE_PROFILE"])
 print(os.path.isdir(os.environ["STEPSCOPE_LEDGER_DIR"]))
 print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 raise SystemExit(7)
@@ -76,7 +64,7 @@ WITH_SECRETS = ["--token", "hunter2", "--db=postgres://me:hunter2@db/x", "--lr=3
 def telling(tmp_path_factory: pytest.TempPathFactory) -> Telling:
     """A command that has input, words like ours, secrets and a status; and the directory of its run."""
     folder = tmp_path_factory.mktemp("telling")
-    own = [*RUN, "--listen", "127.0.0.1:0", "--out", "run", "--name", "resnet"]
+    own = [*RUN, "--listen", "127.0.0.1:0", "--out", "run", "--name", "resnet", "--profile", "4:7"]
     ended = subprocess.run(
         [*own, "--", sys.executable, "-c", TELLING, *AS_OURS, *WITH_SECRETS],
         input="words\n",
@@ -100,7 +88,7 @@ def test_input_and_output_are_the_commands_own_and_it_finds_its_run_and_an_empty
 ) -> None:
     ended, _ = telling
     words = [*AS_OURS, *WITH_SECRETS]
-    assert ended.stdout == f"WORDS\n{words}\nresnet\nTrue\nset()\n", "not a byte of ours"
+    assert ended.stdout == f"WORDS\n{words}\nresnet\n4:7\nTrue\nset()\n", "not a byte of ours"
     assert "to stderr\n" in ended.stderr
 
 
@@ -131,18 +119,6 @@ def ended_well(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
 def test_without_a_command_line_none_is_stored(ended_well: Observed) -> None:
     assert run_file(ended_well.directory)["command"] == ""
     assert sys.executable not in (ended_well.directory / "report.json").read_text()
-
-
-def test_signals_sent_to_us_are_passed_on(tmp_path: Path) -> None:
-    names = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"]
-    with Observed(tmp_path / "run", UNTIL_SIGNALLED) as observed:
-        observed.until_printed("ready\n")
-        for name in names:
-            observed.send(signal.Signals[name])
-            observed.until_printed(f"{name}\n")
-        assert observed.status() == 40
-        assert observed.printed.split() == ["ready", *names]
-    assert run_file(tmp_path / "run")["end"] is not None
 
 
 # Mistakes are said in one line, before anything is started.
@@ -445,6 +421,7 @@ def test_a_script_that_knows_nothing_of_us_is_told_how_to_add_steps(ended_well: 
     assert f"report       {ended_well.directory}/report.html" in lines
     assert re.fullmatch(r"=+ \? not enough data in .*, exit status 0 =+", lines[-1])
     assert "\033" not in ended_well.said, "no colours but on a terminal"
+    assert "your browser" not in ended_well.said, "nobody waits for a page that no browser shows"
     assert (ended_well.directory / "report.html").exists()
     assert list(ended_well.directory.rglob("lines.json")) == [], "--no-lines"
 

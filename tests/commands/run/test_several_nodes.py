@@ -85,25 +85,22 @@ def document(directory: Path) -> dict[str, Any]:
 
 @pytest.mark.skipif(not uts_namespaces(), reason="needs the right to name a node: unshare --uts")
 def test_both_nodes_of_a_launch_record_one_run_and_the_next_launch_is_another(tmp_path: Path) -> None:
-    labels = []
-    for number in range(2):
-        recordings = launch(tmp_path / str(number))
-        runs = [json.loads((recording / "run.json").read_text())["run"] for recording in recordings]
-        assert len(set(runs)) == 1
-        labels.append(runs[0])
-        for rank, recording in enumerate(recordings):
-            source = RecordingDirectory(recording)
-            list(source.read())
-            facts = source.facts
-            assert [(known.node, known.rank, known.world_size) for known in facts.ranks] == [
-                (f"node-{rank}", rank, 2)
-            ]
-            assert facts.label == runs[0]
-            assert document(recording)["run"]["run"] == runs[0]
-        places = [str(recording) for recording in recordings]
-        assert main(["report", *places, "--out", str(tmp_path / f"all-{number}")]) == 0
-        together = document(tmp_path / f"all-{number}")
-        assert together["run"]["run"] == runs[0]
-        assert [(row["rank"], row["count"]) for row in together["steps"]] == [(0, 40), (1, 40)]
-        assert {row["node"] for row in together["usage"]} >= {"node-0", "node-1"}
-    assert labels[0] != labels[1]
+    recordings = launch(tmp_path / "one")
+    runs = [json.loads((recording / "run.json").read_text())["run"] for recording in recordings]
+    assert len(set(runs)) == 1
+    for rank, recording in enumerate(recordings):
+        source = RecordingDirectory(recording)
+        list(source.read())
+        facts = source.facts
+        assert [(known.node, known.rank, known.world_size) for known in facts.ranks] == [
+            (f"node-{rank}", rank, 2)
+        ]
+        assert facts.label == runs[0]
+        assert document(recording)["run"]["run"] == runs[0]
+    places = [str(recording) for recording in recordings]
+    assert main(["report", *places, "--out", str(tmp_path / "together")]) == 0
+    together = document(tmp_path / "together")
+    assert together["run"]["run"] == runs[0]
+    assert [(row["rank"], row["count"]) for row in together["steps"]] == [(0, 40), (1, 40)]
+    assert {row["node"] for row in together["usage"]} >= {"node-0", "node-1"}
+    assert json.loads((launch(tmp_path / "another")[0] / "run.json").read_text())["run"] != runs[0]

@@ -27,6 +27,19 @@ os.kill(os.getpid(), number)
 os.execv(sys.executable, [sys.executable, *sys.argv[3:]])
 """
 
+UNTIL_SIGNALLED = """
+import signal, sys, time
+def said(number, frame):
+    print(signal.Signals(number).name, flush=True)
+    if number == signal.SIGUSR2:
+        sys.exit(40)
+for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"):
+    signal.signal(getattr(signal, name), said)
+print("ready", flush=True)
+while True:
+    time.sleep(100)
+"""
+
 LOOKS_AT_THE_FIRST_MASK = """
 import os, signal, sys
 real = signal.pthread_sigmask
@@ -98,19 +111,22 @@ def test_the_signals_are_blocked_before_a_library_can_start_a_thread() -> None:
     assert ended.stdout.splitlines()[0] == "1 []", "threads, and libraries that start some"
 
 
-def test_every_thread_blocks_the_signals_when_the_command_runs(tmp_path: Path) -> None:
-    with Observed(
-        tmp_path / "run", "print('first line', flush=True); import time; time.sleep(99)"
-    ) as observed:
-        observed.until_printed("first line")
+def test_signals_sent_to_us_are_passed_on_and_every_thread_of_ours_blocks_them(tmp_path: Path) -> None:
+    names = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"]
+    with Observed(tmp_path / "run", UNTIL_SIGNALLED) as observed:
+        observed.until_printed("ready\n")
         pid = observed.process.pid
         # The main thread reads its signals: while it waits for one, the kernel shows them as not blocked.
         threads = set(os.listdir(f"/proc/{pid}/task")) - {str(pid)}
         assert threads, "numpy's, for one"
         open_to = {thread: PASSED_ON - blocked(pid, thread) for thread in threads}
         assert set(open_to.values()) == {frozenset()}
-        observed.send(signal.SIGTERM)
-        assert observed.status() == 128 + signal.SIGTERM
+        for name in names:
+            observed.send(signal.Signals[name])
+            observed.until_printed(f"{name}\n")
+        assert observed.status() == 40
+        assert observed.printed.split() == ["ready", *names]
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["end"] is not None
 
 
 def test_signals_while_the_report_is_made_change_neither_report_nor_status(tmp_path: Path) -> None:
@@ -148,16 +164,13 @@ def test_a_signal_before_the_command_is_started_ends_us_with_its_status_and_leav
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_signal_that_nohup_ignores_does_not_keep_the_command_from_starting(tmp_path: Path) -> None:
-    flags = ["--listen", "127.0.0.1:0", "--out", "run", "--", sys.executable, "-c", "raise SystemExit(7)"]
+def test_a_signal_that_nohup_ignores_does_not_keep_the_command_from_starting_and_sig40_may_end_it(
+    tmp_path: Path,
+) -> None:
+    script = "import os; os.kill(os.getpid(), 40)"  # a signal of real time, which has no name
+    flags = ["--listen", "127.0.0.1:0", "--out", "run", "--", sys.executable, "-c", script]
     ended = begun_with(signal.SIGHUP, "SIG_IGN", ["-m", "stepscope", "run", *flags], tmp_path)
-    assert ended.returncode == 7, ended.stderr
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["ended"] == "exit status 7"
-
-
-def test_a_real_time_signal_that_ends_the_command_is_reported(tmp_path: Path) -> None:
-    with Observed(tmp_path / "run", "import os; os.kill(os.getpid(), 40)") as observed:
-        assert observed.status() == 128 + 40, observed.said
+    assert ended.returncode == 128 + 40, ended.stderr
     assert json.loads((tmp_path / "run" / "run.json").read_text())["ended"] == "signal SIG40"
     assert (tmp_path / "run" / "report.json").exists()
 

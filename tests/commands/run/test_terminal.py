@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,48 +46,44 @@ def test_the_last_row_has_the_status_and_the_output_above_it_is_whole(tmp_path: 
     assert all(len(line) <= columns for line in lines)
 
 
-@pytest.mark.parametrize("size", smallest([(80, 18), (60, 40), (80, 30), (120, 24)], range(2)))
-def test_a_terminal_may_change_its_size(tmp_path: Path, size: tuple[int, int]) -> None:
-    columns, rows = size
+@pytest.mark.parametrize("sizes", smallest([[(80, 18), (60, 40)], [(80, 30), (120, 24)]], {0}))
+def test_a_terminal_may_change_its_size(tmp_path: Path, sizes: list[tuple[int, int]]) -> None:
     """The command waits while the size changes, so that no row is on its way."""
     script = """
 import time, stepscope
-for number in range(30):
+for number in range(90):
     with stepscope.step("train"):
         time.sleep(0.02)
     print(f"epoch {number}", flush=True)
-input()
-for number in range(30, 60):
-    with stepscope.step("train"):
-        time.sleep(0.02)
-    print(f"epoch {number}", flush=True)
-input()
+    if number % 30 == 29: input()
 """
     terminal = Terminal(on_terminal(tmp_path, script), tmp_path)
     terminal.until(lambda: " step 30" in terminal.screen.row(23) and "epoch 29\r\n" in terminal.shown)
-    before = len(terminal.shown)
-    terminal.resize(columns, rows)
-    terminal.until(lambda: f"\033[1;{rows - 1}r" in terminal.shown[before:])
-    assert " step " in terminal.screen.row(rows - 1)
-    terminal.type("\n")
-    terminal.until(lambda: "epoch 59" in terminal.screen.text)
+    for number, (columns, rows) in enumerate(sizes, 1):
+        before, last = len(terminal.shown), f"epoch {30 * (number + 1) - 1}"
+        terminal.resize(columns, rows)
+        terminal.until(partial(has, terminal, before, f"\033[1;{rows - 1}r"))
+        assert " step " in terminal.screen.row(rows - 1)
+        terminal.type("\n")
+        terminal.until(partial(has, terminal, before, f"{last}\r\n"))
     terminal.type("\n")
     assert terminal.status() == 0
     lines = terminal.screen.text
-    assert [line for line in lines if line.startswith("epoch")] == [f"epoch {number}" for number in range(60)]
+    assert [line for line in lines if line.startswith("epoch")] == [f"epoch {number}" for number in range(90)]
     assert not any(re.search(r" step \d", line) for line in lines), "no row is left in the output"
 
 
-def test_without_a_status_line_nothing_moves_the_cursor(tmp_path: Path) -> None:
+def has(terminal: Terminal, since: int, text: str) -> bool:
+    return text in terminal.shown[since:]
+
+
+def test_without_a_status_line_nothing_moves_the_cursor_and_no_color_leaves_text_alone(
+    tmp_path: Path,
+) -> None:
     script = "import time; time.sleep(2); print('trained')"
-    terminal = Terminal(on_terminal(tmp_path, script, "--no-status-line"), tmp_path)
+    terminal = Terminal(on_terminal(tmp_path, script, "--no-status-line"), tmp_path, NO_COLOR="1")
     assert terminal.status() == 0
     assert "\0337" not in terminal.shown
-
-
-def test_no_color_leaves_text_alone(tmp_path: Path) -> None:
-    terminal = Terminal(on_terminal(tmp_path, "print('trained')", "--no-status-line"), tmp_path, NO_COLOR="1")
-    assert terminal.status() == 0
     assert "m" not in {sequence[-1:] for sequence in terminal.shown.split("\033[")[1:]}
 
 
