@@ -23,10 +23,29 @@ def run(folder: Path, *words: str, **variables: str) -> str:
     return ended.stdout
 
 
-def train(folder: Path, script: str, how: str) -> LedgerTotals | None:
+LOOP = str(SCRIPTS / "jax_loop.py")
+HOW = ("donated", "ahead", "parts", "step", "saliency", "never", "sampling")
+# Runs the script once per word, and prints a line after each.
+EACH = f"""
+import runpy, sys
+for word in sys.argv[1:]:
+    sys.argv = [{LOOP!r}, word]
+    runpy.run_path({LOOP!r}, run_name="__main__")
+    print("--")
+"""
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What the loop prints without hooks, in each way: all from one process."""
+    words = [*HOW, *(("optax", "optax in it") if find_spec("optax") else ())]
+    printed = run(tmp_path_factory.mktemp("bare"), "-c", EACH, *words).split("--\n")
+    return dict(zip(words, printed[:-1], strict=True))
+
+
+def train(folder: Path, script: str, how: str, bare: str) -> LedgerTotals | None:
     """Returns what hooks saw of a training with JAX; None: no step. It must print what it prints without."""
-    path = str(SCRIPTS / f"{script}.py")
-    assert run(folder, path, how, **HOOKED) == run(folder, path, how)
+    assert run(folder, str(SCRIPTS / f"{script}.py"), how, **HOOKED) == bare
     for ledger in open_ledgers(folder):
         with LedgerReader(ledger) as reader:
             assert reader.header.framework == "jax"
@@ -43,11 +62,11 @@ MORE = [pytest.param(*way, marks=TRIAL) for way in (("step", 14), ("optax in it"
 
 @pytest.mark.parametrize(("how", "steps"), [*WAYS, *MORE])
 def test_a_loop_of_jax_makes_steps_and_the_parameters_are_as_without_hooks(
-    how: str, steps: int, tmp_path: Path
+    how: str, steps: int, bare: dict[str, str], tmp_path: Path
 ) -> None:
     if "optax" in how and find_spec("optax") is None:
         pytest.skip("Optax is not installed")
-    totals = train(tmp_path, "jax_loop", how)
+    totals = train(tmp_path, "jax_loop", how, bare[how])
     assert totals is not None
     assert totals.steps == {"train": steps}
     inside = dict(zip(COMPONENTS, totals.inside["train"], strict=True))
@@ -59,8 +78,10 @@ def test_a_loop_of_jax_makes_steps_and_the_parameters_are_as_without_hooks(
 @pytest.mark.parametrize(
     "how", ["saliency", pytest.param("never", marks=TRIAL), pytest.param("sampling", marks=TRIAL)]
 )
-def test_a_loop_without_a_visible_boundary_has_no_steps(how: str, tmp_path: Path) -> None:
-    assert train(tmp_path, "jax_loop", how) is None
+def test_a_loop_without_a_visible_boundary_has_no_steps(
+    how: str, bare: dict[str, str], tmp_path: Path
+) -> None:
+    assert train(tmp_path, "jax_loop", how, bare[how]) is None
 
 
 @pytest.mark.skipif(find_spec("flax") is None, reason="Flax is not installed")
@@ -75,7 +96,7 @@ def test_a_loop_without_a_visible_boundary_has_no_steps(how: str, tmp_path: Path
 def test_a_loop_of_flax_makes_steps_and_its_evaluation_makes_none(
     how: str, steps: int, tmp_path: Path
 ) -> None:
-    totals = train(tmp_path, "flax_loop", how)
+    totals = train(tmp_path, "flax_loop", how, run(tmp_path, str(SCRIPTS / "flax_loop.py"), how))
     assert totals is not None
     assert totals.steps == {"train": steps}
 
@@ -116,7 +137,9 @@ with jax.disable_jit():
     assert run(tmp_path, str(script), **HOOKED) == run(tmp_path, str(script))
 
 
-def test_a_jax_without_the_internals_that_hooks_use_trains_as_ever(tmp_path: Path) -> None:
+def test_a_jax_without_the_internals_that_hooks_use_trains_as_ever(
+    tmp_path: Path, bare: dict[str, str]
+) -> None:
     script = tmp_path / "other_version.py"
     script.write_text(
         f"""
@@ -128,10 +151,9 @@ for name in ("jax.monitoring", "jax.distributed", "jax._src.array", "jax._src.ap
 import stepscope
 stepscope.instrument()
 sys.modules.update(hidden)
-exec(open({str(SCRIPTS / "jax_loop.py")!r}).read())
+exec(open({LOOP!r}).read())
 """
     )
-    plain = run(tmp_path, str(SCRIPTS / "jax_loop.py"), "step")
     exporter = str(STARTUP.parents[2])
-    assert run(tmp_path, str(script), "step", PYTHONPATH=exporter) == plain
+    assert run(tmp_path, str(script), "step", PYTHONPATH=exporter) == bare["step"]
     assert not list(open_ledgers(tmp_path))  # without gradients nobody knows what trains
