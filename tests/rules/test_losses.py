@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from stepscope.common.status import Status
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.settings import Settings
 from stepscope.runs.gauge_history import GaugeHistory
 
+from tests.support.few_rules import only
 from tests.support.source import START, MemorySource, rank_facts, run_facts
 
 RULES = ("LossNotFinite", "LossDiverged")
@@ -29,7 +29,7 @@ def judged(*histories: GaugeHistory, until: float | None = None, **settings: str
     end = START + until if until is not None else max(each.times[-1] for each in histories)
     rank = rank_facts(first_step_start=START, last_step_end=end)
     facts = run_facts(ranks=[rank], gauges=histories)
-    given = Settings.parse([f"{name.replace('__', '.')}={value}" for name, value in settings.items()])
+    given = only(*RULES).parse([f"{name.replace('__', '.')}={value}" for name, value in settings.items()])
     found = {rule.rule: rule for rule in evaluate(MemorySource(facts=facts), given).rules}
     return {name: found[name] for name in RULES}
 
