@@ -108,9 +108,9 @@ def test_functions_that_take_60_30_and_10_percent_are_seen_in_these_shares(
 def sixty(): spin(60_000)
 def thirty(): spin(30_000)
 def ten(): spin(10_000)
-until(4, lambda: (sixty(), thirty(), ten()))
+until(2, lambda: (sixty(), thirty(), ten()))
 """
-    (file,) = sampled(tmp_path, ledgers, script)
+    (file,) = sampled(tmp_path, ledgers, MORE_OFTEN + script)
     seen = ticks_by(file, "caller")
     whole = sum(seen[name] for name in ("sixty", "thirty", "ten"))
     assert whole > 100
@@ -439,9 +439,9 @@ def step(work):
     stepscope.begin_step()
     work()
     stepscope.end_step()
-for _ in range(60): step(usual)
+for _ in range(30): step(usual)
 step(compact)
-for _ in range(60): step(usual)
+for _ in range(30): step(usual)
 """
     (file,) = sampled(tmp_path, ledgers, script)
     long = {line: sum(counts) for line, counts in file.counts.lines.items() if line.step == LONG}
@@ -497,7 +497,7 @@ AFTER_STEPS = f"""
 import stepscope
 def usual(): time.sleep(0.02)
 def predict(): until({LONG_ENOUGH}, lambda: spin(1000))
-for _ in range(60):
+for _ in range(30):
     with stepscope.step(): usual()
 stepscope.begin_step()
 predict()

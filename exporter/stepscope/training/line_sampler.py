@@ -148,6 +148,7 @@ class LineSampler:
         if not self._stop.locked():
             return
         self._stop.release()
+        self._stop = allocate_lock()  # a second call ends nothing, and does not wait for it
         self._ended.acquire(True, ENDED_WITHIN)
         deadline = monotonic() + ENDED_WITHIN
         while self._task and os.path.exists(self._task) and monotonic() < deadline:
