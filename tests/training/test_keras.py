@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -15,9 +16,12 @@ from stepscope.exporter.ledgers.reader import LedgerReader, LedgerTotals, open_l
 from stepscope.runs.model import COMPONENTS
 
 from tests.support.framework_scripts import run_python, run_script
+from tests.support.smallest import smallest
+from tests.support.training_script import EXPORTER
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_keras_imdb.py"
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+HOOKED = f"{STARTUP}{os.pathsep}{EXPORTER}"
 pytestmark = pytest.mark.skipif(
     find_spec("tensorflow") is None or find_spec("keras") is None,
     reason="Keras or TensorFlow is not installed",
@@ -33,27 +37,30 @@ class Trained(NamedTuple):
         return self.totals.inside[phase][COMPONENTS.index(component)]
 
 
-def train(folder: Path, script: str, *words: str, **variables: str) -> Trained:
-    ended = run(folder, script, *words, STEPSCOPE_INSTRUMENT="1", PYTHONPATH=str(STARTUP), **variables)
+def train(folder: Path, script: str, *words: str, **variables: str) -> dict[str, Trained]:
+    """Trains under the hooks. Returns the runs of the script by name."""
+    ended = run(folder, script, *words, STEPSCOPE_INSTRUMENT="1", PYTHONPATH=HOOKED, **variables)
     complaints = [line for line in ended.stderr.splitlines() if line.startswith("stepscope: ")]
-    [path] = open_ledgers(folder)
-    with LedgerReader(path) as reader:
-        reader.new_steps()
-        return Trained(ended.stdout, complaints, reader.totals())
+    found = {}
+    for path in open_ledgers(folder):
+        with LedgerReader(path) as reader:
+            reader.new_steps()
+            found[reader.header.name] = Trained(ended.stdout, complaints, reader.totals())
+    return found
 
 
 def run(folder: Path, script: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return run_script(folder, script, *words, **{**QUIET, **variables})
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+@pytest.mark.parametrize("backend", smallest(["tensorflow", "torch", "jax"], range(2)))
 def test_each_batch_of_keras_is_a_step_and_the_weights_are_as_without_hooks(
     backend: str, tmp_path: Path
 ) -> None:
     if find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     words = "0.01", str(tmp_path / "of.weights.h5")
-    trained = train(tmp_path, "keras_fit", *words, KERAS_BACKEND=backend)
+    [trained] = train(tmp_path, "keras_fit", *words, KERAS_BACKEND=backend).values()
     assert trained.complaints == []
     assert trained.totals.steps == {"train": 24, "eval": 8, "predict": 2}
     fetched = {loader.phase: sum(loader.wait_counts) for loader in trained.totals.loaders}
@@ -71,16 +78,24 @@ def test_each_batch_of_keras_is_a_step_and_the_weights_are_as_without_hooks(
     assert trained.words == run(tmp_path, "keras_fit", *words, KERAS_BACKEND=backend).stdout
 
 
-def test_eager_steps_have_their_parts(tmp_path: Path) -> None:
-    trained = train(tmp_path, "keras_fit", "0", str(tmp_path / "of.weights.h5"), EAGER="1")
+@pytest.fixture(scope="module")
+def variants(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
+    folder = tmp_path_factory.mktemp("variants")
+    return train(folder, "keras_fit", "0.01", str(folder / "of.weights.h5"), VARIANTS="1")
+
+
+def test_eager_steps_have_their_parts(variants: dict[str, Trained]) -> None:
+    trained = variants["eager"]
     assert trained.totals.steps == {"train": 24, "eval": 8, "predict": 2}
     for component in ("data_wait", "forward", "backward", "optimizer"):
         assert trained.seconds("train", component) > 0, component
     assert trained.seconds("eval", "backward") == 0
 
 
-def test_waits_inside_a_graph_are_not_known_and_nothing_counts_for_them(tmp_path: Path) -> None:
-    trained = train(tmp_path, "keras_fit", "0.01", str(tmp_path / "of.weights.h5"), AT_ONCE="2")
+def test_waits_inside_a_graph_are_not_known_and_nothing_counts_for_them(
+    variants: dict[str, Trained],
+) -> None:
+    trained = variants["at once"]
     assert trained.totals.steps == {"train": 12, "eval": 4, "predict": 1}
     assert [loader.phase for loader in trained.totals.loaders] == ["predict"]
     assert trained.seconds("train", "data_wait") == trained.seconds("train", "forward") == 0
@@ -88,8 +103,8 @@ def test_waits_inside_a_graph_are_not_known_and_nothing_counts_for_them(tmp_path
     assert "steps_per_execution" in complaint
 
 
-def test_a_watched_dataset_is_still_one_that_keras_accepts(tmp_path: Path) -> None:
-    trained = train(tmp_path, "keras_fit", "0.01", str(tmp_path / "of.weights.h5"), WATCH="1")
+def test_a_watched_dataset_is_still_one_that_keras_accepts(variants: dict[str, Trained]) -> None:
+    trained = variants["watched"]
     assert trained.totals.steps == {"train": 24, "eval": 8, "predict": 2}
     fetched = {loader.phase: sum(loader.wait_counts) for loader in trained.totals.loaders}
     assert fetched == trained.totals.steps
@@ -100,7 +115,7 @@ def test_a_watched_dataset_is_still_one_that_keras_accepts(tmp_path: Path) -> No
 def test_a_loop_of_tensorflow_makes_steps_with_its_optimizer_and_reading_makes_none(
     eager: str, tmp_path: Path
 ) -> None:
-    trained = train(tmp_path, "tensorflow_loop", EAGER=eager)
+    [trained] = train(tmp_path, "tensorflow_loop", EAGER=eager).values()
     assert trained.complaints == []
     assert trained.totals.steps == {"train": 16, "eval": 8}
     for component in ("data_wait", "forward", *(("backward", "optimizer") if eager else ("compile",))):

@@ -15,6 +15,7 @@ from stepscope.training.ranks import Ranks
 from tests.support.pytorch import needs_torch
 from tests.support.smallest import smallest
 from tests.support.training_script import (
+    DEADLINE,
     only_ledger,
     run_to_end,
     training,
@@ -415,32 +416,45 @@ warnings.simplefilter("ignore")
 from torch.utils.data import DataLoader
 seconds = cpu_seconds = 0.0
 class Data:
+    def __init__(self, work): self.work = work
     def __len__(self): return 8
     def __getitem__(self, index):
         global seconds, cpu_seconds
         began, cpu_began = time.perf_counter(), time.thread_time()
-        {work}
+        self.work()
         cpu_seconds += time.thread_time() - cpu_began
         seconds += time.perf_counter() - began
         return index
-began = time.thread_time()
-for batch in stepscope.watch(DataLoader(Data(), batch_size=2)):
-    with stepscope.step(): pass
-print(seconds, cpu_seconds, time.thread_time() - began)
+for name, work in (("sleeps", lambda: time.sleep(0.02)), ("computes", lambda: sum(range(200_000)))):
+    seconds = cpu_seconds = 0.0
+    stepscope.start(run=name)
+    began = time.thread_time()
+    for batch in stepscope.watch(DataLoader(Data(work), batch_size=2)):
+        with stepscope.step(): pass
+    print(name, seconds, cpu_seconds, time.thread_time() - began)
+    stepscope.finish()
 """
 
 
 @needs_torch
-@pytest.mark.parametrize("work", ["time.sleep(0.02)", "sum(range(200_000))"])
 def test_the_fetches_of_a_loader_without_workers_are_its_waits_and_say_whether_they_compute(
-    work: str, ledgers: Path
+    ledgers: Path,
 ) -> None:
-    run = run_to_end(IN_PROCESS.format(work=work), ledgers)
-    totals = run.totals
-    inside, cpu_inside, cpu_of_loop = map(float, run.output.split())
-    assert sum(totals.fetch_counts) == 4
-    assert inside <= totals.fetch_sum <= totals.loaders[0].wait_sum
-    assert cpu_inside <= totals.fetch_cpu_seconds <= cpu_of_loop
+    with training(IN_PROCESS, ledgers) as process:
+        output, errors = process.communicate(timeout=DEADLINE)
+    assert errors == ""
+    found = {}
+    for path in open_ledgers(ledgers):
+        with LedgerReader(path) as reader:
+            found[reader.header.name] = reader.totals()
+    for line in output.splitlines():
+        name, *measured = line.split()
+        inside, cpu_inside, cpu_of_loop = map(float, measured)
+        totals = found[name]
+        assert sum(totals.fetch_counts) == 4
+        assert inside <= totals.fetch_sum <= totals.loaders[0].wait_sum
+        assert cpu_inside <= totals.fetch_cpu_seconds <= cpu_of_loop
+    assert sorted(found) == ["computes", "sleeps"]
 
 
 IN_WORKER = """
@@ -465,7 +479,7 @@ def test_the_threads_of_a_worker_compute_for_its_fetches(ledgers: Path) -> None:
     assert totals.fetch_cpu_seconds > 0.02, "spinning twice takes longer on any machine"
 
 
-TWO_RUNS = """
+RUNS = """
 import warnings
 warnings.simplefilter("ignore")
 from torch.utils.data import DataLoader
@@ -473,20 +487,24 @@ def train(items, **settings):
     for batch in stepscope.watch(DataLoader(range(items), batch_size=1, **settings)):
         with stepscope.step(): pass
     stepscope.finish()
-train({first})
+train(2)
 list(DataLoader(range(5), batch_size=1))   # between the runs: of none
 stepscope.start()
 train(3)
+stepscope.start()
+train(4, num_workers=1)
+list(DataLoader(range(5), batch_size=1))
+stepscope.start()
+train(5)
 """
 
 
 @needs_torch
-@pytest.mark.parametrize("first", ["2", "2, num_workers=1"])
-def test_fetches_count_in_the_run_of_their_process_in_which_they_were_made(first: str, ledgers: Path) -> None:
-    with training(TWO_RUNS.format(first=first), ledgers) as process:
-        assert process.communicate(timeout=60)[1] == ""
+def test_fetches_count_in_the_run_of_their_process_in_which_they_were_made(ledgers: Path) -> None:
+    with training(RUNS, ledgers) as process:
+        assert process.communicate(timeout=DEADLINE)[1] == ""
     fetches = []
     for path in open_ledgers(ledgers):
         with LedgerReader(path) as reader:
             fetches.append((reader.header.start, sum(reader.totals().fetch_counts)))
-    assert [count for _, count in sorted(fetches)] == [2, 3]
+    assert [count for _, count in sorted(fetches)] == [2, 3, 4, 5]

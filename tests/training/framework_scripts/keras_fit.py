@@ -1,4 +1,7 @@
-"""Trains with Keras, evaluates and predicts, and prints what the weights are: 3 epochs of 8 batches."""
+"""Trains with Keras, evaluates and predicts, and prints what the weights are: 3 epochs of 8 batches.
+
+With VARIANTS, it trains once per variant: each is a run of its name.
+"""
 
 import hashlib
 import os
@@ -10,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 
 late, checkpoint = float(sys.argv[1]), sys.argv[2]
-eager, at_once = bool(os.environ.get("EAGER")), int(os.environ.get("AT_ONCE", "1"))
 
 
 def slowly(values: np.ndarray) -> np.ndarray:
@@ -22,27 +24,40 @@ def wait(values: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.ensure_shape(tf.numpy_function(slowly, [values], tf.float32), (None, 12, 1)), labels
 
 
-keras.utils.set_random_seed(3)
-model = keras.Sequential(
-    [
-        keras.Input((12, 1)),
-        keras.layers.Conv1D(4, 3, activation="relu"),
-        keras.layers.Flatten(),
-        keras.layers.Dropout(0.3),
-        keras.layers.Dense(1),
-    ]
-)
-model.compile("adam", "mse", run_eagerly=eager, steps_per_execution=at_once)
-values = np.random.default_rng(0).random((60, 12, 1)).astype("float32")  # the last batch is smaller
-batches = tf.data.Dataset.from_tensor_slices((values, values.sum(1))).batch(8)
-training = batches.map(wait) if late else batches.prefetch(2)
-if os.environ.get("WATCH"):
+def fit(eager: bool = False, at_once: int = 1, watch: bool = False) -> None:
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(
+        [
+            keras.Input((12, 1)),
+            keras.layers.Conv1D(4, 3, activation="relu"),
+            keras.layers.Flatten(),
+            keras.layers.Dropout(0.3),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile("adam", "mse", run_eagerly=eager, steps_per_execution=at_once)
+    values = np.random.default_rng(0).random((60, 12, 1)).astype("float32")  # the last batch is smaller
+    batches = tf.data.Dataset.from_tensor_slices((values, values.sum(1))).batch(8)
+    training = batches.map(wait) if late and not eager else batches.prefetch(2)
+    if watch:
+        import stepscope
+
+        training = stepscope.watch(training)
+    save = keras.callbacks.ModelCheckpoint(checkpoint, save_weights_only=True)
+    model.fit(training, epochs=3, verbose=0, validation_data=batches.take(2), callbacks=[save])
+    model.evaluate(batches.take(2), verbose=0)
+    model.predict(batches.take(2), verbose=0)
+    weights = b"".join(np.ascontiguousarray(weight).tobytes() for weight in model.get_weights())
+    print("weights", hashlib.sha256(weights).hexdigest())
+
+
+VARIANTS = {"eager": {"eager": True}, "at once": {"at_once": 2}, "watched": {"watch": True}}
+if os.environ.get("VARIANTS"):
     import stepscope
 
-    training = stepscope.watch(training)
-save = keras.callbacks.ModelCheckpoint(checkpoint, save_weights_only=True)
-model.fit(training, epochs=3, verbose=0, validation_data=batches.take(2), callbacks=[save])
-model.evaluate(batches.take(2), verbose=0)
-model.predict(batches.take(2), verbose=0)
-weights = b"".join(np.ascontiguousarray(weight).tobytes() for weight in model.get_weights())
-print("weights", hashlib.sha256(weights).hexdigest())
+    for name, variant in VARIANTS.items():
+        stepscope.start(run=name)
+        fit(**variant)
+        stepscope.finish()
+else:
+    fit()

@@ -42,14 +42,6 @@ def said():
 """
 
 
-def profiled(folder: Path, plan: str, *script: str, **more: Any) -> Trained:
-    folder.mkdir(exist_ok=True)
-    environment = {"STEPSCOPE_PROFILE_DIR": str(folder / "profiles"), **more}
-    if plan:
-        environment["STEPSCOPE_PROFILE"] = plan
-    return train(MODEL, *script, folder=folder, **environment)
-
-
 # What is trained in one process, part by part: under the hooks, each part is a run with windows of its own.
 PART = """
 import stepscope
@@ -111,19 +103,25 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_a_window_on_a_full_disk_costs_only_itself(tmp_path: Path, full_disk: Path, full: bool) -> None:
+def test_a_window_on_a_full_disk_costs_only_itself(
+    tmp_path: Path, bare: Parts, full_disk: Path, full: bool
+) -> None:
     if full:  # not even the list of windows fits
         with suppress(OSError):
             (full_disk / "other").write_bytes(bytes(1 << 20))
-    plain = profiled(tmp_path / "plain", "", "train(); said()")
-    trained = profiled(
-        tmp_path / "windows", "2:4 8:9", "train(); said()", STEPSCOPE_PROFILE_DIR=str(full_disk / "profiles")
+    trained = train(
+        "torch.manual_seed(0)",
+        MODEL,
+        TRAINS,
+        folder=tmp_path,
+        STEPSCOPE_PROFILE_DIR=str(full_disk / "profiles"),
+        STEPSCOPE_PROFILE="2:4 8:9",
     )
-    assert trained.output == plain.output
+    assert trained.output == bare.output("alone")
     # PyTorch's own profiler may say on stderr what it could not write.
     (line,) = [line for line in trained.errors.splitlines() if line.startswith("stepscope")]
     assert re.fullmatch(r"stepscope: the profile window at step 2 failed: .*No space left on device.*", line)
-    assert trained.only.totals.steps == plain.only.totals.steps
+    assert trained.only.totals.steps == {"train": 12}
     assert not list(full_disk.rglob("*.gz")), "half a trace is none"
     assert not list(full_disk.rglob("*unfinished*tmp")), "it would keep the disk full"
     if not full:
@@ -377,7 +375,8 @@ for number, (x, y) in enumerate(loader):
 
 
 def test_a_rank_that_is_killed_in_its_window_costs_only_its_own_trace(tmp_path: Path) -> None:
-    profiled(tmp_path, "2:4 6:30,ranks=0", RANKS, ranks=2, status=1)
+    profile = {"STEPSCOPE_PROFILE": "2:4 6:30,ranks=0", "STEPSCOPE_PROFILE_DIR": str(tmp_path / "profiles")}
+    train(MODEL, RANKS, folder=tmp_path, ranks=2, status=1, **profile)
     lists = sorted(path.name.partition(".")[0] for path in tmp_path.glob("profiles/*.windows.json"))
     assert lists == ["rank-0", "rank-1"]
     traces = sorted(tmp_path.glob("profiles/*.gz"))
