@@ -1,4 +1,4 @@
-"""Measures how fast all rules are evaluated, over two lengths of a run and against plain Python loops."""
+"""Measures how fast all rules are evaluated, over two lengths of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from stepscope.evaluation.engine import Evaluator
 from stepscope.runs.model import GpuFacts, NodeFacts, NodeSamples, RunFacts, Source, Steps
 
 from benchmarks import Row
-from tests.support import reference
 
 HOUR = 7200  # samples
 MINUTES_PER_CHUNK = 10
@@ -46,7 +45,6 @@ def rows() -> list[Row]:
     speed, speed_small, speed_few = (
         node.values / evaluated(node) / 1e6 for node in (large, small, few_cores)
     )
-    plain = plain_speed(large.chunk)
     little, much = BusyNode(2 / 3), BusyNode(66)
     memory = peak_mebibytes(little), peak_mebibytes(much)
     return [
@@ -54,8 +52,6 @@ def rows() -> list[Row]:
         (f"  2 h of them ({_millions(small)})", speed_small, "M/s", ">= 10"),
         (f"  24 h of 8 cores and 1 GPU ({_millions(few_cores)})", speed_few, "M/s", ">= 10"),
         ("  cost per value of 24 h, relative to 2 h", speed_small / speed, "", "<= 1.5"),
-        ("  plain Python loops, three rules over ten minutes of the same samples", plain, "M/s", ""),
-        ("  speed-up of all rules over these loops", speed / plain, "times", ""),
         (f"  memory that {_millions(little)} take", memory[0], "MiB", ""),
         (f"  memory that {_millions(much)} take", memory[1], "MiB", ""),
         ("  the same, relative to a hundredth of the values", memory[1] / memory[0], "", "<= 1.25"),
@@ -79,17 +75,6 @@ def peak_mebibytes(source: BusyNode) -> float:
         return tracemalloc.get_traced_memory()[1] / 2**20
     finally:
         tracemalloc.stop()
-
-
-def plain_speed(samples: NodeSamples) -> float:
-    """Returns millions of values per second of the reference loops of the tests."""
-    bounds = {"threshold": 50.0, "patience": 1000, "interval": 60.0, "gpu_below": 10.0}
-    begin = time.process_time()
-    reference.starvation(samples, "cpu", core_above=90.0, **bounds)  # type: ignore[arg-type]
-    reference.starvation(samples, "io_wait", core_above=50.0, **bounds)  # type: ignore[arg-type]
-    reference.low_gpu_utilization(samples, p95_below=70, p5_below=10, window=500, patience=1000, interval=60)
-    values = samples.cpu.size + samples.io_wait.size + samples.gpu.size
-    return values / (time.process_time() - begin) / 1e6
 
 
 def _millions(source: BusyNode) -> str:

@@ -51,13 +51,12 @@ def fit(eager: bool = False, at_once: int = 1, watch: bool = False) -> None:
     print("weights", hashlib.sha256(weights).hexdigest())
 
 
-VARIANTS = {"eager": {"eager": True}, "at once": {"at_once": 2}, "watched": {"watch": True}}
 if os.environ.get("VARIANTS"):
     import stepscope
 
-    for name, variant in VARIANTS.items():
+    for name in ("eager", "at once", "watched"):
         stepscope.start(run=name)
-        fit(**variant)
+        fit(eager=name == "eager", at_once=2 if name == "at once" else 1, watch=name == "watched")
         stepscope.finish()
 else:
     fit()
