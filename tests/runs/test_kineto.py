@@ -153,10 +153,9 @@ def test_a_device_is_idle_when_none_of_its_streams_runs(tmp_path: Path) -> None:
     )
     devices = {one.device: one for one in summary.devices}
     first = devices["gpu0"]
-    assert [
-        round(value * 1000, 6)
-        for value in (first.busy, first.idle, first.host_wait, first.launch_wait, first.not_known)
-    ] == [42, 18, 6.5, 6.5, 5]
+    assert (first.busy, first.idle) == pytest.approx((0.042, 0.018))
+    assert sum(first.idle_for.values()) == pytest.approx(first.idle)
+    assert (first.idle_for["launch"], first.idle_for["unknown"]) == pytest.approx((0.0065, 0.005))
     assert devices["gpu1"].busy == pytest.approx(0.001)
     assert devices["gpu1"].idle == 0
 

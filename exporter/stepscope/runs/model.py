@@ -431,24 +431,9 @@ class DeviceTime:
         return self.busy + self.idle
 
     @property
-    def host_wait(self) -> float:
-        """Returns the part of `idle` before the host began to launch the next work."""
-        return sum(self.idle_for[reason] for reason in IDLE_REASONS[:4])
-
-    @property
-    def launch_wait(self) -> float:
-        """Returns the part from then until the work began."""
-        return self.idle_for["launch"]
-
-    @property
-    def not_known(self) -> float:
-        """Returns the part without a known launch."""
-        return self.idle_for["unknown"]
-
-    @property
     def knows_launches(self) -> bool:
         """Returns whether what the device waited for was measured, of any part of its idle time."""
-        return self.not_known < self.idle
+        return self.idle_for["unknown"] < self.idle
 
 
 @dataclass(frozen=True)

@@ -216,7 +216,6 @@ RING_RECORDS = 8192
 RECORD = Struct("<7d9d")
 RECORD_BYTES = RECORD.size
 RING_END = RING_AT + RING_RECORDS * RECORD_BYTES
-VERSION_1_BYTES = RING_END
 
 # -- gauges of the training script, and of its framework ---------------------------------------------
 GAUGES_AT = RING_END
