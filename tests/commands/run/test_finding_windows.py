@@ -12,8 +12,10 @@ from stepscope.commands.cli import main
 from stepscope.commands.run.finding_windows import FindingWindows
 from stepscope.common.status import Status
 from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.engine import evaluate
 from stepscope.exporter.ledgers.asked_windows import DISTANCE, LONGEST_WAIT
 from stepscope.exporter.ledgers.reader import LedgerReader
+from stepscope.runs.traces.source import KinetoTraces
 from stepscope.training import layout, window_request
 from stepscope.training.ledger import Ledger, create_ledger
 from stepscope.training.ranks import Ranks
@@ -153,6 +155,15 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @needs_torch
 def test_a_slow_operator_of_one_rank_is_named_with_its_line_without_help(recording: Path) -> None:
     assert_it_is_named_with_its_line(recording)
+
+
+@needs_torch
+def test_the_traces_of_both_ranks_name_the_one_that_comes_late_at_collectives(recording: Path) -> None:
+    rules = {result.rule: result for result in evaluate(KinetoTraces(recording / "profiles")).rules}
+    found = rules["Straggler"]
+    assert (found.status, found.details["rank"]) == ("found", 1)
+    assert found.details["excess_seconds"] > 0.03
+    assert found.details["ranks"][0]["waited_seconds"] > found.details["ranks"][1]["waited_seconds"]
 
 
 def overlap(one: Slice, other: Slice) -> float:
