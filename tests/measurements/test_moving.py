@@ -20,6 +20,7 @@ def test_the_lowest_of_any_range(items: list[tuple[float, int]]) -> None:
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(1, 40))
 def test_percentiles_of_a_window_are_numpys(seed: int, rows: int, window: int) -> None:
-    values, ends = np.random.default_rng(seed).random(rows), np.arange(1, rows + 1)
+    values = np.random.default_rng(seed).random(rows, dtype=np.float32)
+    ends = np.arange(1, rows + 1)
     expected = [np.percentile(values[max(end - window, 0) : end], [0, 5, 50, 95]) for end in ends]
     assert np.allclose(percentiles(values, ends, window, [0, 5, 50, 95]).T, expected, atol=1e-6)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.settings import Settings
 
+from tests.support.few_rules import only
 from tests.support.source import MemorySource, node_samples
 
 NAN = float("nan")
@@ -20,7 +20,9 @@ def analysis(gpu: Any, memory: Any = 0.3, cpu: Any = 0.3, **parameters: float) -
     gpus = np.asarray(gpu, np.float32)
     cores = np.broadcast_to(cpu, (len(gpus), 2)) if np.ndim(cpu) == 0 else cpu
     samples = node_samples(cores, gpus, gpu_memory=np.broadcast_to(memory, gpus.shape))
-    settings = Settings.parse([f"BatchSize.{name}={value}" for name, value in parameters.items()])
+    settings = only("BatchSize", "LowGPUUtilization").parse(
+        [f"BatchSize.{name}={value}" for name, value in parameters.items()]
+    )
     return evaluate(MemorySource(samples), settings).rules
 
 

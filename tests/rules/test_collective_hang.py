@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.settings import Settings
 from stepscope.measurements.hangs import CollectiveWaits
 from stepscope.rules.collective_hang import CollectiveHang
 from stepscope.runs.model import RankFacts, Stay, Steps
 
+from tests.support.few_rules import only
 from tests.support.source import START, MemorySource, node_steps, rank_facts, run_facts
 
 STEPS = 100.0  # seconds of steps before the hang, one per second
@@ -49,7 +49,7 @@ def result(
         tuple(node_steps(np.full(100, 1.0), rank=each.rank) for each in ranks) if steps is None else steps
     )
     facts = run_facts(ranks=ranks, end=None if end is None else START + STEPS + end * MINUTE)
-    analysis = evaluate(MemorySource(*chunks, facts=facts), Settings.parse(words))
+    analysis = evaluate(MemorySource(*chunks, facts=facts), only("CollectiveHang", rule).parse(words))
     return next(found for found in analysis.rules if found.rule == rule)
 
 

@@ -8,6 +8,7 @@ from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
 from stepscope.runs.model import Loader, RankFacts
 
+from tests.support.few_rules import only
 from tests.support.source import MemorySource, node_samples, node_steps, rank_facts, run_facts
 
 
@@ -15,7 +16,7 @@ def result(cores: int, *ranks: RankFacts, percent: float = 25.0) -> RuleResult:
     """Steps of 12.5 s wait for data for some percent of their time."""
     chunks = [node_steps(np.full(30, 12.5), rank=one.rank, data_wait=percent / 8) for one in ranks]
     source = MemorySource(node_samples(np.zeros((60, cores))), *chunks, facts=run_facts(ranks=ranks))
-    return next(found for found in evaluate(source).rules if found.rule == "Dataloader")
+    return next(found for found in evaluate(source, only("Dataloader")()).rules if found.rule == "Dataloader")
 
 
 def loading(workers: int | None, rank: int = 0, phase: str = "train") -> RankFacts:
@@ -52,7 +53,7 @@ def test_the_rank_that_waits_most_decides_and_debuggers_count_does_not_look_at_t
     ranks = [loading(1, rank) for rank in range(2)]
     chunks = [node_steps(np.full(30, 1.0), rank=rank, data_wait=wait) for rank, wait in ((0, 0.0), (1, 0.3))]
     source = MemorySource(node_samples(np.zeros((60, 8))), *chunks, facts=run_facts(ranks=ranks))
-    found = next(rule for rule in evaluate(source).rules if rule.rule == "Dataloader")
+    found = next(rule for rule in evaluate(source, only("Dataloader")()).rules if rule.rule == "Dataloader")
     assert found.status == "found"
     assert found.finding.endswith("; steps of a rank waited for data for up to 30 % of their time.")
     quick = result(8, *ranks, percent=0.4)
@@ -66,7 +67,9 @@ def test_the_rank_that_waits_most_decides_and_debuggers_count_does_not_look_at_t
 def test_without_a_step_it_is_unknown_whether_few_workers_are_too_few() -> None:
     def without_steps(workers: int) -> RuleResult:
         source = MemorySource(node_samples(np.zeros((60, 8))), facts=run_facts(ranks=[loading(workers)]))
-        return next(rule for rule in evaluate(source).rules if rule.rule == "Dataloader")
+        return next(
+            rule for rule in evaluate(source, only("Dataloader")()).rules if rule.rule == "Dataloader"
+        )
 
     few = without_steps(2)
     assert few.status == "not enough data"

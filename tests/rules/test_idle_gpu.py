@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.settings import Settings
 
+from tests.support.few_rules import only
 from tests.support.source import INTERVAL, MemorySource, node_samples
 
 MINUTES = round(60 / INTERVAL)  # rows
@@ -19,7 +19,7 @@ def idle(*gpus: tuple[np.ndarray, np.ndarray], settings: tuple[str, ...] = ()) -
     load = np.column_stack([gpu[0] for gpu in gpus])
     held = np.column_stack([gpu[1] for gpu in gpus])
     samples = node_samples(np.zeros((len(load), 1)), load, of_gpus={"gpu_compute_processes": held})
-    found = evaluate(MemorySource(samples), Settings.parse(list(settings))).rules
+    found = evaluate(MemorySource(samples), only("IdleGPU").parse(list(settings))).rules
     return next(each for each in found if each.rule == "IdleGPU")
 
 
