@@ -614,6 +614,7 @@ until({LONG_ENOUGH}, lambda: spin(1000))
 assert sys.getswitchinterval() < 0.005
 line_sampler._sampler.stop()
 assert sys.getswitchinterval() == 0.005
+assert not line_sampler._sampler._stop.locked()  # so that the one at the end waits for nothing
 """
     assert len(sampled(tmp_path, ledgers, script)) == 1
 
