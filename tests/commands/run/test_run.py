@@ -109,7 +109,7 @@ def test_everything_behind_the_first_two_dashes_is_the_command_and_no_secret_is_
 def ended_well(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     """A run of a script that knows nothing of us: told to store no command line, and to sample no lines."""
     folder = tmp_path_factory.mktemp("ended")
-    script = "import os, time; print(os.environ['STEPSCOPE_LEDGER_DIR']); time.sleep(1)"
+    script = "import os, time; print(os.environ['STEPSCOPE_LEDGER_DIR']); time.sleep(2)"
     state = {"STATE_DIRECTORY": str(folder / "state")}
     with Observed(folder / "run", script, "--no-command-line", "--no-lines", **state) as observed:
         assert observed.status() == 0
