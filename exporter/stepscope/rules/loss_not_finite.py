@@ -66,12 +66,14 @@ class LossNotFinite(OfLoss[LossNotFiniteParameters, NotFinite]):
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rules on the losses of a node's ranks; the value is the age of the run."""
         loss, age = scraping.held(LOSS), scraping.held(AGE)
-        not_finite = Record(NOT_FINITE, age & loss.unless(loss - loss >= 0).max_without("rank", "name"))
-        finite = Record(FINITE, (age & loss.max_without("rank", "name")).unless(not_finite))
+        # 0 times NaN or infinity is NaN.
+        finite = Record(FINITE, age & ((loss * 0).sum_without("rank", "name") >= 0))
+        not_finite = Record(NOT_FINITE, (age & loss.max_without("rank", "name")).unless(finite))
         span = time_span(LASTING)
         return PrometheusRules(
             targets=finite,
-            records=[not_finite, finite],  # infinity minus infinity is NaN
+            every=MINUTE,
+            records=[finite, not_finite],
             alerts=[
                 Alert(
                     f"{NOT_FINITE} and {NOT_FINITE} offset {span} unless last_over_time({FINITE}[{span}])",

@@ -8,7 +8,6 @@ reaches: even a loop of sleeps. Here the time decides that they cost. Debugger's
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
@@ -43,7 +42,7 @@ from stepscope.measurements.steps import (
 )
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.base import Rule, Verdict, status_of
-from stepscope.rules.parts.expressions import Gain, Record, bracketed
+from stepscope.rules.parts.expressions import Expression, Gain, Record
 from stepscope.rules.parts.judgement import Booleans, Judgement, Tallies, Tally, judgement
 from stepscope.rules.parts.parameters import (
     LIVE_WINDOW,
@@ -175,15 +174,7 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
         Steps between the limit and that bound are not counted, because others may be there too. Each counted
         step took at least the lower bound of its bucket. So neither the count nor the cost is ever too high.
         """
-        parameters, window = self.parameters, self._window(scraping)
-        phase = f'{{phase="{parameters.mode}"}}' if parameters.mode else ""
-        (last_count, last_took), (two_count, two_took) = (
-            [
-                bracketed(Gain(f"{STEPS}_{part}{phase}", self._window(scraping, thirds), whole=True))
-                for part in ("count", "sum")
-            ]
-            for thirds in (1, 2)
-        )
+        parameters, window, phase = self.parameters, self._window(scraping), self._phase
         squares = Gain(f"{SQUARES}{phase}", window, joined=True)
         buckets = Gain(f"{STEPS}_bucket{phase}", window, lambda each: each > 0, joined=True)
         bounds = scraping.held(BOUNDS)
@@ -192,8 +183,7 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
         # All outliers exceed the first bound, some of them the next ones.
         least = f"max without (le) ({LONGER}) * ({1 - APART:.12g} * min without (le) {bound} - {MEAN})"
         further = f"{APART} * sum without (le) ({LONGER} * {bound})"
-        count = Record(COUNT, Gain(f"{STEPS}_count{phase}", window))
-        took = Record(TOOK, Gain(f"{STEPS}_sum{phase}", window, joined=True) & count)
+        count, took = self._gains(scraping)
         return PrometheusRules(
             targets=count,
             every=4 * MINUTE,
@@ -203,18 +193,10 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
                 Record(MEAN, took / (count > 0)),
                 Record(
                     THIRDS,
-                    f"""
-                    label_replace({last_took} / ({last_count} > 0), "third", "3", "", "")
-                      or
-                    label_replace(
-                      ({two_took} - {last_took}) / ({two_count} - {last_count} > 0), "third", "2", "", ""
-                    )
-                      or
-                    label_replace(
-                      ({TOOK} - ({two_took} or {last_took})) / ({COUNT} - ({two_count} or {last_count}) > 0),
-                      "third", "1", "", ""
-                    )
-                    """,
+                    "\n  or\n".join(
+                        f'label_replace(\n  {mean}, "third", "{third}", "", ""\n)'
+                        for third, mean in self._thirds(scraping).items()
+                    ),
                 ),
                 Record(
                     LIMIT,
@@ -272,6 +254,29 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
             ],
         )
 
+    def _gains(self, scraping: Scraping) -> tuple[Record, Record]:
+        """Returns the steps in the window, and their seconds."""
+        window = self._window(scraping)
+        count = Record(COUNT, Gain(f"{STEPS}_count{self._phase}", window))
+        return count, Record(TOOK, Gain(f"{STEPS}_sum{self._phase}", window, joined=True) & count)
+
+    def _thirds(self, scraping: Scraping) -> dict[str, Expression]:
+        """Returns the mean duration of those thirds of the window that have steps.
+
+        Counters that began within the last two have no value at their begin: then the first third is all
+        before the last.
+        """
+        gains = []
+        for whole, part in zip(self._gains(scraping), ("count", "sum"), strict=True):
+            now, late, early = (
+                scraping.held(f"{STEPS}_{part}{self._phase}", self._window(scraping, thirds).seconds)
+                for thirds in range(3)
+            )
+            gains.append((now - late, late - early, whole - (now - (early | late) >= 0)))
+        return {
+            third: (seconds >= 0) / (steps > 0) for third, steps, seconds in zip("321", *gains, strict=True)
+        }
+
     def _whose(self, window: Window) -> str:
         """Returns the template's sentence on whether this rank is slow in its long steps, or waits in them.
 
@@ -300,27 +305,31 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
         )
         return f'{{{{ if eq $labels.phase "train" }}}}{itself}{waits}{{{{ end }}}}'
 
+    @property
+    def _phase(self) -> str:
+        """Returns the matcher of the judged phase."""
+        return f'{{phase="{self.parameters.mode}"}}' if self.parameters.mode else ""
+
     def _window(self, scraping: Scraping, thirds: int = 3) -> Window:
         return scraping.last(MINUTE * self.parameters.live_window * thirds / 3)
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[ScrapedSteps]:
         """Counts the outliers that are certain; above the histogram's last bound none is."""
-        phase = f'{{phase="{self.parameters.mode}"}}' if self.parameters.mode else ""
+        phase = self._phase
         squares, buckets = (
             Gain(f"{name}{phase}", self._window(scraping)).value(now) for name in (SQUARES, f"{STEPS}_bucket")
         )
-        spans = [
-            [
-                Gain(f"{STEPS}_{part}{phase}", self._window(scraping, thirds), whole=True).value(now)
-                for part in ("count", "sum")
-            ]
-            for thirds in (1, 2)
-        ]
         # Each series follows from what was recorded before it: a scrape may come in between.
         steps, took, mean, limit, some, longer, outliers, lost, thirds = (
             now.recorded(name) for name in (COUNT, TOOK, MEAN, LIMIT, SOME, LONGER, OUTLIERS, LOST, THIRDS)
         )
-        expected = {THIRDS: _thirds([*spans, [steps, took]])}
+        expected = {
+            THIRDS: {
+                labels | {("third", third)}: seconds
+                for third, mean_of_third in self._thirds(scraping).items()
+                for labels, seconds in mean_of_third.value(now).items()
+            }
+        }
         variance = both(both(squares, steps, divided), mean, lambda square, average: square - average**2)
         expected[LIMIT] = both(
             mean,
@@ -640,27 +649,6 @@ def _lost(longer: Vector, mean: Vector, took: Vector) -> Vector:
         )
         for series, counts in bounds.items()
         if series in mean and series in took
-    }
-
-
-def _thirds(spans: Sequence[Sequence[Vector]]) -> Vector:
-    """Returns the mean duration of those thirds of a window that have steps, with the label `third`.
-
-    `spans` are the steps, and their seconds, of the last third, of the last two, and of the window. Counters
-    that began within the last two have no gain in these: then the first third is all before the last.
-    """
-    last, two, window = spans
-    latest = [early | late for early, late in zip(last, two, strict=True)]
-    thirds = {
-        "3": last,
-        "2": [both(*pair, operator.sub) for pair in zip(two, last, strict=True)],
-        "1": [both(*pair, operator.sub) for pair in zip(window, latest, strict=True)],
-    }
-    return {
-        labels | {("third", third)}: took[labels] / count
-        for third, (steps, took) in thirds.items()
-        for labels, count in steps.items()
-        if count > 0
     }
 
 
