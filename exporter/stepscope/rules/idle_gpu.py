@@ -13,14 +13,15 @@ import numpy as np
 
 from stepscope.common.words import duration, others_of
 from stepscope.measurements.held_idle import HELD_IDLE, Held, HeldGpu
-from stepscope.measurements.scraped import Moment, Scraped, column
+from stepscope.measurements.scraped import Moment, Scraped, column, without
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.gpus import WHERE, Every, Judged
 from stepscope.rules.parts.judgement import Judgement, judgement
 from stepscope.rules.parts.other_exporters import MEMORY_IN_USE, ON_GPU, OtherExporters
 from stepscope.rules.parts.parameters import Minutes, Parameters
-from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Scraping
+from stepscope.rules.parts.promql import MINUTE, OF_NODE, Alert, PrometheusRules, Scraping
 from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.starting import Beginning, is_starting
 from stepscope.rules.parts.tallied import Tallied
 from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import RunFacts
@@ -74,6 +75,9 @@ class IdleGPU(Tallied[IdleGPUParameters, Held, HeldGpu]):
         threshold = self.parameters.threshold
         return threshold, max(threshold, self.parameters.other)
 
+    def is_usual(self, beginning: Beginning) -> bool:
+        return beginning.is_starting(0)
+
     def judge(self, view: Held) -> Judgement:
         minutes, other = self._minutes
         hours = view.hours
@@ -84,6 +88,7 @@ class IdleGPU(Tallied[IdleGPUParameters, Held, HeldGpu]):
         """Returns the rule for every GPU of a node, also those that no run uses."""
         minutes, other = self._minutes
         of_runs, of_others = (f"{scraping.held(selector)} / 3600" for selector in (OF_RUNS, OF_OTHERS))
+        starting = f"unless on ({', '.join(OF_NODE)}) ({is_starting(scraping, 0)})"
         idle = partial(
             Alert,
             summary=f"{WHERE} is held but idle",
@@ -94,7 +99,10 @@ class IdleGPU(Tallied[IdleGPUParameters, Held, HeldGpu]):
             targets=scraping.held(HELD),
             every=2 * MINUTE,
             alerts=[
-                idle(f"{of_runs} > {minutes:.12g} / 60 or {of_others} > {other:.12g} / 60", labels=WASTED),
+                idle(
+                    f"{of_runs} > {minutes:.12g} / 60 {starting} or {of_others} > {other:.12g} / 60",
+                    labels=WASTED,
+                ),
                 idle(
                     f"{of_others} > {minutes:.12g} / 60 <= {other:.12g} / 60", severity="info", labels=SO_FAR
                 ),
@@ -123,7 +131,9 @@ class IdleGPU(Tallied[IdleGPUParameters, Held, HeldGpu]):
         held = now.held(HELD, scraping.hold)
         labels = list(held)
         of_run = np.array([dict(each).get("run", "") != "" for each in labels], bool)
-        view = Held(column(held, labels) / 3600, np.ones(len(labels)), of_run)
+        starting = is_starting(scraping, 0).value(now)
+        judged = [without(each, "gpu", "user", "pid") not in starting for each in labels]
+        view = Held(column(held, labels) / 3600, np.array(judged, float), of_run)
         return Scraped(labels, view)
 
     def seen(self, gpu: HeldGpu) -> int:

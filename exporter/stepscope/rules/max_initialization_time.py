@@ -5,6 +5,7 @@ Source: SageMaker Debugger's MaxInitializationTime, which never fires: its clock
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
@@ -96,7 +97,8 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
                     labels={"stage": "waiting"},
                 ),
                 Alert(
-                    f"{late} and ({first} or {end})\n  unless {age} - {INITIALIZATION} > {SAID:.12g}",
+                    f"{late} and ({first} or {end})\n"
+                    f"  unless ({age} or {end} - {start}) - {INITIALIZATION} > {SAID:.12g}",
                     severity="info",
                     summary="The first step of run {{ $labels.run }} on {{ $labels.instance }} came late",
                     description="Run {{ $labels.run }} took {{ $value | humanizeDuration }} on "
@@ -110,7 +112,8 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
         first, end, ages = (now.held(name, scraping.hold) for name in (FIRST_STEP, END, AGE))
         over, lasted = {**end, **first}, now.recorded(INITIALIZATION)
         nodes = list(lasted)
-        since = both(ages, lasted, lambda age, took: age - took)
+        ran = both(end, now.held(START, scraping.hold), operator.sub)
+        since = both(ran | ages, lasted, operator.sub)
         view = Initialization(
             column(lasted, nodes),
             np.array([node in over for node in nodes], bool),

@@ -243,6 +243,53 @@ def test_a_checkpoint_of_20_s_or_a_minute_every_ten_minutes_is_no_fluctuation(
     test.run(tmp_path)
 
 
+def test_gpus_idle_before_the_first_step_or_in_a_long_checkpoint_are_no_finding_of_their_own(
+    rules: Path, tmp_path: Path
+) -> None:
+    """Starts are MaxInitializationTime's, from 20 minutes on; checkpoints of 10 are TrainingStalled's."""
+    minutes = 60
+    minute = np.arange(120 * minutes) / 120
+    ages = [15.0 * scrape for scrape in range(4 * minutes)]
+    saves = (minute >= 30) & (minute < 36)
+    cases = {
+        "compiles": (minute < 17, minute < 17, 17),
+        "downloads": (minute < 40, minute < 40, 40),
+        "saves": (saves, np.zeros(len(minute)), 1),  # the second GPU waits in a kernel for the first
+        "idles": (saves, np.zeros(len(minute)), 1),
+    }
+    test = RuleTest(rules)
+    for run, (first, second, start) in cases.items():
+        gpus = np.stack([np.where(first, 0.0, 1.0), np.where(second, 0.0, 1.0)], axis=1)
+        test.add(only(gpu_series(gpus, run), "stepscope_gpu_utilization", "stepscope_samples_total"))
+        test.add(first_step(run, 60 * start, 60 * minutes))
+        held = f'{{job="stepscope",instance="node-a",run="{run}",gpu="0",user="a",pid="1"}}'
+        idle = [age if age < 60 * start else 0.0 for age in ages]
+        test.add({f"stepscope_gpu_held_idle_seconds{held}": idle})
+    ended = '{job="stepscope",instance="node-a",run="downloads"}'  # after 55 minutes
+    test.add({f"stepscope_run_age_seconds{ended}": [age if age < 3300 else None for age in ages]})
+    test.add({f"stepscope_run_end_time_seconds{ended}": [3301.0 if age >= 3300 else None for age in ages]})
+    of_rank = '{job="stepscope",instance="node-a",run="saves",rank="0",component="checkpoint",operation=""}'
+    stay = [age - 1800 if 1810 <= age < 2160 else None for age in ages]
+    test.add({f"stepscope_rank_component_age_seconds{of_rank}": stay})
+    for each in range(minutes):
+        for rule in ("IdleGPU", "LowGPUUtilization"):
+            test.firing(rule, 60 * each, 0, run="compiles")
+        for rule in ("LoadBalancing", "LowGPUUtilization"):
+            test.firing(rule, 60 * each, 0, run="saves")
+        test.firing("MaxInitializationTime", 60 * each, int(20 < each < 40), run="downloads", stage="waiting")
+        if each < 20:
+            test.firing("IdleGPU", 60 * each, 0, run="downloads")
+            test.firing("LowGPUUtilization", 60 * each, 0, run="downloads")
+    for each in range(45, minutes):
+        late = int(each <= 53)  # said for 13 minutes, and not once more at the end
+        test.firing("MaxInitializationTime", 60 * each, late, run="downloads", stage="late")
+    test.firing("IdleGPU", 60 * 30, 1, run="downloads")
+    test.firing("LowGPUUtilization", 60 * 36, 2, run="downloads")
+    test.firing("LowGPUUtilization", 60 * 36, 1, run="idles")
+    test.firing("LoadBalancing", 60 * 36, 1, run="idles")
+    test.run(tmp_path)
+
+
 def test_a_gpu_that_is_gone_stops_alerting_when_its_window_is_over(rules: Path, tmp_path: Path) -> None:
     gpu = np.zeros((1800, 2))
     gpu[ROWS:, 1] = NAN

@@ -32,11 +32,12 @@ from stepscope.rules.parts.promql import (
     Scraping,
     at_most,
 )
-from stepscope.rules.parts.starting import Beginning, is_short_evaluation
+from stepscope.rules.parts.starting import Beginning, Saving, is_short_evaluation, is_starting
 from stepscope.rules.parts.tallied import Patient
 from stepscope.rules.parts.topics import IDLE_GPUS
 
-AFTER_START = 5 * MINUTE  # live, readings of a start are not judged; alerts are pending for as long
+AFTER_START = 5 * MINUTE  # readings of a start are not judged: MaxInitializationTime does that
+MOSTLY_SAVING = 0.5  # of the window: what is idle then is so because of the checkpoint
 HISTOGRAMS: dict[Quantity, str] = {"gpu": GPU_SAMPLES, "gpu_memory": MEMORY_SAMPLES, "cpu": CPU_SAMPLES}
 
 
@@ -85,9 +86,17 @@ class FollowsReadings(Patient[P, RecentReadings | CountedWindow]):
             records=[Record(series, share(*asked)) for series, asked in self.recorded.items()],
             alerts=self.alerts(
                 f"{scraping.held(GPUS)} > {parameters.patience}\n  {going_on(scraping)}\n"
-                f"  unless ignoring (gpu) ({is_short_evaluation(scraping)})"
+                f"  unless ignoring (gpu) ({self._usual(scraping)})\n  {self._saving(scraping)}"
             ),
         )
+
+    def _usual(self, scraping: Scraping) -> Expression:
+        """Returns the runs, by node, in which idle GPUs are usual so early."""
+        return is_short_evaluation(scraping) | is_starting(scraping, AFTER_START)
+
+    def _saving(self, scraping: Scraping) -> Saving:
+        parameters: Any = self.parameters
+        return Saving(scraping, scraping.window(parameters.window), MOSTLY_SAVING)
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[CountedWindow]:
         parameters: Any = self.parameters
@@ -101,8 +110,9 @@ class FollowsReadings(Patient[P, RecentReadings | CountedWindow]):
         }
         readings = now.held(GPUS, scraping.hold)
         enough = enough_readings(now, readings, labels, parameters.patience, scraping.hold)
-        short = is_short_evaluation(scraping).value(now)
-        enough &= np.array([without(gpu, "gpu") not in short for gpu in labels], bool)
+        usual = self._usual(scraping).value(now)
+        enough &= np.array([without(gpu, "gpu") not in usual for gpu in labels], bool)
+        enough &= self._saving(scraping).spares(now, labels)
         return Scraped(labels, CountedWindow(enough, shares))
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:

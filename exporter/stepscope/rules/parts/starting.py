@@ -1,19 +1,25 @@
-"""Finds runs that have just started: what cores and GPUs do then says little about training.
+"""Finds runs that have just started, or save a checkpoint: what cores and GPUs do then is not training.
 
-Twice: in Prometheus, and for the live page and terminal of `stepscope run`.
+Starts are found twice: in Prometheus, and for the live page and terminal of `stepscope run`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from stepscope.rules.parts.expressions import Expression
-from stepscope.rules.parts.promql import MINUTE, Scraping
+import numpy as np
+
+from stepscope.measurements.scraped import Labels, Moment, without
+from stepscope.rules.parts.expressions import Expression, LastValues
+from stepscope.rules.parts.judgement import Booleans
+from stepscope.rules.parts.promql import MINUTE, OF_NODE, Scraping
 from stepscope.runs.model import RankFacts
 
 START = "stepscope_run_start_time_seconds"
 FIRST_STEP = "stepscope_run_first_step_time_seconds"
+STAYS = "stepscope_rank_component_age_seconds"
 AGE = "stepscope_run_age_seconds"  # on the exporter's own clock
 PHASE_SECONDS = "stepscope_phase_seconds_total"
 SLOW = 20 * MINUTE  # a longer start is a finding of MaxInitializationTime, and rules may say why
@@ -41,6 +47,32 @@ def is_mostly_start(scraping: Scraping, window: float) -> Expression:
     """Returns the runs, by node, of whose last `window` seconds the start may be more than a third."""
     start, first, age = map(scraping.held, (START, FIRST_STEP, AGE))
     return is_starting(scraping, window).unless(age - (first - start) * MOST >= 0)
+
+
+@dataclass(frozen=True)
+class Saving:
+    """The runs, by node, that saved a checkpoint for more than `share` of the last `window` seconds.
+
+    TrainingStalled says when one takes too long.
+    """
+
+    scraping: Scraping
+    window: float
+    share: float
+
+    def __str__(self) -> str:
+        return f"unless on ({', '.join(OF_NODE)}) ({self._expression})"
+
+    def spares(self, now: Moment, labels: Iterable[Labels]) -> Booleans:
+        """Returns which of the labels are not of such a run."""
+        saving = self._expression.value(now)
+        return np.array([without(each, "gpu") not in saving for each in labels], bool)
+
+    @property
+    def _expression(self) -> Expression:
+        # The last age of a stay is its length so far.
+        stays = LastValues(f'{STAYS}{{component="checkpoint"}}', self.scraping.reach(self.window), 0.0)
+        return stays.max_without("rank", "component", "operation") > self.share * self.window
 
 
 class Beginning(NamedTuple):
