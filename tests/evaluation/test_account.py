@@ -229,6 +229,7 @@ def test_a_large_part_that_no_rule_judges_is_a_finding(shares: dict[str, float],
         ("pytorch 2.9.1", "TORCH_LOGS"),
         ("", "TORCH_LOGS"),
         ("tensorflow 2.21.0", "tf.function"),
+        ("jax 0.10.2", "JAX_EXPLAIN"),
         ("keras 3.15.0 on jax", "drop_remainder"),
         ("keras 3.15.0 on torch", "TORCH_LOGS"),
     ],
@@ -262,6 +263,12 @@ def test_advice_on_a_line_that_waits_is_to_wait_less(
     account = replace(run.account, leaves=(replace(host, lines=(slow,)), forward))
     (found,) = unexplained(replace(run, account=account))
     assert word in found.recommendation
+
+
+def test_advice_on_an_evaluation_speaks_of_its_own_code_if_that_is_most_of_it() -> None:
+    (found,) = unexplained(run_with(train__forward=0.4, eval__host=0.4, eval__forward=0.2))
+    assert "67 % of this part is your own code" in found.finding
+    assert "vectorise" in found.recommendation
 
 
 @pytest.mark.parametrize(
@@ -495,3 +502,5 @@ def test_a_start_that_takes_longer_than_the_loop_is_a_finding_with_its_lines() -
     assert run.account is not None
     brief = Account(40.0, 1, tuple(replace(leaf, by_rank={0: 25.0}) for leaf in run.account.leaves))
     assert unexplained(replace(run, account=brief)) == []
+    starved = ThreadTime("node-a", 0, "training", 1, 1000.0, 400.0, 571.0, 0.0)
+    assert unexplained(replace(run, threads=[starved])) == []

@@ -199,6 +199,11 @@ def test_a_problem_names_the_lines_of_its_part_and_of_its_rank_if_it_names_one()
     (one,) = problems_of(replace(run, rules=[slow]))
     assert every.lines == "52 % in load, data.py:2 and 48 % in load, data.py:1"
     assert one.lines == "100 % in load, data.py:1"
+    # JAX and TensorFlow say only afterwards that a call compiled.
+    calls = replace(line("train.py:5", 9.0), component="forward")
+    compiles = replace(found("HostBound", 500.0), details={"component": "compile"})
+    called = replace(run, rules=[compiles], threads=[replace(threads[0], lines=(calls,))])
+    assert [problem.lines for problem in problems_of(called)] == ["100 % in load, train.py:5"]
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,19 @@ def test_many_tensors_that_are_updated_one_by_one_are_a_finding_if_the_optimizer
     assert found(run_with({"optimizer_single_tensors": 99.0}, optimizer=0.4)) == []
 
 
+def test_a_part_that_takes_much_longer_than_what_it_belongs_to_is_a_finding() -> None:
+    assert found(run_with({}, optimizer=0.61, forward=0.1, backward=0.1)) == [("Optimizer", 610.0)]
+    assert found(run_with({}, optimizer=0.6, forward=0.1, backward=0.1)) == []
+    assert [subject for subject, _ in found(run_with({}, forward=0.31, backward=0.1))] == ["Forward pass"]
+    assert found(run_with({}, forward=0.3, backward=0.1)) == []
+    assert found(run_with({}, forward=0.9)) == []  # backward passes are not known
+
+
+def test_keras_that_runs_each_operation_by_itself_is_a_finding_if_the_run_computes() -> None:
+    assert found(run_with({"keras_run_eagerly": 1.0}, forward=0.2)) == [("Eager execution", 0.0)]
+    assert found(run_with({"keras_run_eagerly": 1.0}, forward=0.09)) == []
+
+
 def test_computing_may_gain_more_than_was_waited_for_if_its_own_threads_take_turns() -> None:
     run = run_with({"torch_threads": 32.0}, waited=300.0, forward=0.8)
     (problem,) = problems_of(run)

@@ -384,6 +384,7 @@ def test_a_hook_between_the_user_and_the_library_is_not_the_function_that_was_ca
     between = [(f"{OURS}/hook.py", 3, "hooked"), ("<shim>", 0, "<interpreter trampoline>")]
     found = named(inner, outer, *between, ("__init__", 1, "__init__"), ("train.py", 4, "step"))
     assert (found["function"], found["library"]) == ("step", "library.outer")
+    assert named(between[0], outer)["library"] == "library.outer"
 
 
 def test_a_main_module_in_site_packages_and_code_after_c_are_the_users_own(tmp_path: Path) -> None:

@@ -142,7 +142,11 @@ def _lines(result: RuleResult, analysis: Analysis, main_phase: str) -> list[Line
             return long
     if component is None:
         return None
-    return list(lines_of(key, [thread for thread in analysis.threads if rank in (None, thread.rank)]))
+    threads = [thread for thread in analysis.threads if rank in (None, thread.rank)]
+    lines = list(lines_of(key, threads))
+    if component == "compile" and not lines:  # JAX and TensorFlow say only afterwards that a call compiled
+        lines = list(lines_of(Key(key.part, "forward"), threads))
+    return lines
 
 
 def _is_small(problem: Problem, analysis: Analysis) -> bool:

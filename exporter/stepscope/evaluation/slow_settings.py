@@ -14,6 +14,7 @@ from stepscope.evaluation.unexplained import LARGE, LargePart, finding, is_busy,
 from stepscope.training.layout import (
     ANOMALY_DETECTION,
     DOUBLES,
+    EAGER,
     FIRST_LOOK,
     FIRST_OPERATORS,
     LEAVES,
@@ -35,6 +36,7 @@ OPTIMIZES = 0.2  # of the run: healthy steps spend less on their optimizer
 MANY_OPERATORS, MANY_PER_LEAF = 1000, 10  # of a step, and per parameter: deep models have 1 to 5
 SMALL = 40e-6  # seconds: twice what PyTorch takes for an operator and its gradient, whatever they compute
 GROWN, CERTAIN = 4.0, 8.0  # times the operators of the first look: sequences of different lengths differ less
+LONGER = 3.0  # times what usually takes as long: an optimizer's step, or a forward pass
 OPTIMIZER, FORWARD, BACKWARD = (Key("train", name) for name in ("optimizer", "forward", "backward"))
 SWITCH_OFF = "Switch it off once the error is found: it keeps a stack trace of every operation."
 FIND_NO_MORE = (
@@ -58,6 +60,18 @@ PROFILE_A_FEW = (
     "which changes no line."
 )
 OF_THAT = "; how much of that it costs is not known."
+IN_GRAPHS = (
+    "Remove `run_eagerly=True` from `compile`, or `tf.config.run_functions_eagerly(True)`: they are for "
+    "debugging. A graph runs many operations in one call."
+)
+UPDATE_LESS = (
+    "Update less: embeddings of large tables with sparse gradients (`sparse=True` and SparseAdam), larger "
+    "batches or accumulated gradients, and `fused=True`."
+)
+TRAIN_ON_ALL = (
+    "Look at its lines. Evaluate under `torch.no_grad()` and less often, keep what frozen layers give, and "
+    "move Python and NumPy out of `forward`."
+)
 AT_ONCE = "Let the optimizer update all tensors at once: `fused=True`, or `foreach=True`."
 
 
@@ -69,8 +83,10 @@ def slow_settings(analysis: Analysis) -> Iterator[RuleResult]:
         yield from _unused_parameters(analysis)
         yield from _double_precision(analysis, analysis.account)
         grows = list(_growing_graph(analysis, analysis.account, analysis.run_seconds))
-        yield from grows or _small_operators(analysis, analysis.account, analysis.run_seconds)
-        yield from _single_tensors(analysis, analysis.account, analysis.run_seconds)
+        passes = grows or list(_small_operators(analysis, analysis.account, analysis.run_seconds))
+        yield from passes or _forward_alone(analysis, analysis.account, analysis.run_seconds)
+        yield from _optimizer(analysis, analysis.account, analysis.run_seconds)
+        yield from _eagerly(analysis, analysis.account)
         yield from _threads(analysis, analysis.account, analysis.run_seconds)
 
 
@@ -124,11 +140,38 @@ def _growing_graph(analysis: Analysis, account: Account, run_seconds: float) -> 
         yield of_part(LargePart(BACKWARD, lost, DETACH, evidence), run_seconds)
 
 
-def _single_tensors(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+def _optimizer(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+    """Yields that the optimizer's steps take long: of many tensors, or longer than what they follow."""
     tensors, spent = int(analysis.gauges.get(TENSORS, 0)), account.share(*OPTIMIZER)
-    if tensors >= MANY_TENSORS and spent >= OPTIMIZES:
+    passes = account.share(*FORWARD) + account.share(*BACKWARD)
+    if spent < OPTIMIZES:
+        return
+    if tensors >= MANY_TENSORS:
         evidence = f"It updates {number(tensors)} tensors one by one"
         yield of_part(LargePart(OPTIMIZER, spent, AT_ONCE, evidence), run_seconds)
+    elif spent > LONGER * passes > 0 and not analysis.uses_gpus:
+        evidence = f"It takes {number(round(spent / passes, 1))} times as long as forward and backward pass"
+        yield of_part(LargePart(OPTIMIZER, spent, UPDATE_LESS, evidence), run_seconds)
+
+
+def _forward_alone(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+    """Yields that forward passes take much longer than backward passes, which usually take longer."""
+    spent, follows = account.share(*FORWARD), account.share(*BACKWARD)
+    if spent > LONGER * follows > 0 and spent - follows >= LARGE and not analysis.uses_gpus:
+        evidence = (
+            f"It takes {number(round(spent / follows, 1))} times as long as the backward pass, and usually "
+            "takes less: it runs Python, or computes what no backward pass follows"
+        )
+        yield of_part(LargePart(FORWARD, spent - follows, TRAIN_ON_ALL, evidence), run_seconds)
+
+
+def _eagerly(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
+    if analysis.gauges.get(EAGER) and account.useful_share >= LARGE:
+        said = (
+            "Keras runs each operation by itself (run_eagerly). Computing took "
+            f"{share(account.useful_share, 1.0)} of the run; how much of that it costs is not known."
+        )
+        yield finding("Eager execution", said, IN_GRAPHS)
 
 
 def _small_operators(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:

@@ -75,6 +75,12 @@ OF_TENSORFLOW = REMEDIES | {
     "compile": "Let shapes repeat: `drop_remainder=True`, or pad to a few sizes. Pass tensors to a "
     "`tf.function` instead of Python numbers, or give it an `input_signature`.",
 }
+OF_JAX = REMEDIES | {
+    HOST: "Make this code cheaper, or run it less often: vectorise it, do it every N steps, or move it out "
+    "of the loop. Values that stay on the device need no `float()` or `print` in every step.",
+    "compile": "Let shapes repeat: pad to a few sizes. Pass numbers that change as arrays instead of static "
+    "arguments. `JAX_EXPLAIN_CACHE_MISSES=1` gives the reason of each compilation.",
+}
 # If a line mostly waits, by what the kernel showed of its thread (STATES of the samples):
 WAIT_LESS = {
     "child": "This line waits for a process that it starts. Start it once and keep it, or ask it every N "
@@ -131,7 +137,7 @@ def unexplained(analysis: Analysis) -> list[RuleResult]:
         *_outside(account, analysis),
         *_components(account, analysis, sum(one.share for one in lock)),
         *(alone := list(_on_one_rank(account))),
-        *_evaluation(account, {one.key.part for one in alone}),
+        *_evaluation(account, analysis, {one.key.part for one in alone}),
         *_by_turns(account, analysis, sum(one.share for one in alone)),
     )
     return [of_part(one, run_seconds) for one in sorted(large, key=lambda one: -one.share)]
@@ -186,7 +192,9 @@ def _loop(account: Account) -> float:
 def _outlasts_loop(leaf: Leaf, account: Account, analysis: Analysis) -> bool:
     """Returns whether a run that came to its own end spent more time before its first step than after."""
     cut_short = analysis.end is None or bool(analysis.exit_status or analysis.stopped_by)
-    seconds = leaf.seconds / account.ranks
+    main = [thread for thread in analysis.threads if thread.role in MAIN_THREADS]
+    waited = max((thread.core_wait_seconds for thread in main), default=0.0)  # NoisyNeighbour has that
+    seconds = leaf.seconds / account.ranks - waited
     return not cut_short and seconds >= LONG_BEFORE and leaf.share > _loop(account) > 0
 
 
@@ -274,6 +282,8 @@ def _remedies(analysis: Analysis) -> dict[str, str]:
     """Returns the remedies by component, in the words of the framework that trains."""
     name, _, _ = analysis.framework.partition(" ")
     on_torch = analysis.framework.endswith(" on torch")  # the backend of Keras
+    if name == "jax":
+        return OF_JAX
     return OF_TENSORFLOW if name in ("keras", "tensorflow") and not on_torch else REMEDIES
 
 
@@ -316,7 +326,7 @@ def _is_own(line: LineTime) -> bool:
     return bool(line.place) and not of_a_loop and not line.library.startswith(USUAL)
 
 
-def _evaluation(account: Account, explained: Collection[str]) -> Iterator[LargePart]:
+def _evaluation(account: Account, analysis: Analysis, explained: Collection[str]) -> Iterator[LargePart]:
     steps = sum(account.share(phase) for phase in PHASES)
     for phase in PHASES:
         part = account.share(phase)
@@ -325,7 +335,11 @@ def _evaluation(account: Account, explained: Collection[str]) -> Iterator[LargeP
         ):
             training = account.share(account.main_phase)
             evidence = f"Steps of training took {share(training, 1.0)} of the run"
-            yield LargePart(Key(phase), part, EVALUATE_LESS, evidence)
+            remedy, own = EVALUATE_LESS, account.share(phase, HOST)
+            if own > MOST * part:
+                evidence += f". {share(own, part)} of this part is your own code around forward passes"
+                remedy = f"{_remedies(analysis)[HOST]} {EVALUATE_LESS}"
+            yield LargePart(Key(phase), part, remedy, evidence)
 
 
 def _on_one_rank(account: Account) -> Iterator[LargePart]:

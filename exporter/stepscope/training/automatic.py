@@ -4,15 +4,16 @@ A training step goes from the end of an optimizer's step to the end of its next 
 loop counts. A *batch* is the time from a request to a loader to the next request. Batches that were only
 evaluated are steps of the phase eval, and are taken out of the training step around them. A batch with a
 backward pass is never one of them. Any other is one if gradients were disabled at its request, or in a
-forward pass. It is one, too, if it is not the only one before the loader ends or the script asks another.
-One batch alone may have been fetched ahead. A framework that fetches the batches of an accumulated step
-together trains on them before it asks another loader.
+forward pass. Other batches are one, too, if several come before the loader ends or the script asks another,
+and a module was called meanwhile. Without a call, the script only reads its data: before the first step, that
+is set-up. One batch alone may have been fetched ahead. A framework that fetches the batches of an accumulated
+step together trains on them before it asks another loader.
 """
 
 from __future__ import annotations
 
 from stepscope.training.recorder import COMPONENT_INDEX
-from stepscope.training.session import recorder
+from stepscope.training.session import recorder, session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     # When a batch was requested and there, how many were ready, and whether it was the first of a pass.
     Wait = tuple[float, float, int | None] | tuple[float, float, int | None, bool]
 
-_DATA_WAIT = COMPONENT_INDEX["data_wait"]
+_DATA_WAIT, _FORWARD = COMPONENT_INDEX["data_wait"], COMPONENT_INDEX["forward"]
 NESTED = "an optimizer's step inside its own step"  # why hooks are careful, and see only the outer one
 MOST_UNDECIDED = 1000  # batches of which it is not known whether they are trained on
 
@@ -199,7 +200,13 @@ class AutomaticSteps:
     def _decide(self) -> None:
         """Decides about batches after which no backward pass came."""
         if len(self.undecided) > 1:
-            self._take_out()
+            (begin, _, _), (_, end, _) = self.undecided[0], self.undecided[-1]
+            if end[1 + _FORWARD] > begin[1 + _FORWARD]:
+                self._take_out()
+            elif session.ledger is not None and not session.ledger.has_steps():
+                self.undecided.clear()
+                recorder.drop_automatic_step()
+                recorder.in_automatic_step()
         for _, _, wait in self.undecided:
             self._count("train", wait)
         self.undecided.clear()

@@ -234,10 +234,11 @@ FIRST_LOOK, LOOKS_EVERY = (
     1280,
 )  # steps: hooks look at 20, 40, 80, and so on, and at all multiples of 1,280
 SEQUENTIAL_MAPS = "tf_data_sequential_maps"  # of a pipeline of tf.data, that run without parallel calls
+EAGER = "keras_run_eagerly"  # 1: Keras runs each operation of TensorFlow by itself
 SETTINGS = frozenset(  # they say nothing of training
     (
         *(ANOMALY_DETECTION, THREADS, TENSORS, DOUBLES, UNUSED_PARAMETERS, PROFILED),
-        *(OPERATORS, LEAVES, FIRST_OPERATORS, SEQUENTIAL_MAPS),
+        *(OPERATORS, LEAVES, FIRST_OPERATORS, SEQUENTIAL_MAPS, EAGER),
     )
 )
 GAUGES = SCRIPT_GAUGES + FRAMEWORK_GAUGES

@@ -65,14 +65,16 @@ class LineNames:
         for frame in self._of_this_process(frames):
             if frame[0] in _NO_CODE:
                 continue
+            if frame[0].startswith(self._ours):
+                continue  # a hook, between the user and the library, or that the collector of garbage calls
             innermost = innermost or frame
             if self._is_own(frame[0]):
                 if own is not None:
                     caller = frame
                     break
                 own = frame
-            elif own is None and not frame[0].startswith(self._ours):
-                called = frame  # not a hook between the user and the library
+            elif own is None:
+                called = frame
                 inner.setdefault(self._package(frame[0]), frame)
         loop = ""
         if called and (runner := _function(called).rpartition(".")[2]) in _RUNNERS:

@@ -58,6 +58,14 @@ LOOPS = {
         """,
         {"train": 12, "eval": 6},
     ),
+    "batches that are only read, first and in between": (
+        """
+        for epoch in range(2):
+            for x, y in list(DataLoader(data, batch_size=8)):
+                loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+        """,
+        {"train": 24},
+    ),
     "evaluation only": (
         """
         for x, y in DataLoader(data, batch_size=16):

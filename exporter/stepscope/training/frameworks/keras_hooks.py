@@ -30,6 +30,7 @@ from stepscope.training.frameworks.computing import (
 from stepscope.training.frameworks.published import after, publish
 from stepscope.training.frameworks.tensorflow_hooks import optimizer_is_traced, settings_of_dataset
 from stepscope.training.frameworks.xla_profilers import jax_profiler, tensorflow_profiler
+from stepscope.training.layout import EAGER
 from stepscope.training.loader import Waits
 from stepscope.training.off import is_off
 from stepscope.training.session import complain, recorder, session
@@ -270,6 +271,7 @@ def _fetching_first(trainer: Any, function: Callable[..., Any]) -> Callable[...,
             complain("fetch", f"waits for data are not timed, because {why}: a graph fetches the batches")
             return None
         if trainer.run_eagerly:
+            publish({EAGER: 1.0})
             return step
         name = repr(iterator.element_spec)
         if name not in graphs:
