@@ -74,7 +74,9 @@ def test_a_part_that_takes_much_longer_than_what_it_belongs_to_is_a_finding() ->
 
 def test_keras_that_runs_each_operation_by_itself_is_a_finding_if_the_run_computes() -> None:
     assert found(run_with({"keras_run_eagerly": 1.0}, forward=0.2)) == [("Eager execution", 0.0)]
-    assert found(run_with({"keras_run_eagerly": 1.0}, forward=0.09)) == []
+    eager = {"keras_run_eagerly": 1.0}
+    assert found(run_with(eager, forward=0.09)) == []
+    assert found(run_with(eager, forward=0.1, optimizer=0.5)) == [("Eager execution", 0.0)]
 
 
 def test_computing_may_gain_more_than_was_waited_for_if_its_own_threads_take_turns() -> None:

@@ -31,7 +31,7 @@ while lasts():
         with cost:
             state = environment.step(action)
     x, y = torch.tensor(states).repeat(32, 1), torch.tensor(actions).repeat(32)
-    for _ in range(5 if not GOOD else 20):
+    for _ in range(10):
         optimizer.zero_grad()
         nn.functional.cross_entropy(policy(x), y).backward()
         optimizer.step()

@@ -8,7 +8,7 @@ from trials.everyday.clock import GOOD, cost, lasts
 model = nn.Sequential(nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 x, y = torch.randn(512, 128), torch.randint(0, 10, (512,))
-others, labels = torch.randn(8192, 128), torch.randint(0, 10, (8192,))
+others, labels = torch.randn(32_768, 128), torch.randint(0, 10, (32_768,))
 step, losses = 0, []
 
 while lasts():
