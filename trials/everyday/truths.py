@@ -1,9 +1,10 @@
 """What must be found in each situation: written before it was run, and before rules were tuned with it.
 
 Lines are marked in the scripts, and seconds are clocked by them. Ten of the second set, from `graph_grows`
-on, were written later than the others, and first run on a busy machine. What that showed was then fixed: a crash
-under the profiler, an evaluation in training mode, double precision, graphs that grow, and rank 0 that saves.
-Two of these scripts were changed as well: `graph_grows` got smaller, and the reader of `slow_pipe` slower.
+on, were written later than the others, and first run on a busy machine. What that showed was then fixed: a
+crash under the profiler, an evaluation in training mode, double precision, graphs that grow, and rank 0
+that saves. Two of these scripts were changed as well: `graph_grows` got smaller, and the reader of
+`slow_pipe` slower.
 
 The last five are misses of 40 later scripts: each was found wrong, or without a line, before that was fixed.
 Then the batch of `validates_in_step` got larger.
