@@ -12,7 +12,7 @@ from stepscope.evaluation.problems import problems_of
 from stepscope.evaluation.slow_settings import slow_settings
 from stepscope.measurements.steps import StepDistribution
 from stepscope.report.verdict import verdict
-from stepscope.runs.model import ThreadTime
+from stepscope.runs.model import LineTime, ThreadTime
 
 from tests.support.analysis import nothing_found
 from tests.support.source import START
@@ -67,9 +67,30 @@ def test_many_tensors_that_are_updated_one_by_one_are_a_finding_if_the_optimizer
 def test_a_part_that_takes_much_longer_than_what_it_belongs_to_is_a_finding() -> None:
     assert found(run_with({}, optimizer=0.61, forward=0.1, backward=0.1)) == [("Optimizer", 610.0)]
     assert found(run_with({}, optimizer=0.6, forward=0.1, backward=0.1)) == []
-    assert [subject for subject, _ in found(run_with({}, forward=0.31, backward=0.1))] == ["Forward pass"]
-    assert found(run_with({}, forward=0.3, backward=0.1)) == []
-    assert found(run_with({}, forward=0.9)) == []  # backward passes are not known
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "library", "seconds"),
+    [
+        (0.31, 0.1, "", [210]),
+        (0.3, 0.1, "", []),
+        (0.9, 0.0, "", []),  # backward passes are not known
+        (0.6, 0.1, "torch.nn.modules.conv.forward", []),  # of a module that is frozen, or a teacher
+    ],
+)
+def test_own_code_in_forward_passes_is_a_finding_if_these_take_much_longer_than_backward_passes(
+    forward: float, backward: float, library: str, seconds: list[int]
+) -> None:
+    run = run_with({}, forward=forward, backward=backward)
+    assert run.account is not None
+    spent = {"running": 1000 * forward}
+    line = LineTime("train", "forward", "net.py:9", "forward", library, "", "", spent)
+    leaves = tuple(
+        replace(leaf, lines=(line,)) if leaf.key.component == "forward" else leaf
+        for leaf in run.account.leaves
+    )
+    run = replace(run, account=replace(run.account, leaves=leaves))
+    assert [round(lost) for _, lost in found(run)] == seconds
 
 
 def test_keras_that_runs_each_operation_by_itself_is_a_finding_if_the_run_computes() -> None:

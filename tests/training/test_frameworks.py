@@ -11,12 +11,31 @@ import pytest
 from stepscope.commands.run.hooks import STARTUP
 from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
 from stepscope.runs.model import COMPONENTS
+from stepscope.training.automatic import AutomaticSteps
+from stepscope.training.frameworks.computing import Computing
 
 from tests.support.framework_scripts import run_script
 
 STEPS, BATCHES = 12, 36
 EVALUATES = {"hugging_face", "lightning_trainer"}
 ONE_PROCESS = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+
+
+def test_an_optimizer_that_is_gone_gives_way_at_once_and_is_not_kept_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Optimizer:
+        pass
+
+    ended: list[int] = []
+    monkeypatch.setattr(AutomaticSteps, "step_ended", lambda _, place: ended.append(place))
+    first, second, third, computing = Optimizer(), Optimizer(), Optimizer(), Computing()
+    computing.step_ended(first)
+    computing.step_ended(second)  # of a GAN, perhaps
+    assert len(ended) == 1
+    del first
+    computing.step_ended(third)
+    assert len(ended) == 2
 
 
 @pytest.mark.parametrize(

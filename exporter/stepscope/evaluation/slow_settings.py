@@ -10,7 +10,7 @@ from stepscope.common.words import count, duration, number, share
 from stepscope.evaluation.account import Account, Key
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.places import MAIN_THREADS
-from stepscope.evaluation.unexplained import LARGE, LargePart, finding, is_busy, of_part
+from stepscope.evaluation.unexplained import LARGE, LargePart, finding, is_busy, of_part, own_share
 from stepscope.training.layout import (
     ANOMALY_DETECTION,
     DOUBLES,
@@ -68,9 +68,9 @@ UPDATE_LESS = (
     "Update less: embeddings of large tables with sparse gradients (`sparse=True` and SparseAdam), larger "
     "batches or accumulated gradients, and `fused=True`."
 )
-TRAIN_ON_ALL = (
-    "Look at its lines. Evaluate under `torch.no_grad()` and less often, keep what frozen layers give, and "
-    "move Python and NumPy out of `forward`."
+COMPUTE_WITH_TENSORS = (
+    "Compute with tensors on whole batches instead of Python and NumPy, or in the data set, before the model "
+    "is called. What never changes can be kept."
 )
 AT_ONCE = "Let the optimizer update all tensors at once: `fused=True`, or `foreach=True`."
 
@@ -158,22 +158,24 @@ def _optimizer(analysis: Analysis, account: Account, run_seconds: float) -> Iter
 
 
 def _forward_alone(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
-    """Yields that forward passes take much longer than backward passes, which usually take longer."""
+    """Yields own code in forward passes that take much longer than backward passes.
+
+    These usually take longer. Frozen modules and teachers have no backward pass, but are no own code.
+    """
     spent, follows = account.share(*FORWARD), account.share(*BACKWARD)
-    if spent > LONGER * follows > 0 and spent - follows >= LARGE and not analysis.uses_gpus:
+    own = sum(leaf.share * own_share(leaf) for leaf in account.leaves if leaf.key == FORWARD)
+    if spent > LONGER * follows > 0 and own >= max(LARGE, spent / 2) and not analysis.uses_gpus:
         evidence = (
-            f"It takes {number(round(spent / follows, 1))} times as long as the backward pass, and usually "
-            "takes less: it runs Python, or computes what no backward pass follows"
+            f"The forward pass takes {number(round(spent / follows, 1))} times as long as the backward pass, "
+            "and usually takes less: these lines run Python, or compute what no backward pass follows"
         )
-        yield of_part(LargePart(FORWARD, spent - follows, TRAIN_ON_ALL, evidence), run_seconds)
+        lost = min(own, spent - follows)
+        yield of_part(LargePart(FORWARD, lost, COMPUTE_WITH_TENSORS, evidence), run_seconds)
 
 
 def _eagerly(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
     if analysis.gauges.get(EAGER) and account.useful_share >= LARGE:
-        said = (
-            "Keras runs each operation by itself (run_eagerly). Computing took "
-            f"{share(account.useful_share, 1.0)} of the run; how much of that it costs is not known."
-        )
+        said = f"Keras runs each operation by itself (run_eagerly). {_computing_took(account)}"
         yield finding("Eager execution", said, IN_GRAPHS)
 
 

@@ -242,7 +242,7 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
     sampled = any(leaf.lines for leaf in account.leaves)
     for leaf in account.leaves:
         part, component = leaf.key
-        spent = leaf.share * (_own(leaf) if component == HOST and sampled else 1.0)
+        spent = leaf.share * (own_share(leaf) if component == HOST and sampled else 1.0)
         if component == HOST and spent <= waited:
             continue
         if component in USEFUL or spent < LARGE or component in judged:
@@ -301,7 +301,7 @@ def _of_wait(leaf: Leaf) -> str | None:
     return WAIT_LESS.get(state) if waits else None
 
 
-def _own(leaf: Leaf) -> float:
+def own_share(leaf: Leaf) -> float:
     """Returns the share of the leaf's time in lines of the script that do not run what each training runs.
 
     A loss function that the script calls itself computes, for example. Many short pauses are seen in no line:

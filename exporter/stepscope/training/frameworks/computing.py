@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import ref
+
 from stepscope.training.automatic import automatic
 from stepscope.training.loader import batch_size_of, settings_of
 from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
@@ -9,6 +11,7 @@ from stepscope.training.session import recorder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     Settings = tuple[int | None, bool | None, int | None]
@@ -16,6 +19,10 @@ if TYPE_CHECKING:
 FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, COMPILE = (
     COMPONENT_INDEX[name] for name in ("forward", "backward", "optimizer", "checkpoint", "compile")
 )
+
+
+def _nobody() -> None:
+    return None
 
 
 class Computing:
@@ -27,8 +34,10 @@ class Computing:
         self.will_compile = False  # or will be in the next one
         self.in_loop = False  # Keras's own, which says itself what a step is
         self.adapter: Any = None  # Keras's, of the data of its loop
-        self.steps_with: Any = None  # the optimizer, or the graph with one, whose steps count
-        self.rival: Any = None  # another one, if it has made the latest step
+        self.steps_with: Callable[[], object] = (
+            _nobody  # returns the optimizer, or the graph with one, whose steps count
+        )
+        self.rival: Callable[[], object] = _nobody  # returns another one, if it has made the latest step
 
     def loader(self) -> tuple[Settings, int]:
         """Returns the settings and the batch size of the loader in Keras's loop, as far as they are known."""
@@ -61,16 +70,16 @@ class Computing:
     def step_ended(self, optimizer: object) -> None:
         """Ends the training step with the first optimizer that makes steps; Keras ends those of its loops.
 
-        Another one takes over once it makes two steps while the first makes none.
+        Another one takes over once it makes two steps while the first makes none, or is gone.
         """
         if self.in_loop:
             return
-        if self.steps_with is not optimizer:
-            if self.steps_with is not None and self.rival is not optimizer:
-                self.rival = optimizer
+        if (now := self.steps_with()) is not optimizer:
+            if now is not None and self.rival() is not optimizer:
+                self.rival = ref(optimizer)
                 return
-            self.steps_with = optimizer
-        self.rival = None
+            self.steps_with = ref(optimizer)
+        self.rival = _nobody
         automatic.step_ended(NOT_OPENED)
 
 
