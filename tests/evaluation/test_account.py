@@ -224,6 +224,21 @@ def test_a_large_part_that_no_rule_judges_is_a_finding(shares: dict[str, float],
 
 
 @pytest.mark.parametrize(
+    ("steps", "share", "word"),
+    [
+        (0, 0.8, "Let shapes repeat"),  # in how many steps is not known
+        (5, 0.8, "Let shapes repeat"),
+        (4, 0.8, "Keep what was compiled"),
+        (4, 0.5, ""),  # as long as the loop that follows
+    ],
+)
+def test_compiling_each_graph_once_is_a_part_of_the_start(steps: int, share: float, word: str) -> None:
+    run = replace(run_with(train__compile=share, train__forward=1 - share), compiled_steps=steps)
+    assert [word for found in unexplained(run) if word in found.recommendation] == [word] * bool(word)
+    assert len(unexplained(run)) == bool(word)
+
+
+@pytest.mark.parametrize(
     ("framework", "word"),
     [
         ("pytorch 2.9.1", "TORCH_LOGS"),

@@ -91,6 +91,7 @@ def test_eager_steps_have_their_parts(variants: dict[str, Trained]) -> None:
         assert trained.seconds("train", component) > 0, component
     assert trained.seconds("eval", "backward") == 0
     assert trained.totals.gauges["keras_run_eagerly"] == 1
+    assert "tf_data_sequential_maps" not in trained.totals.gauges  # Keras made the dataset, of arrays
 
 
 def test_waits_inside_a_graph_are_not_known_and_nothing_counts_for_them(

@@ -277,6 +277,7 @@ class Analysis:
     stopped_by: str = ""  # as in run.json
     exception: dict[str, str] = field(default_factory=dict)  # as in run.json
     restarted_after: dict[str, str] = field(default_factory=dict)  # as in run.json
+    compiled_steps: int = 0  # in which something was compiled, of the rank with most
     restarts: list[Restart] = field(default_factory=list)
     last_steps: list[LastStep] = field(default_factory=list)  # by rank
     is_trace: bool = False  # it has neither the run's start nor samples

@@ -319,6 +319,14 @@ def _analysis(
         ),
         gauge_histories=histories_of_first_rank(facts),
         counted=counted(facts.ranks),
+        compiled_steps=max(
+            (
+                steps
+                for node in nodes.values()
+                for steps in node.measured[COMPONENTS_BY_PHASE].compiled.values()
+            ),
+            default=0,
+        ),
         waited_by_turns=waited_by_turns(
             [times for node in nodes.values() for times in node.measured[OWN_TIMES].ranks.values()]
         ),

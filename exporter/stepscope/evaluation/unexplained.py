@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from stepscope.common.status import Status
-from stepscope.common.words import duration, listing, share, uncapitalised
+from stepscope.common.words import count, duration, listing, share, uncapitalised
 from stepscope.evaluation.account import (
     AFTER,
     BEFORE,
@@ -38,7 +38,8 @@ LARGE_PHASE = 1 / 3  # of the time of steps, for those of phases that the run is
 LARGE_BEFORE, LARGE_AFTER = 0.2, 0.15  # of the run, in lines of the script outside steps
 MOST = 0.5  # of the time before the first step, in one line
 LONG_BEFORE = 30.0  # seconds: a start that only imports a framework is shorter, whatever the loop takes
-GC = "gc"
+GC, COMPILE = "gc", "compile"
+COMPILES_ONCE = 4  # steps at most that compile in a run that compiles each graph once, as a part of its start
 LOOP = (*PHASES, BETWEEN, PROFILING, UNFINISHED)
 # Functions of PyTorch that are a part of each step or set-up; "import" as in training/line_names.py.
 USUAL = (
@@ -95,6 +96,10 @@ WAIT_LESS = {
 RESTART_LESS = (
     "The loader starts and ends its workers here. Call `iter(loader)` once per epoch, not in each step, and "
     "keep the workers alive (persistent_workers=True)."
+)
+KEEP_COMPILED = (
+    "Keep what was compiled from run to run (the cache of torch.compile, `jax_compilation_cache_dir`), or "
+    "compile less of the model."
 )
 SET_UP_LESS = "Cache what this line computes, or load only what the first steps need."
 LOSE_LESS = "Do it less often, or in another job: the devices wait meanwhile."
@@ -177,7 +182,7 @@ def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
             continue
         if own >= LARGE_BEFORE and leaf.places[0].share > MOST:
             yield LargePart(leaf.key, own, SET_UP_LESS, evidence)
-        elif _outlasts_loop(leaf, account, analysis):
+        elif _outlasts_loop(leaf, _loop(account), account, analysis):
             evidence = f"From the first step to the last it took {share(_loop(account), 1.0)}"
             yield LargePart(
                 leaf.key, leaf.share, MaxInitializationTime.recommendation, f"{evidence}. {_where(leaf)}"
@@ -189,13 +194,16 @@ def _loop(account: Account) -> float:
     return sum(map(account.share, LOOP))
 
 
-def _outlasts_loop(leaf: Leaf, account: Account, analysis: Analysis) -> bool:
-    """Returns whether a run that came to its own end spent more time before its first step than after."""
+def _outlasts_loop(leaf: Leaf, loop: float, account: Account, analysis: Analysis) -> bool:
+    """Returns whether a run that came to its own end spent more time in this part of its start than later.
+
+    `loop`: the share of the run from there on.
+    """
     cut_short = analysis.end is None or bool(analysis.exit_status or analysis.stopped_by)
     main = [thread for thread in analysis.threads if thread.role in MAIN_THREADS]
     waited = max((thread.core_wait_seconds for thread in main), default=0.0)  # NoisyNeighbour has that
     seconds = leaf.seconds / account.ranks - waited
-    return not cut_short and seconds >= LONG_BEFORE and leaf.share > _loop(account) > 0
+    return not cut_short and seconds >= LONG_BEFORE and leaf.share > loop > 0
 
 
 def _where(leaf: Leaf) -> str:
@@ -247,7 +255,11 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
             continue
         if component in USEFUL or spent < LARGE or component in judged:
             continue
-        if part == main and component in REMEDIES:
+        if component == COMPILE and 0 < analysis.compiled_steps <= COMPILES_ONCE:
+            if _outlasts_loop(leaf, _loop(account) - leaf.share, account, analysis):
+                evidence = f"Compiling took {count(analysis.compiled_steps, 'step')}"
+                yield LargePart(leaf.key, spent, KEEP_COMPILED, evidence)
+        elif part == main and component in REMEDIES:
             garbage = _garbage_of(leaf, account) if component == HOST else 0.0
             evidence = f"{share(spent + garbage, of_main)} of the time of steps"
             if garbage:

@@ -38,13 +38,14 @@ def fit(eager: bool = False, at_once: int = 1, watch: bool = False) -> None:
     model.compile("adam", "mse", run_eagerly=eager, steps_per_execution=at_once)
     values = np.random.default_rng(0).random((60, 12, 1)).astype("float32")  # the last batch is smaller
     batches = tf.data.Dataset.from_tensor_slices((values, values.sum(1))).batch(8)
-    training = batches.map(wait) if late and not eager else batches.prefetch(2)
+    training = batches.map(wait) if late else batches.prefetch(2)
     if watch:
         import stepscope
 
         training = stepscope.watch(training)
     save = keras.callbacks.ModelCheckpoint(checkpoint, save_weights_only=True)
-    model.fit(training, epochs=3, verbose=0, validation_data=batches.take(2), callbacks=[save])
+    data = {"x": values, "y": values.sum(1), "batch_size": 8} if eager else {"x": training}
+    model.fit(**data, epochs=3, verbose=0, validation_data=batches.take(2), callbacks=[save])
     model.evaluate(batches.take(2), verbose=0)
     model.predict(batches.take(2), verbose=0)
     weights = b"".join(np.ascontiguousarray(weight).tobytes() for weight in model.get_weights())

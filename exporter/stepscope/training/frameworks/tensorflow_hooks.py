@@ -104,7 +104,8 @@ def _waits_of(dataset: Any) -> LoaderWaits:
 
 
 def _of_phase(dataset: Any, phase: str) -> Waits:
-    if phase == "train" and dataset is not None:
+    of_arrays = computing.in_loop and not hasattr(computing.adapter, "_dataset")  # Keras made it
+    if phase == "train" and dataset is not None and not of_arrays:
         publish(settings_of_dataset(dataset))
     return Waits(phase, *computing.loader())
 
