@@ -30,7 +30,8 @@ MOST = 3  # times the start: of a window over all of the run, a third is the sta
 def is_starting(scraping: Scraping, seconds: float) -> Expression:
     """Returns the runs, by node, whose first step is not over yet, or was in the last `seconds`."""
     start, first, age = map(scraping.held, (START, FIRST_STEP, AGE))
-    return (age < SLOW).unless(first) | (age - (first - start) < seconds)
+    waits = (age < SLOW).unless(first)
+    return waits | (age - (first - start) < seconds) if seconds else waits
 
 
 def is_short_evaluation(scraping: Scraping) -> Expression:
