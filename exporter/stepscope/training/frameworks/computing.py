@@ -25,6 +25,14 @@ def _nobody() -> None:
     return None
 
 
+def _reference(optimizer: object) -> Callable[[], object]:
+    """Returns what gives the optimizer as long as it lives, or is no object that can be watched."""
+    try:
+        return ref(optimizer)
+    except TypeError:
+        return lambda: optimizer
+
+
 class Computing:
     """The state of the hooks of this process. The only instance is `computing`."""
 
@@ -76,9 +84,9 @@ class Computing:
             return
         if (now := self.steps_with()) is not optimizer:
             if now is not None and self.rival() is not optimizer:
-                self.rival = ref(optimizer)
+                self.rival = _reference(optimizer)
                 return
-            self.steps_with = ref(optimizer)
+            self.steps_with = _reference(optimizer)
         self.rival = _nobody
         automatic.step_ended(NOT_OPENED)
 
