@@ -18,13 +18,13 @@ class Items(Dataset):
 
 with cost:
     batches = list(DataLoader(Items(), batch_size=40))  # the cause
-model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 10))
+model = nn.Sequential(nn.Linear(64, 4096), nn.ReLU(), nn.Linear(4096, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 
 while lasts():
     for x, y in batches:
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x.repeat(8, 1)), y.repeat(8)).backward()
+        nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
         if not lasts():
             break
