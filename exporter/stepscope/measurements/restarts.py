@@ -35,7 +35,7 @@ CHECKPOINTS = Measure(Checkpoints)
 class Restart:
     """An attempt that took steps, and that a later one followed."""
 
-    steps: int  # of training, that it had finished
+    steps: int  # of all phases, that its rank with most had finished
     seconds: float  # from its last step to the first step of the next attempt that takes any
     unsaved_seconds: float | None  # of steps since its last checkpoint; None: no checkpoint was seen
 
