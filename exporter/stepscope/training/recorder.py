@@ -853,6 +853,7 @@ def make_recorder(
                 or loop.undecided
                 or loop.unusual
                 or steps.place
+                or steps.inner
                 or steps.others
                 or steps.rivals
                 or steps.elected() is not optimizer
