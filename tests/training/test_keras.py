@@ -124,6 +124,25 @@ def test_a_loop_of_tensorflow_makes_steps_with_its_optimizer_and_reading_makes_n
         assert trained.seconds("train", component) > 0, component
 
 
+def test_workers_of_a_strategy_are_ranks_and_what_they_wait_for_each_other_is_communication(
+    tmp_path: Path,
+) -> None:
+    run(tmp_path, "tensorflow_workers", STEPSCOPE_INSTRUMENT="1", PYTHONPATH=HOOKED)
+    ranks = set()
+    for path in open_ledgers(tmp_path):
+        with LedgerReader(path) as reader:
+            reader.new_steps()
+            header, totals = reader.header, reader.totals()
+        ranks.add((header.run, header.rank, header.local_rank, header.world_size))
+        assert totals.steps == {"train": 24}
+        assert totals.gauges.get("tf_data_sequential_maps") == (
+            None if header.rank else 1
+        )  # not TensorFlow's
+        inside = dict(zip(COMPONENTS, totals.inside["train"], strict=True))
+        assert min(inside[name] for name in ("data_wait", "communication", "forward", "compile")) > 0
+    assert ranks == {(header.run, 0, 0, 2), (header.run, 1, 1, 2)}
+
+
 @pytest.mark.parametrize("slow", ["map", "none"])
 def test_the_verdict_names_the_late_pipeline_and_accuses_no_prompt_one(slow: str, tmp_path: Path) -> None:
     command = ["-m", "stepscope", "run", "--name", "imdb", "--out", str(tmp_path / "out")]

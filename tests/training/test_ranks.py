@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,27 @@ OPEN_MPI = {
 }
 
 
+def tensorflow(kind: str, index: object, **cluster: list[str]) -> dict[str, str]:
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})}
+
+
+WORKERS = ["a:1", "b:1", "b:2"]
+
+
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
         ({}, (0, None, 1)),
+        (tensorflow("worker", 2, worker=WORKERS), (2, 1, 3)),
+        (tensorflow("worker", 1, worker=WORKERS, chief=["a:9"], ps=["c:1"]), (2, 0, 4)),
+        (tensorflow("chief", 0, worker=WORKERS, chief=["a:9"]), (0, 0, 4)),
+        (tensorflow("worker", 1, worker=WORKERS) | SLURM, (1, 0, 3)),
+        (tensorflow("worker", 1, worker=WORKERS) | TORCHRUN, (3, 1, 8)),
+        (tensorflow("ps", 0, worker=WORKERS, ps=["c:1"]), (0, None, 1)),
+        (tensorflow("worker", 3, worker=WORKERS), (0, None, 1)),
+        (tensorflow("worker", "first", worker=WORKERS), (0, None, 1)),
+        ({"TF_CONFIG": "[" * 100000}, (0, None, 1)),
+        ({"TF_CONFIG": "{}"}, (0, None, 1)),
         (TORCHRUN, (3, 1, 8)),
         (SLURM, (5, 2, 16)),
         (OPEN_MPI, (7, 0, 9)),

@@ -12,7 +12,7 @@ import time
 from _thread import allocate_lock, start_new_thread
 from binascii import crc32
 
-from stepscope.training.ranks import number, read_run_name
+from stepscope.training.ranks import TF_CONFIG, host_of, number, read_run_name, read_workers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,9 +96,8 @@ def read_launch(
         of_node = _values(environment, NODE_KEY)
         launch.of_node = bool(of_node) and not shared
         job = (launch.namespace, launch.scheduler_job)
-        launch.key = "/".join(
-            shared or of_node or (job if all(job) else _values(environment, "MASTER_ADDR", "MASTER_PORT"))
-        )
+        rendezvous = _values(environment, "MASTER_ADDR", "MASTER_PORT") or read_workers(environment)[0]
+        launch.key = "/".join(shared or of_node or (job if all(job) else rendezvous))
     return launch
 
 
@@ -143,6 +142,8 @@ def _on_one_node(environment: Mapping[str, str], ranks: Ranks) -> bool:
         return False
     if any(number(environment.get(name)) == ranks.world_size for name in _LOCAL_SIZES):
         return True
+    if ranks.variable == TF_CONFIG:
+        return len({host_of(worker) for worker in read_workers(environment)[0]}) == 1
     # Kubeflow's master pod calls itself localhost, and two agents of torchrun may be on one node.
     several = "GROUP_WORLD_SIZE" in environment or "KUBERNETES_SERVICE_HOST" in environment
     return environment.get("MASTER_ADDR") in _LOOPBACK and not several

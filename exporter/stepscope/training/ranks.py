@@ -50,24 +50,58 @@ LAUNCHERS = (
     ("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"),
 )
+TF_CONFIG = "TF_CONFIG"  # the variable of TensorFlow's clusters, which holds JSON
 
 
 def read_ranks(environment: Mapping[str, str]) -> Ranks:
     """Returns the ranks of the first launcher whose rank is a number, or rank 0 of 1.
 
     The world size is at least rank + 1, also if its variable is missing or too small. A batch script of
-    Slurm is no task: only a step that srun started has several.
+    Slurm is no task: only a step that srun started has several. A task of TensorFlow's cluster goes before
+    one of Slurm, which may start several of them.
     """
     restarts = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
     attempt = sum(number(environment.get(name)) or 0 for name in restarts)
+    workers, index = read_workers(environment)
     for rank_name, local_rank_name, world_size_name in LAUNCHERS:
         rank = number(environment.get(rank_name))
-        if rank is None or (rank_name == "SLURM_PROCID" and "SLURM_STEP_ID" not in environment):
+        if rank is None or (rank_name == "SLURM_PROCID" and ("SLURM_STEP_ID" not in environment or workers)):
             continue
         world_size = number(environment.get(world_size_name)) or 1
         local_rank = number(environment.get(local_rank_name))
         return Ranks(rank, local_rank, max(world_size, rank + 1), attempt, rank_name)
+    if workers:
+        hosts = [host_of(worker) for worker in workers]
+        return Ranks(index, hosts[:index].count(hosts[index]), len(workers), attempt, TF_CONFIG)
     return Ranks(0, None, 1, attempt)
+
+
+def read_workers(environment: Mapping[str, str]) -> tuple[list[str], int]:
+    """Returns the addresses of the tasks that train in TensorFlow's cluster, and which of them this is.
+
+    The chief is the first (`tf.distribute.cluster_resolver.TFConfigClusterResolver`). The list is empty if
+    this process does not train: it is a parameter server, or an evaluator.
+    """
+    if TF_CONFIG not in environment:
+        return [], 0
+    try:
+        import json
+
+        config = json.loads(environment[TF_CONFIG])
+        cluster, task = config["cluster"], config["task"]
+        chief = list(cluster.get("chief") or cluster.get("master") or ())
+        workers = [str(address) for address in chief + list(cluster.get("worker") or ())]
+        index = int(task["index"]) + (len(chief) if task["type"] == "worker" else 0)
+        if task["type"] in ("chief", "master", "worker") and 0 <= index < min(len(workers), MAX_RANK):
+            return workers, index
+    except Exception:  # noqa: BLE001 - whatever the text is, training continues
+        pass
+    return [], 0
+
+
+def host_of(address: str) -> str:
+    """Returns the host of `host:port`."""
+    return address.rpartition(":")[0]
 
 
 def ranks_of_torch(launched: Ranks) -> Ranks:

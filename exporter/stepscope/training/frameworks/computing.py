@@ -104,5 +104,5 @@ def checkpoint(*_: object, **__: object) -> int:
     return recorder.enter(CHECKPOINT)
 
 
-def saved(place: int, _done: bool) -> None:
+def leave(place: int, _done: bool) -> None:
     recorder.leave(place)

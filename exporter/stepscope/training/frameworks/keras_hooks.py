@@ -25,7 +25,7 @@ from stepscope.training.frameworks.computing import (
     checkpoint,
     computing,
     forward,
-    saved,
+    leave,
 )
 from stepscope.training.frameworks.published import after, publish
 from stepscope.training.frameworks.tensorflow_hooks import optimizer_is_traced, settings_of_dataset
@@ -72,7 +72,7 @@ def install() -> None:
     for module, (owner, names) in _SAVES.items():
         found = sys.modules.get(module)
         for name in names:
-            around(getattr(found, owner, None) if owner else found, name, checkpoint, saved)
+            around(getattr(found, owner, None) if owner else found, name, checkpoint, leave)
 
 
 # -- loops ---------------------------------------------------------------------------------------------

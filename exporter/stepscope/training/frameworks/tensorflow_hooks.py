@@ -20,13 +20,15 @@ from stepscope.training.frameworks.computing import (
     FORWARD,
     checkpoint,
     computing,
-    saved,
+    leave,
 )
 from stepscope.training.frameworks.published import publish
 from stepscope.training.frameworks.xla_profilers import tensorflow_profiler
-from stepscope.training.layout import SEQUENTIAL_MAPS
+from stepscope.training.layout import OPERATIONS, SEQUENTIAL_MAPS
 from stepscope.training.loader import Waits
 from stepscope.training.off import is_off
+from stepscope.training.recorder import COMPONENT_INDEX
+from stepscope.training.session import recorder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     from stepscope.training.frameworks.batches import Asked
 
+_COMMUNICATION, _ALL_REDUCE = COMPONENT_INDEX["communication"], OPERATIONS.index("all_reduce") + 1.0
 _WAITS = "_stepscope"  # attribute of a dataset that the script watches, and of an iterator that is timed
 _installed: set[str] = set()
 
@@ -49,7 +52,9 @@ def install() -> None:
     tape = getattr(sys.modules.get("tensorflow.python.eager.backprop"), "GradientTape", None)
     around(tape, "gradient", _gradient_begins, computing.end)
     saver = getattr(sys.modules.get("tensorflow.python.checkpoint.checkpoint"), "TrackableSaver", None)
-    around(saver, "save", checkpoint, saved)
+    around(saver, "save", checkpoint, leave)
+    strategy = getattr(sys.modules.get("tensorflow.python.distribute.distribute_lib"), "StrategyBase", None)
+    around(strategy, "reduce", _reduce_begins, leave)
     tensorflow_profiler.install()
 
 
@@ -84,7 +89,8 @@ def _asks(iterator: Any) -> Asked | None:
         return None
     waits = iterator.__dict__.get(_WAITS)
     if waits is None:
-        waits = _waits_of(getattr(iterator, "_dataset", None))
+        parts = getattr(iterator, "_iterators", None) or [iterator]  # one for each worker that is here
+        waits = _waits_of(getattr(parts[0], "_dataset", None))
         setattr(iterator, _WAITS, waits)
     return ask(waits)
 
@@ -123,7 +129,19 @@ def settings_of_dataset(dataset: Any) -> dict[str, float]:
         if not kind.startswith("Cache"):
             maps += kind == "Map"
             datasets += each._inputs()
+            if kind == "Restructured":  # by TensorFlow's `normalize_to_dense`, above its map
+                datasets += datasets.pop()._inputs()
     return {SEQUENTIAL_MAPS: float(maps)}
+
+
+# -- several processes ---------------------------------------------------------------------------------
+
+
+def _reduce_begins(strategy: Any, *_: object, **__: object) -> int | None:
+    """Begins a reduction over workers. An iterator asks at each batch whether any of them has one left."""
+    if not strategy.extended._in_multi_worker_mode() or not runs_eagerly():
+        return None
+    return recorder.enter(_COMMUNICATION, _ALL_REDUCE)
 
 
 # -- graphs --------------------------------------------------------------------------------------------
