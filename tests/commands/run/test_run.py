@@ -214,23 +214,30 @@ def test_a_port_that_was_asked_for_and_is_taken_is_refused(tmp_path: Path, refus
     assert list(tmp_path.iterdir()) == []
 
 
+# Port 9870 may be taken, or be given back, by another program at any moment: the test has a port of its own.
+USUAL_PORT = """
+import sys
+from stepscope.commands.run import listener
+listener.DEFAULT_ADDRESS = sys.argv.pop(1)
+from stepscope.commands.cli import main
+sys.exit(main())
+"""
+
+
 def test_the_usual_port_taken_gives_a_free_one_and_says_so(tmp_path: Path) -> None:
-    try:
-        taken = socket.create_server(("127.0.0.1", 9870))
-    except OSError:
-        taken = None  # somebody else has it: as good
-    ended = subprocess.run(
-        [*RUN, "--", sys.executable, "-c", ""],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        cwd=tmp_path,
-        check=False,
-    )
-    if taken is not None:
-        taken.close()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-c", USUAL_PORT, f"127.0.0.1:{port}", "run"]
+        ended = subprocess.run(
+            [*command, "--", sys.executable, "-c", ""],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            cwd=tmp_path,
+            check=False,
+        )
     assert ended.returncode == 0
-    assert "stepscope: port 9870 is taken; serving on 127.0.0.1:" in ended.stderr
+    assert f"stepscope: port {port} is taken; serving on 127.0.0.1:" in ended.stderr
     (directory,) = (path for path in (tmp_path / "stepscope-runs").iterdir() if path.is_dir())
     assert (directory / "run.json").exists(), "and without --out it has a directory of its own"
 
