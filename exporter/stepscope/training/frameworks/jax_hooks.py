@@ -190,6 +190,9 @@ class _Followed:
         return self._compiled.eval_shape
 
 
+_Followed.__name__ = _Followed.__qualname__ = "PjitFunction"  # by which Chex knows what is compiled
+
+
 def _called(function: _Function, /, *arguments: Any, **keywords: Any) -> Call:
     functions = _running.functions
     if not functions and function.looks:
