@@ -1,7 +1,5 @@
 """Runs the benchmarks, prints a table with verdicts and can write it into benchmarks/README.md."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys

@@ -4,8 +4,6 @@ A few simulated nodes are scraped through the real exporter. Every node of the c
 simulated node, with its own name and its own ranks. Eight nodes share a run.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache

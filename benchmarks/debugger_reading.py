@@ -1,7 +1,5 @@
 """Measures the reading of Debugger's system metrics: speed against json.loads per line, and memory."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """Measures how fast all rules are evaluated, over two lengths of a run."""
 
-from __future__ import annotations
-
 import time
 import tracemalloc
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The measured time includes the fake library's own work (a look at its control fi
 that of a real driver. Run as `python -m benchmarks.gpu_tick`.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Each kind of work is done in turns with and without samples in one process, so a
 slowdown is that of the work per second of wall time, which includes waits for the interpreter lock.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

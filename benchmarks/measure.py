@@ -1,7 +1,5 @@
 """Measures CPU time, so that other work on the machine counts as little as possible."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable

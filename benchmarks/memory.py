@@ -1,7 +1,5 @@
 """Measures the resident memory of a real exporter process after a minute of fast ticks and scrapes."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from pathlib import Path

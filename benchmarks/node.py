@@ -1,7 +1,5 @@
 """A node with 192 cores and 8 GPUs, made of files and a stub of NVML, which an exporter samples."""
 
-from __future__ import annotations
-
 import http.client
 import random
 import shutil

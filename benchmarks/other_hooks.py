@@ -4,8 +4,6 @@ These hooks cannot be taken off again. So a process with hooks and one without t
 its median round. The value is the median over pairs of how much longer a step took with hooks.
 """
 
-from __future__ import annotations
-
 import statistics
 import subprocess
 import sys

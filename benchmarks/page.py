@@ -1,7 +1,5 @@
 """Writes a table of measurements between the markers of a page."""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Measures the report of a day of one large node: its time from a recording on disk, and its size."""
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

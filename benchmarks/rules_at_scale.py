@@ -12,8 +12,6 @@ scraping.
 1,000 nodes, so only 1,000 nodes are compared with the budget.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

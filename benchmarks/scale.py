@@ -10,8 +10,6 @@ measures the rules alone, on more cores per node and without waiting for their w
 Each server and profile takes WARMING and MEASURED seconds, one after another.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

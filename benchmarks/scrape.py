@@ -5,8 +5,6 @@ the sample counters' histograms. prometheus_client gets finished metric families
 only the writing is timed on both sides. Every value changes between two scrapes.
 """
 
-from __future__ import annotations
-
 import random
 import tempfile
 from collections.abc import Iterable, Sequence

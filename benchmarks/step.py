@@ -4,8 +4,6 @@ All forms are timed in turn, many times, so a busy machine slows all of them equ
 of the rounds, without the cost of the loop. The steps compute nothing, but read the clock as real steps do.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import statistics

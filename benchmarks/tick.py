@@ -6,8 +6,6 @@ wake from sleep and the stub's own work counts. Both exclude the kernel's work f
 because the files are regular files.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from pathlib import Path

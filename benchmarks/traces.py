@@ -4,8 +4,6 @@ HolisticTraceAnalysis is used if it is installed, here or for the Python that HT
 needs pandas before 3: pip install HolisticTraceAnalysis "pandas<3".
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

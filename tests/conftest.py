@@ -1,7 +1,5 @@
 """Fixtures of the whole project."""
 
-from __future__ import annotations
-
 import compileall
 import gc
 import sys

@@ -1,7 +1,5 @@
 """The audit of dependencies finds vulnerable versions, and says so when it could check nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The benchmarks' table: verdicts, and the page that it is written into."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import isnan, nan
 from pathlib import Path

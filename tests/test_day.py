@@ -1,7 +1,5 @@
 """The simulated day: its mix, its series, how alerts are counted, and a small hour of it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import cache
 from itertools import pairwise

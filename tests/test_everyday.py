@@ -1,7 +1,5 @@
 """Everyday scripts with what slows them: the truths and the scoring of `python -m trials.everyday`."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import replace
 from pathlib import Path

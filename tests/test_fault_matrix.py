@@ -1,7 +1,5 @@
 """The matrix of planted faults: its scoring, its catalogue, a small part of it, and its page."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

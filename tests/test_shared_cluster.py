@@ -1,7 +1,5 @@
 """The short form of the shared cluster with planted faults, its scoring, and the page that describes it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The short form of every trial, and their table in trials/README.md."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Training scripts with planted faults: the scoring of `make truth`, and a small part of it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from argparse import Namespace

@@ -1,7 +1,5 @@
 """Performs trials, prints their table, and can write it into trials/README.md."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

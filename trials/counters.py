@@ -1,7 +1,5 @@
 """Scrapes an exporter that is killed all the time, and checks that no counter of a run ever falls."""
 
-from __future__ import annotations
-
 import http.client
 import re
 import socket

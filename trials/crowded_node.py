@@ -1,7 +1,5 @@
 """A healthy run on a node full of other people's ledgers: corrupt ones, dead ones, and many."""
 
-from __future__ import annotations
-
 import os
 import time
 

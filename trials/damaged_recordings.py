@@ -1,7 +1,5 @@
 """Damaged recordings: figures of what is intact, the gap named, or one line that says what is wrong."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

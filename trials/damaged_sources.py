@@ -1,7 +1,5 @@
 """Damaged Debugger output and traces: a report, or one line that says what is wrong."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

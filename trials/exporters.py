@@ -1,7 +1,5 @@
 """Flags of an exporter under trial, and what its recording holds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

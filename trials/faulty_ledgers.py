@@ -1,7 +1,5 @@
 """Faulty ledgers next to a healthy run: they cost their own metrics, and nothing else."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from contextlib import suppress

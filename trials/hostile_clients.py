@@ -1,7 +1,5 @@
 """Clients that mean harm: many connections of every bad kind, and requests of random bytes."""
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import re

@@ -1,7 +1,5 @@
 """Ctrl-C at random moments of `stepscope run`: before, during and after the training, once or twice."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

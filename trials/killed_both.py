@@ -1,7 +1,5 @@
 """kill -9 of a rank and of the exporter, in either order: the rank's counters never fall, and count once."""
 
-from __future__ import annotations
-
 import time
 
 from trials import Attempt, trial

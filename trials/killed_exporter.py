@@ -1,7 +1,5 @@
 """kill -9 of the exporter: counters of the live run never fall, and the recording has every step once."""
 
-from __future__ import annotations
-
 import time
 
 from trials import Attempt, trial

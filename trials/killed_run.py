@@ -1,7 +1,5 @@
 """kill -9 of `stepscope run`, of its exporter, or of both: a report can be made, and states gaps."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """kill -9 of training processes: what they finished is counted and recorded, and nothing else is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.support.exporter_process import ExporterProcess

@@ -1,7 +1,5 @@
 """Ledgers as other people leave them: genuine ones, dead or live, and everything else."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Line samples at 100 times their rate, on every supported Python that is here: no process may notice."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

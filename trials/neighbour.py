@@ -5,8 +5,6 @@ shares, until its stdin ends, or for SECONDS. Then it removes what it made, and 
 never has more than NAMES names, DESCRIPTORS open files and WAITERS processes.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

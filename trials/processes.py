@@ -1,7 +1,5 @@
 """Runs commands, several at a time, until they end, take too long, or are stopped."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -3,8 +3,6 @@
 The table in docs/run.md says what each signal does; this trial reads it there.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Many `stepscope run` at once, in one folder: each needs a port, a directory and room for its ledgers."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

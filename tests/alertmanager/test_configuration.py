@@ -1,7 +1,5 @@
 """alertmanager.yml as it is committed, and as its comments say to change it, before any server runs."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

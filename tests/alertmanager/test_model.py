@@ -1,7 +1,5 @@
 """The model of Alertmanager in trials/day sends what the real one sends, in the same order."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from pathlib import Path

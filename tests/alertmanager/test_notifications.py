@@ -1,7 +1,5 @@
 """The real Alertmanager tells stubs of a webhook, Slack and a mail server: who hears what, in which words."""
 
-from __future__ import annotations
-
 import base64
 import html
 import re

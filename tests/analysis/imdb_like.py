@@ -1,7 +1,5 @@
 """Makes the steps of examples/train_keras_imdb.py in seconds and without TensorFlow: --slow map is late."""
 
-from __future__ import annotations
-
 import argparse
 import time
 

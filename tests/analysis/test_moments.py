@@ -1,7 +1,5 @@
 """Samples and steps together: by time, by step and by phase; and a run that goes on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

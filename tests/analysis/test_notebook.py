@@ -1,7 +1,5 @@
 """`stepscope report RUN --notebook`: every cell runs, in its folder, and shows the run."""
 
-from __future__ import annotations
-
 import ast
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`stepscope.analysis.open`: every kind of source, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

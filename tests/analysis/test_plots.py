@@ -1,7 +1,5 @@
 """Charts of a run: valid Vega-Lite with the numbers of the run, small however long that was."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Arrow tables in notebooks: short, escaped, and only where nobody else shows them."""
 
-from __future__ import annotations
-
 import sys
 from datetime import UTC, datetime
 from types import SimpleNamespace

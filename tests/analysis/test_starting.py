@@ -1,7 +1,5 @@
 """`stepscope.analysis.start`: a training goes on next to the notebook, and its run is there at once."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tables of made-up runs whose values are known."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any

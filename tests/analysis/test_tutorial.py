@@ -1,7 +1,5 @@
 """The tutorial: every cell runs as in Jupyter, over runs that it starts itself."""
 
-from __future__ import annotations
-
 import json
 from importlib.util import find_spec
 from pathlib import Path

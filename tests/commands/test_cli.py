@@ -1,7 +1,5 @@
 """The command line as a whole: what a mistyped word says, and what it exits with."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

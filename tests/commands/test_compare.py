@@ -1,7 +1,5 @@
 """`stepscope compare` as it is typed: what it prints and writes, and what it exits with."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`stepscope demo` from the outside: what it serves, what it refuses, and how it ends."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Ranks that others wait for, under `stepscope run`: report, terminal and `stepscope stacks` name them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Hooks in real environments: installed with the package, by the command, and removed without a trace."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

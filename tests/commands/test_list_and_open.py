@@ -1,7 +1,5 @@
 """`stepscope list` and `open` as they are typed, over folders that are whole, damaged, foreign or empty."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """`stepscope profile` on processes that train."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`stepscope stacks` on real training processes: where they are, and their Python stacks."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

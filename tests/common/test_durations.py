@@ -1,7 +1,5 @@
 """Durations in flags."""
 
-from __future__ import annotations
-
 from argparse import ArgumentTypeError
 
 import pytest

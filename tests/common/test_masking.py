@@ -1,7 +1,5 @@
 """Secrets in command lines are masked, and everything else stays as it was typed."""
 
-from __future__ import annotations
-
 import base64
 import random
 import shlex

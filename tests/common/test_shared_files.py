@@ -1,7 +1,5 @@
 """What others can put into shared directories is opened, removed and locked by shared_files.py alone."""
 
-from __future__ import annotations
-
 import ast
 import fcntl
 import gc

@@ -1,7 +1,5 @@
 """The watchdog gives up only on what fails at every attempt, for long."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import signal

@@ -1,7 +1,5 @@
 """One voice: every number has one spelling, with a unit, whatever surface it is on."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Which predictions of A have an outcome in B, and what the comparison records."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

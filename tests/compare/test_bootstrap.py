@@ -1,7 +1,5 @@
 """The interval of a change of step times: it finds what is there, and finds nothing where nothing is."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from stepscope.compare.bootstrap import STEPS_NEEDED, Interval, intervals, statistics

@@ -1,7 +1,5 @@
 """Figures side by side: what they are, and what is known of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

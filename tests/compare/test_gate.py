@@ -1,7 +1,5 @@
 """--fail-if: which conditions there are, and when they are met."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Lines of code before and after a change."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from stepscope.compare.lines import compared_lines

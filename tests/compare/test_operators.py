@@ -1,7 +1,5 @@
 """Operators of the profile windows of two runs, before and after a change."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The page of a comparison as a reader has it: wide and narrow, light and dark, by keyboard, on paper."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable
 from itertools import pairwise

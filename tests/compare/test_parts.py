@@ -1,7 +1,5 @@
 """Parts of a difference sum to it, whatever the runs are like."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

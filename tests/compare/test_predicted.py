@@ -1,7 +1,5 @@
 """What the report of A predicted, held against B."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 from pathlib import Path

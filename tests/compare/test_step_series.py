@@ -1,7 +1,5 @@
 """The steps that a comparison keeps: all of a short run, a fair sample of a long one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from stepscope.compare.step_series import STRETCH, STRETCHES_KEPT, StepSeries, mean_over_ranks

@@ -1,7 +1,5 @@
 """What a comparison says, in sentences, text, Markdown and JSON."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

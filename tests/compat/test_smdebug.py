@@ -1,7 +1,5 @@
 """The notebook of a user of SageMaker Debugger, in which only the imports changed, and what is not served."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Each scenario, written at once, makes the rules fire that it names, and no other."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

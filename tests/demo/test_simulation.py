@@ -1,7 +1,5 @@
 """A simulated node: the same again for the same seed, exact at any speed, and never taken for a real one."""
 
-from __future__ import annotations
-
 from itertools import chain
 from threading import Event
 

@@ -1,7 +1,5 @@
 """docs/architecture.md: its table has the layers that imports are checked against."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The commands that documentation and --help show: each is one that `stepscope` or make takes."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from importlib import import_module

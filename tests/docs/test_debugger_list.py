@@ -5,8 +5,6 @@ counts it by itself. `here` is its twin, or why it does not work.
 What it names must exist: code, titles of the report or of dashboards (in italics), pages.
 """
 
-from __future__ import annotations
-
 import ast
 import csv
 import json

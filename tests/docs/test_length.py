@@ -1,7 +1,5 @@
 """The documentation is short: words are counted as `wc -w` does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Lists and tables of rules in the documentation: `make golden` writes them from the rules."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Callable

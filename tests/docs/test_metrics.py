@@ -1,7 +1,5 @@
 """docs/metrics.md: rendered from the exporter's metric families; `make golden` renews it."""
 
-from __future__ import annotations
-
 import re
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Iterator

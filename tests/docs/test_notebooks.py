@@ -1,7 +1,5 @@
 """docs/notebooks.md: its code runs over the runs of the demo, and prints what stands on the page."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from contextlib import redirect_stdout

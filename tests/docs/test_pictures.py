@@ -1,7 +1,5 @@
 """The pictures in docs/heuristics.md: each shows a run that its rule fires on, as it is drawn now."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

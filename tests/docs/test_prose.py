@@ -1,7 +1,5 @@
 """The linter of the English: what it reads, and what it says. `make lint` applies it to every file."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

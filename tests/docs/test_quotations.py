@@ -1,7 +1,5 @@
 """What pages quote is what the program says today."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

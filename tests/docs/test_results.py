@@ -1,7 +1,5 @@
 """docs/accuracy.md: its figures are those of the tables in trials/README.md; `make golden` renews them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """docs/security.md: every attempt of its threat model names tests that exist."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

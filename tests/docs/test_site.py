@@ -1,7 +1,5 @@
 """`make docs`: the site is built without a warning, and links that leave docs/ lead to the repository."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tomllib

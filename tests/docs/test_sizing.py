@@ -1,7 +1,5 @@
 """The page on large clusters: what it renders and sends is what rules that compare nodes need."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Films: one scenario with Debian's servers, and in `make trials` all with every kind of servers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The alerts of every scenario, as the rules fire over what a server has scraped of it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Each scenario of the demo, from the exporter to Slack, with the real servers: who is told what."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

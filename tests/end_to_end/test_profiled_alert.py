@@ -3,8 +3,6 @@
 Straggler's rule looks at times that are SPEED times as short as in real life; the run is not simulated.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from contextlib import ExitStack

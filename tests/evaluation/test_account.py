@@ -1,7 +1,5 @@
 """The account of a run: its parts are disjoint and sum to the wall time of all ranks."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """When a rule held: windows are judged as if nothing else had been read, and bands say from when to when."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 from unittest.mock import patch

@@ -1,7 +1,5 @@
 """The JSON of a rule: what SageMaker Debugger's report notebook reads from it."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Box plots and histograms of each device, and samples with a low GPU, by cause."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from stepscope.evaluation.analysis import Analysis

@@ -1,7 +1,5 @@
 """Energy: power over time, and nothing for the time in which no power was read."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

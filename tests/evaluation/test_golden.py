@@ -1,7 +1,5 @@
 """The whole analysis of a made-up run against a golden file; `make golden` writes it anew."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """The heatmap: averages of columns, whatever the length of the run."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from stepscope.evaluation.engine import evaluate

@@ -1,7 +1,5 @@
 """What must hold of every run: how it is cut, in which order it comes, who else took part."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property

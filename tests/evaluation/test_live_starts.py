@@ -1,7 +1,5 @@
 """What is usual while a run starts or only evaluates is no finding of the live page."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The order of findings: by the time that they explain, causes before symptoms, each problem once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

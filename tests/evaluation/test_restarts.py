@@ -1,7 +1,5 @@
 """Restarts of a run by its launcher: what they cost, as the account, the finding and JSON have it."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 
 import pytest

@@ -1,7 +1,5 @@
 """When scans end, and how rows become blocks."""
 
-from __future__ import annotations
-
 from unittest.mock import patch
 
 import numpy as np

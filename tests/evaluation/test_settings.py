@@ -1,7 +1,5 @@
 """Settings: what a person may write, and what each mistake says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

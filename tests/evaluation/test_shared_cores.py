@@ -1,7 +1,5 @@
 """How much computing may gain from the cores that a problem's cause used."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

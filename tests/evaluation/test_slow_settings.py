@@ -1,7 +1,5 @@
 """Settings of PyTorch that cost time: found if hooks have seen them, and they matter."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

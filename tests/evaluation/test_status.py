@@ -1,7 +1,5 @@
 """The states: what a rule came to, in the words that every surface uses."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

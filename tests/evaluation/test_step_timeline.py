@@ -1,7 +1,5 @@
 """What the ranks did when: seconds by phase and column, and marked steps, whatever the length of the run."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from stepscope.evaluation.engine import evaluate

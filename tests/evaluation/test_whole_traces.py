@@ -1,7 +1,5 @@
 """A trace is judged once, over its span, however few steps it has; and what it lacks is not judged."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

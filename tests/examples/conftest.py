@@ -1,7 +1,5 @@
 """A data set that is drawn once for all tests of the examples, and the example under `stepscope run`."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Two real runs of the example: one without loader workers, then one with two of them."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """`stepscope run` on the example: the report names the cause that `--slow` put there."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

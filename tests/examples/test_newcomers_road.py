@@ -1,7 +1,5 @@
 """What newcomers read first is true: links lead somewhere, rules and make targets exist."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

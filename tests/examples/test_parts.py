@@ -1,7 +1,5 @@
 """The parts that the training examples share: data set, loader, model, slow disk."""
 
-from __future__ import annotations
-
 import hashlib
 import multiprocessing
 import os

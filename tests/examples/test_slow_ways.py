@@ -4,8 +4,6 @@ Bounds are those that hold on any machine, however busy: what sleeps takes at le
 Else runs are compared with each other, and only where they differ many times over.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess

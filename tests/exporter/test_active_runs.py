@@ -1,7 +1,5 @@
 """Which runs are active: ledgers and --run first, then compute processes on a GPU."""
 
-from __future__ import annotations
-
 from stepscope.exporter.sampling.active_runs import ActiveRuns
 
 NOW = 1795181220.0  # 2026-11-20 13:27:00 UTC

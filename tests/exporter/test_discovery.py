@@ -1,7 +1,5 @@
 """Finding collectors: `@collector` registers a class, and a broken module takes no other down."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from argparse import ArgumentParser

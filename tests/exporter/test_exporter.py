@@ -1,7 +1,5 @@
 """The exporter as a whole, in a process of its own: what it serves, survives and refuses."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

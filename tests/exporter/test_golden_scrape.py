@@ -4,8 +4,6 @@ The host is files, the GPUs are the fake NVML, the ledgers are written by real t
 clock the test turns. What still varies from run to run is masked: see VARIES.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

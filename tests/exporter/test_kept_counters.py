@@ -1,7 +1,5 @@
 """Counters that continue when the exporter restarts: windows of rules are differences of their values."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`--metrics.profile`: what each profile publishes, derived from what rules, dashboards and reports read."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path

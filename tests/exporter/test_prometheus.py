@@ -1,7 +1,5 @@
 """Debian's Prometheus scrapes the real exporter of a real run."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An exporter that records lines: only if it was asked to, and of processes that sample them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """All dashboards, and a Prometheus that has scraped a run of every scenario of the demo."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

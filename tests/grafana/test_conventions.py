@@ -1,7 +1,5 @@
 """What holds for every dashboard: ids, descriptions, units, variables, colours, what Grafana 9.4 needs."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

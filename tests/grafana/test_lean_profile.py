@@ -1,7 +1,5 @@
 """Dashboards and reports of nodes with the lean profile, under the default rules: unknown, never healthy."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

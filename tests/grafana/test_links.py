@@ -1,7 +1,5 @@
 """Links between dashboards, and of their tables: the variables in their addresses."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ themselves, and the series of Prometheus, have no `job`. `last_over_time` of a c
 that has ended.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """What only a server that runs can show: exemplars, and what Prometheus tells of itself."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

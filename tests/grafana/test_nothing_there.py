@@ -1,7 +1,5 @@
 """Dashboards without rules, without the run, without anything, and of a run that failed: never healthy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

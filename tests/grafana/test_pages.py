@@ -1,7 +1,5 @@
 """The dashboards drawn by a plain page, and the pictures in docs/dashboards.md."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One row per run and problem on Cluster, in promtool: rules that see the same problem are one finding."""
 
-from __future__ import annotations
-
 import re
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every query of every dashboard, against a real Prometheus that scraped simulated nodes."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

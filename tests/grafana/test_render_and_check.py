@@ -1,7 +1,5 @@
 """`stepscope dashboards`: what it writes, what it refuses, and how it sees what was edited."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

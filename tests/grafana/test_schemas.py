@@ -4,8 +4,6 @@ The schemas come as models of grafana-foundation-sdk, which are generated from t
 know is lost when a dashboard is read into it and written again.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Each scenario shows itself on the panel that is made for it: what docs/dashboards.md says to look at."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from statistics import mean

@@ -1,7 +1,5 @@
 """The variables at the top of a dashboard, against a real Prometheus."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

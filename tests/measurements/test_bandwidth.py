@@ -1,7 +1,5 @@
 """The bandwidth of collectives, as nccl-tests define it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a scan finds is the same however the samples are cut into blocks."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

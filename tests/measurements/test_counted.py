@@ -1,7 +1,5 @@
 """Throughput and MFU from what ranks count."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

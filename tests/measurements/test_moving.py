@@ -1,7 +1,5 @@
 """Percentiles of a moving window of readings, and the lowest of any range of moving averages."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

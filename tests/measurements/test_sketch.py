@@ -1,7 +1,5 @@
 """Sketches: percentiles of many values, sums of two sketches, and the window between two moments."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Own times and pauses of ranks: the same in however many blocks the steps come."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Sums over steps: blocks add up to the whole, and the difference of two moments is the window between."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The wait for a rank that is the slowest by turns."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from stepscope.measurements.own_times import OwnTimes, waited_by_turns

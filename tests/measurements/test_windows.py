@@ -1,7 +1,5 @@
 """Counts since a run began: the difference of two moments is the window between them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The completions and the man page that the wheel installs: what --help says, read by real shells."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from argparse import ArgumentParser

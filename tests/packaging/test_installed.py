@@ -1,7 +1,5 @@
 """What `make package` builds, in an environment without the checkout."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

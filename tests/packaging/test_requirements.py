@@ -1,7 +1,5 @@
 """What an installation needs: pyproject.toml, and what repeats it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

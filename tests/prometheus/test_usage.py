@@ -3,8 +3,6 @@
 Every series has a value every two minutes, and a server that forgets it just before the next one.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Pages are rendered once a test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

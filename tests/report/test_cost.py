@@ -1,7 +1,5 @@
 """What a run and its findings cost."""
 
-from __future__ import annotations
-
 from stepscope.common.words import money
 from stepscope.report.figures import cost, cost_of_finding, cost_of_run, saving
 

@@ -1,7 +1,5 @@
 """What a reader sees first: the reports of five runs, on a desk, a tablet and a phone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Flame graphs: how wide each function is, whose threads are drawn, and what a click shows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

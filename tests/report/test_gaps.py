@@ -1,7 +1,5 @@
 """What is missing from a run is shown first, on every surface, from one list."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The JSON and Markdown reports of each demo scenario against golden files; `make golden` renews them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

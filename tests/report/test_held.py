@@ -1,7 +1,5 @@
 """When rules held, in words: from when to when, where, and at worst what."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from typing import Any

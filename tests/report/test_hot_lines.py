@@ -1,7 +1,5 @@
 """Which lines the report names, and what it says about commands that record no step."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The page as a file: safe with any name, complete without scripts, nothing loaded from elsewhere."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Where a report leads: to the docs, the run before, all runs, and the command that made it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

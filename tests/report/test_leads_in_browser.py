@@ -1,7 +1,5 @@
 """The copy button and the index of runs, as a reader has them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

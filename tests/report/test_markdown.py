@@ -1,7 +1,5 @@
 """The report in Markdown, read by a parser as GitHub has it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

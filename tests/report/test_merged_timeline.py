@@ -1,7 +1,5 @@
 """The merged timeline: everything of a run on one time axis, whole, aligned and bounded."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The page as a reader has it: in a real browser, wide and narrow, light and dark, by keyboard, live."""
 
-from __future__ import annotations
-
 import base64
 import threading
 import time

@@ -1,7 +1,5 @@
 """Price lists: read or refused in one line, matched with a run's nodes, and named in right-sizing."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The verdict as text: the block at the end of `stepscope run`, on terminals and in logs."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

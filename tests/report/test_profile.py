@@ -1,7 +1,5 @@
 """Profile windows in the report: operators, windows without a trace, damaged traces, and no accusation."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is advised to whom: by what runs made by hand use, and by the demo's scenarios."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The formulas of right-sizing: their bounds, and what no prediction may ever say."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The strip and the savings of the first screen: what they draw is what was measured."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One voice: the page, JSON, Markdown, the terminal and the list of runs say the same of a run."""
 
-from __future__ import annotations
-
 import io
 import math
 import re

@@ -1,7 +1,5 @@
 """The record of predictions: what counts, what is widened, and what a damaged file costs."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Numbers and sentences of the report: true, short, with a unit."""
 
-from __future__ import annotations
-
 import pytest
 from stepscope.common import words
 from stepscope.evaluation.analysis import RunCores

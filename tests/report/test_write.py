@@ -1,7 +1,5 @@
 """Files of the report, and `stepscope report` around them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """BatchSize: cores, GPU and its memory are all used little over the last window."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

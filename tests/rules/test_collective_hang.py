@@ -1,7 +1,5 @@
 """CollectiveHang: who waits in a collective, who is missing, and what that rank does."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

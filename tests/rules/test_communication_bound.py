@@ -1,7 +1,5 @@
 """CommunicationBound: the share of the step time in which ranks communicate."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from stepscope.evaluation.analysis import RuleResult

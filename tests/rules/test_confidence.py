@@ -1,7 +1,5 @@
 """A share that is clear of its threshold may be judged early; one near its threshold must wait for more."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

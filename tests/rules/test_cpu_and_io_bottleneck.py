@@ -1,7 +1,5 @@
 """CPUBottleneck and IOBottleneck: thresholds, patience, missing readings, Debugger's published run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

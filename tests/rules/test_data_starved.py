@@ -1,7 +1,5 @@
 """DataStarved: does training wait for data, and why. The causes are those of examples/images/slow.py."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

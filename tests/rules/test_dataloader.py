@@ -1,7 +1,5 @@
 """Dataloader: workers against cores."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from stepscope.evaluation.analysis import RuleResult

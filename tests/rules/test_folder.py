@@ -1,7 +1,5 @@
 """Every file of the folder: registered, documented, pure."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

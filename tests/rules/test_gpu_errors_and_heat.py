@@ -1,7 +1,5 @@
 """GPUError and ThermalThrottling: what the driver counts of each GPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

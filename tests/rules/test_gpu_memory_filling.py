@@ -1,7 +1,5 @@
 """GPUMemoryLeak and GPUMemoryNearlyFull: steady growth, and how far it is to the end."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

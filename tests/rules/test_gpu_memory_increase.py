@@ -1,7 +1,5 @@
 """GPUMemoryIncrease: memory that rises within a minute and stays above all that it was before."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """HostBound: the share of a GPU's time in a trace in which it waits for its host."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

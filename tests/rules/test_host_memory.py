@@ -1,7 +1,5 @@
 """MemoryPressure and HostMemoryLeak: a run that waits for memory, and one whose memory grows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """IdleGPU: a GPU that a process holds without using it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from stepscope.evaluation.analysis import RuleResult

@@ -1,7 +1,5 @@
 """LoadBalancing: how far apart the distributions of utilisation of two GPUs of a node are."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """LossNotFinite and LossDiverged on losses whose course is known."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """LowGPUUtilization: percentiles of the last window of each GPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """MaxInitializationTime: when the first step has finished, or that none has."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """OverallFrameworkMetrics: shares of phases, components, operators and collectives."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """OverallSystemUsage: percentiles of what a node did."""
 
-from __future__ import annotations
-
 import numpy as np
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.engine import evaluate

@@ -1,7 +1,5 @@
 """CPUThrottled and NoisyNeighbour: what stops a run on its own cores, its limit or others."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a rank did at given moments: the phase, or nothing, and components by their share of the step."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from stepscope.measurements.recent_steps import END, SPANS_KEPT, START, RecentSteps

@@ -1,7 +1,5 @@
 """StepOutlier: what steps far above the mean cost, which they are, how regular, and in what component."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Straggler: the rank that is slow by itself, never one that waits for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

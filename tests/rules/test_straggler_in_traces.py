@@ -1,7 +1,5 @@
 """Straggler among traces of all ranks: who comes last at collectives and why, in simulated jobs."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Adding a rule is adding one file: a rule in a folder of its own is seen wherever ours are."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """TrainingStalled: pauses between steps, and the one that lasts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

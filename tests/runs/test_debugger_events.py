@@ -1,7 +1,5 @@
 """Debugger's framework events: every quirk of its files, with exact values."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import tempfile

@@ -1,7 +1,5 @@
 """A directory that holds nothing but Debugger's own reports."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Debugger's system metrics: every quirk of its files, with exact values."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

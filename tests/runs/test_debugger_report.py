@@ -1,7 +1,5 @@
 """`stepscope report` on a Debugger directory: from the command to the JSON files."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

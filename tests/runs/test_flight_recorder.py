@@ -1,7 +1,5 @@
 """Dumps of PyTorch's flight recorder: who blocks the others, and that reading executes nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

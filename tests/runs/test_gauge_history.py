@@ -1,7 +1,5 @@
 """Histories of gauges that are thinned as they grow."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from stepscope.runs.gauge_history import MOST, GrowingHistory

@@ -4,8 +4,6 @@ In each step of 100 ms, the ranks become ready for the first of two gradients af
 one after 70 ms. The second one's allreduce ends after 80 ms at the earliest.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

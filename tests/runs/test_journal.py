@@ -1,7 +1,5 @@
 """A journal that was cut off anywhere gives every row before the cut, and none that was not written."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Traces of the PyTorch profiler: made-up ones of GPUs with exact numbers, and a real one of the CPU."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

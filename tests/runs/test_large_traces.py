@@ -1,7 +1,5 @@
 """Traces that processes of their own read: progress, interruption, and a file that cannot be read."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Snapshots and steps made of counters count as those that were counted."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The nodes of one run, each recorded apart, are one run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,6 @@ All four show the same step pattern, in milliseconds: compute 0-40, a collective
 20 exposed communication, and 30 idle: for the host until its call returns, then for the launch.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import sqlite3

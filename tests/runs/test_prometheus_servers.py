@@ -1,7 +1,5 @@
 """Servers with Prometheus's API that limit, let in, or fail: what is read, and what is said."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from collections.abc import Iterator

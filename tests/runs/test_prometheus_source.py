@@ -1,7 +1,5 @@
 """Runs read back from a real Prometheus that scraped them."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A run in VictoriaMetrics has the findings that it has in Prometheus."""
 
-from __future__ import annotations
-
 import pytest
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.engine import evaluate

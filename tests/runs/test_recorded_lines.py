@@ -1,7 +1,5 @@
 """Line samples in a recording: written whole, read back, continued by the next exporter, damaged."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

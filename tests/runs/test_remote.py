@@ -1,7 +1,5 @@
 """Runs at s3://, gs:// and http(s)://: copied whole, in bounds, and never out of the temporary folder."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

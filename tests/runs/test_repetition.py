@@ -1,7 +1,5 @@
 """Steps that nobody marked: inferred from what repeats, and not known when that is not sure."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from tempfile import TemporaryDirectory

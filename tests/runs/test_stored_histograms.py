@@ -1,7 +1,5 @@
 """However Prometheus 3 is told to scrape and store the exporter's histograms, a run has the same findings."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

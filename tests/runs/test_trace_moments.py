@@ -1,7 +1,5 @@
 """The lines of operators, from samples of the thread that calls them."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Names in traces: categories of devices, kernels and operators of collectives, and where files are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is recorded can be read, by us and by others, while it is written and whatever ended the writer."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

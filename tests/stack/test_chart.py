@@ -1,7 +1,5 @@
 """deploy/helm: manifests that Kubernetes and the Prometheus operator take, of the repository's files."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

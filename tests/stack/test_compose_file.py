@@ -1,7 +1,5 @@
 """docker-compose.yml: what it promises to a machine that runs it."""
 
-from __future__ import annotations
-
 import json
 import re
 from importlib.resources import files

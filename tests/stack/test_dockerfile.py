@@ -1,7 +1,5 @@
 """The Dockerfile, as far as it can be tried without Docker: its files, its packages, its check of health."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What docs/stack.md, kubernetes.md and grafana.md tell people to write and to type."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """The ledger directory as each deployment makes it: all users write to it, and the exporter reads it."""
 
-from __future__ import annotations
-
 import os
 import stat
 import sys

@@ -3,8 +3,6 @@
 Only where STEPSCOPE_LIVE_GRAFANA is set, because images are downloaded: some hundreds of megabytes.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """mixin/: what jsonnet users import is what everybody else loads."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The configurations of Prometheus: for a machine of its own, and for docker-compose.yml."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import Any

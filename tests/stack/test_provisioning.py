@@ -6,8 +6,6 @@ own settings (PromOptions in packages/grafana-prometheus/src/types.ts, AlertMana
 conf/defaults.ini.
 """
 
-from __future__ import annotations
-
 import configparser
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """deploy/slurm on a real Slurm: the run has its name, its folder and all its ranks, whatever starts them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

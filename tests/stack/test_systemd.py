@@ -1,7 +1,5 @@
 """deploy/systemd: units that systemd takes, and services that do their work under these restrictions."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The services of docker-compose.yml with their own commands, and no Docker: do they find each other?"""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The real `stepscope actions` in a process of its own, listening on a port that the kernel chose."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

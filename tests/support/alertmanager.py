@@ -1,7 +1,5 @@
 """The real Alertmanager with the project's own configuration, and stubs of what it notifies."""
 
-from __future__ import annotations
-
 import email.message
 import email.parser
 import email.policy

@@ -1,7 +1,5 @@
 """Analyses built by hand: what a report must be able to show, without a run behind it."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator

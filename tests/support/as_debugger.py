@@ -4,8 +4,6 @@ Readings are in percent, in one file per minute. Events are those of Debugger's 
 process. Debugger never wrote power, clocks, communication other than Horovod's, or a process's start and end.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime

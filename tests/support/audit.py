@@ -3,8 +3,6 @@
 pip-audit asks the Python Package Index. What it could not ask about is said, and never called safe.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

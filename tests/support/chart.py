@@ -1,7 +1,5 @@
 """The Helm chart, rendered as Helm does it, and what checks its manifests."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -3,8 +3,6 @@
 Perfetto drops a slice that begins in another slice of its thread and ends after it.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import defaultdict

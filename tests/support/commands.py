@@ -1,7 +1,5 @@
 """Commands of `stepscope` in the process of the test: importing their libraries takes most of a second."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 from contextlib import redirect_stderr, redirect_stdout

@@ -1,7 +1,5 @@
 """Runs made up in memory, read as `stepscope compare` reads them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

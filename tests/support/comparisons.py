@@ -1,7 +1,5 @@
 """Comparisons built by hand: what the page must be able to show."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """docker-compose.yml as Docker Compose itself reads it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`stepscope crosscheck` for tests: what it says, and a Prometheus that evaluates rules often."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

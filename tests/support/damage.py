@@ -1,7 +1,5 @@
 """Damages the bytes of files, for tests and trials."""
 
-from __future__ import annotations
-
 
 def flipped(data: bytes, bit: int) -> bytes:
     """The data with one bit changed."""

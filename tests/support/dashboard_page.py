@@ -3,8 +3,6 @@
 For looking at what a reader would see where there is no Grafana, and for the pictures in docs/dashboards.md.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Writes Debugger profiler-output directories with every quirk of real ones."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterable, Sequence

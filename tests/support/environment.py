@@ -1,7 +1,5 @@
 """The environment of processes that tests, trials and benchmarks start."""
 
-from __future__ import annotations
-
 import os
 
 

@@ -1,7 +1,5 @@
 """A fake libnvidia-ml.so.1 (tests/fake_nvml/fake_nvml.c), compiled in the test run and driven by tests."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import struct

@@ -1,7 +1,5 @@
 """Settings of few rules: an analysis takes the time of all its rules, above all with small blocks of rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from stepscope.evaluation.settings import Settings

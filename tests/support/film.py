@@ -4,8 +4,6 @@ Everything passes `SPEED` times as fast as in real life: the simulated nodes, Pr
 (`stepscope rules render --speed`) and what Alertmanager waits for. So the order of things is the real one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

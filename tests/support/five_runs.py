@@ -3,8 +3,6 @@
 `python -m tests.support.five_runs` draws the pictures again.
 """
 
-from __future__ import annotations
-
 import base64
 import tempfile
 from collections.abc import Callable

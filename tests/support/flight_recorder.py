@@ -1,7 +1,5 @@
 """Dumps of PyTorch's flight recorder for ranks that call what a test says, and hang where they must."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Scripts of frameworks, unmodified, in processes of their own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

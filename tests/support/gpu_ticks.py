@@ -1,7 +1,5 @@
 """Ticks of the GPU collector at moments that the test chooses."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

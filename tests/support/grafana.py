@@ -4,8 +4,6 @@ Sources: the Prometheus datasource of grafana/grafana (getRangeScopedVars, getRa
 interpolateQueryExpr, metricFindQuery) and its transformations.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ It writes, as JSON, a list of [file, path, problem] for each field that is lost 
 written again, and for each value whose type is not the declared one.
 """
 
-from __future__ import annotations
-
 import enum
 import json
 import sys

@@ -3,8 +3,6 @@
 Reads JSON (`chart`, `namespace`, `values`, and `set`: texts for --set), and writes manifests or Helm's error.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

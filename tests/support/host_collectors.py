@@ -1,7 +1,5 @@
 """The collectors of a host made of files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from stepscope.exporter.collectors.cpu import CpuCollector

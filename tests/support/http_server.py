@@ -1,7 +1,5 @@
 """Servers inside the process of a test, which answer in a thread of their own."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Certificates for tests of TLS: an authority (ca.pem), one of it for a server and one for a client."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 places each time, so that two versions of the tests can be compared: `--tests FOLDER` takes another one.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import os

@@ -1,7 +1,5 @@
 """Notebooks: executed as Jupyter does, in a kernel of their own."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Whether what a panel gets is of the shape that it draws."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

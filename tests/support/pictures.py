@@ -3,8 +3,6 @@
 Its Prometheus must know the simulated runs of docs/stack.md, or those of `--from` and `--to` (milliseconds).
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from pathlib import Path

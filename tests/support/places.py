@@ -1,7 +1,5 @@
 """Writes where training is into a ledger, as the process of the ledger does."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from struct import pack

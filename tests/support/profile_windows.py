@@ -1,7 +1,5 @@
 """A recording with profile windows, and their traces."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A real Prometheus that scrapes one target."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Iterator

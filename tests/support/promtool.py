@@ -1,7 +1,5 @@
 """`promtool test rules` for tests: series in, values and alerts out, many cases in one call."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -3,8 +3,6 @@
 `python -m tests.support.prose` checks the files of CHECKED. With paths, it checks those instead.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -1,7 +1,5 @@
 """Finds the sentences of a file: Markdown, comments, docstrings, texts of rules, dashboards and templates."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import io

@@ -1,7 +1,5 @@
 """The project's vocabulary: words and shapes of sentences to avoid, with the better ones."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

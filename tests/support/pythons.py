@@ -1,7 +1,5 @@
 """Finds the supported versions of Python on this machine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Marks tests that train with PyTorch in processes of their own, so that the tests need not import it."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import pytest

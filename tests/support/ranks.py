@@ -3,8 +3,6 @@
 Importing PyTorch takes two CPU seconds. tests/training/test_launch.py and others have the real torchrun.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

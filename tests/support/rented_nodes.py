@@ -1,7 +1,5 @@
 """A recording of several nodes that were taken for a time, as exporters of a cluster leave it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from stepscope.runs.recording.files import RunFile

@@ -1,7 +1,5 @@
 """A made-up run for each rule that makes it fire, and a picture of what is telling in it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape

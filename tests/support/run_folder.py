@@ -1,7 +1,5 @@
 """A folder of runs, as `stepscope run` leaves it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Processes of other users that see only what a systemd unit or a pod would let them see."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The demo's scenarios: each is played once per tree, and evaluated once."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Simulated nodes as a Prometheus stores their scrapes."""
 
-from __future__ import annotations
-
 import re
 from itertools import groupby
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What Prometheus would have scraped of a made-up run: the exporter's own counting and writing."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace

@@ -3,8 +3,6 @@
 Both get the same flags and the same folder, so that a test of the one is a test of the other.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import shutil

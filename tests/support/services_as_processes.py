@@ -9,8 +9,6 @@ names can be answered as Docker answers them. It reads from stdin
 and writes as JSON what Prometheus says to each expression and what each URL gives, once nothing is empty.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

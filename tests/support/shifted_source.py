@@ -1,7 +1,5 @@
 """A recorded run as if it had begun at another time: scans end on whole minutes, so that may change them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, TypeVar

@@ -3,8 +3,6 @@
 Then it continues to STEPS steps, so that any report of it has enough of them to compare the ranks.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A real Slurm with two nodes on this machine, whose prolog and epilog are those of deploy/slurm."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

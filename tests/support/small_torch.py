@@ -1,7 +1,5 @@
 """A torch of a few empty modules, for processes that must be hooked, but not slowed down by the real one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 # The user's own sitecustomize runs after ours. This one puts a function of the test in place of the hooks.

@@ -1,7 +1,5 @@
 """Which cases of a long list `make test` tries; `make trials` tries all."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 
 import pytest

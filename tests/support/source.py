@@ -1,7 +1,5 @@
 """Runs made up in memory: a Source of given samples and steps, for tests of evaluation and report."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any

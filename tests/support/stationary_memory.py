@@ -1,7 +1,5 @@
 """GPU memory that changes and does not grow: what healthy runs look like, for tests of false alarms."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import numpy as np

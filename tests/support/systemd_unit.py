@@ -1,7 +1,5 @@
 """What a systemd unit says, and the same restrictions for a process without systemd."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Runs a command on a pseudo-terminal, as from a shell, and shows what a person would see on it."""
 
-from __future__ import annotations
-
 import codecs
 import fcntl
 import os

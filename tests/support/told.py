@@ -1,7 +1,5 @@
 """What the notifications of each scenario must say, and that they say it."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence

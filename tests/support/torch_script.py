@@ -1,7 +1,5 @@
 """Unmodified PyTorch scripts for tests, run as under `stepscope run`, and the ledgers of their ranks."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -5,8 +5,6 @@
 # mypy: disable-error-code="misc"
 # torch has no types here, so its classes cannot be subclassed by the book.
 
-from __future__ import annotations
-
 import copy
 import gc
 import hashlib

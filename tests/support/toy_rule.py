@@ -1,7 +1,5 @@
 """A rule that is not part of Stepscope: this one file is all that it consists of."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Real training processes for tests: a script in a process of its own, and the ledgers that it leaves."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A recorded run in which every rule has something to look at."""
 
-from __future__ import annotations
-
 import shutil
 from math import nan
 from pathlib import Path

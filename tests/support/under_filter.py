@@ -6,8 +6,6 @@ The calls are the only ones that are allowed: others return EPERM. Without "call
 in a process that may do little else, so it needs only the standard library and libseccomp.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

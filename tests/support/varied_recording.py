@@ -1,7 +1,5 @@
 """A recorded run in which nothing stays as it is: what rules read takes all sorts of values, and ends."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, nan

@@ -1,7 +1,5 @@
 """Worlds: folders that take long to make, made once per tree for all processes and calls of pytest."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -3,8 +3,6 @@
 Otherwise the workers of pytest, which need them in the same order, would wait for each other.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import shutil

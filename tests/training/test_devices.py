@@ -1,7 +1,5 @@
 """A training process reports its GPU once PyTorch has started CUDA, and never starts CUDA itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.support.training_script import only_ledger, training

@@ -1,7 +1,5 @@
 """Unmodified scripts of frameworks on PyTorch, 12 steps of 3 batches each: `pip install '.[frameworks]'`."""
 
-from __future__ import annotations
-
 import gzip
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """Unmodified scripts of Horovod. Its package is a stub: the release does not build for this PyTorch."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 

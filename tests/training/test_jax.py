@@ -1,7 +1,5 @@
 """Unmodified scripts of JAX, also with Optax and Flax. Without these packages the tests are skipped."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 

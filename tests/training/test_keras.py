@@ -1,7 +1,5 @@
 """Unmodified scripts of Keras 3 and TensorFlow. Without these packages the tests are skipped."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

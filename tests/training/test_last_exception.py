@@ -1,7 +1,5 @@
 """The exception that ends a process is kept, and what is printed of it stays as it is."""
 
-from __future__ import annotations
-
 import gc
 import json
 import re

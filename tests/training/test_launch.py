@@ -1,7 +1,5 @@
 """A run is one launch: unique, and equal on all its ranks, whatever started them."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -1,7 +1,5 @@
 """Line samples of real processes: which line, what the main thread does, forks, threads, limits, trouble."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

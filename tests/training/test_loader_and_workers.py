@@ -1,7 +1,5 @@
 """Watched loaders, and fetches in worker processes: forked, spawned, killed, and PyTorch's own."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

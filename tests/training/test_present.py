@@ -1,7 +1,5 @@
 """What a ledger says about the present moment, and the gauges that a script publishes."""
 
-from __future__ import annotations
-
 import math
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """StepscopeCollector in registries of the real prometheus_client, in real training processes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The numbers that the hooks of frameworks publish. The frameworks themselves are in test_frameworks.py."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.support.training_script import Finished, run_to_end

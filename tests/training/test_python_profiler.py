@@ -1,7 +1,5 @@
 """Windows of Python functions: what they count, and that a profiler of the script's own is not disturbed."""
 
-from __future__ import annotations
-
 import cProfile
 import gzip
 import json

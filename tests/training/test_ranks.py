@@ -1,7 +1,5 @@
 """Which rank this is, as launchers tell it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The exporter reads while training writes at full speed."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

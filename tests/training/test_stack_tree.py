@@ -1,7 +1,5 @@
 """Whole stacks: which functions they name, how a tree counts them, and what a full one loses."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The start of Python under STEPSCOPE_INSTRUMENT: which processes are hooked, when, and what stays."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

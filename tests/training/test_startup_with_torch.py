@@ -1,7 +1,5 @@
 """Real PyTorch, started as under `stepscope run`: torchrun and its ranks, loaders and their workers."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

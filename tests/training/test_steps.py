@@ -1,7 +1,5 @@
 """What counts as a step and as a component, in every form of saying it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Fork, full directories, foreign files, switched off: training goes on and the ledger stays right."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

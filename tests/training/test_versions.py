@@ -1,7 +1,5 @@
 """A ledger of a later version is read if it says that it suits; another one says what to upgrade."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

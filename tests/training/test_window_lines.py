@@ -1,7 +1,5 @@
 """The samples of lines in a profile window: they are of this thread, and end with it and before a fork."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """Profile windows of unmodified scripts of JAX and Keras. Without these packages the tests are skipped."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """A server closes at once, whatever arrives at that moment."""
 
-from __future__ import annotations
-
 import asyncio
 from http import HTTPStatus
 

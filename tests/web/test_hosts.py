@@ -1,7 +1,5 @@
 """The Host header: this server's names are served, and no page elsewhere reads it by rebinding its name."""
 
-from __future__ import annotations
-
 import socket
 from argparse import ArgumentTypeError
 from pathlib import Path

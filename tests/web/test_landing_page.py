@@ -1,7 +1,5 @@
 """The page at / says what an exporter has: runs, collectors, and where the documentation is."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

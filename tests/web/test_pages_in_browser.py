@@ -1,7 +1,5 @@
 """The exporter's pages in a real browser: all of theirs works under the policy, and nothing else does."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator

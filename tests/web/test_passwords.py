@@ -1,7 +1,5 @@
 """A flood of wrong passwords: clients whose password is known do not notice, and new ones get their turn."""
 
-from __future__ import annotations
-
 import asyncio
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,7 +1,5 @@
 """TLS and passwords: the exporter with --web.config.file, and the errors of a wrong file."""
 
-from __future__ import annotations
-
 import ssl
 import sys
 from http.client import HTTPSConnection

@@ -1,7 +1,5 @@
 """Simulates a day of a healthy shared cluster, and prints which alerts and notifications it sends."""
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

@@ -1,7 +1,5 @@
 """What a job does from its begin to its end: its steps, its pauses, the load and the memory of its GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum

@@ -1,7 +1,5 @@
 """The faults that can be planted in jobs of a day, and how they are found."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf

@@ -3,8 +3,6 @@
 The mix is that of a shared cluster of a research group. No number is taken from a rule's threshold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf

@@ -1,7 +1,5 @@
 """What the exporter of a node shows at each scrape."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, nan

@@ -1,7 +1,5 @@
 """Which rules lead to alerts, and which series they read."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

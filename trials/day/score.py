@@ -1,7 +1,5 @@
 """Counts alerts and notifications per rule, receiver and audience."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

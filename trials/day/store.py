@@ -4,8 +4,6 @@ It uses remote write: the text that `promtool tsdb create-blocks-from openmetric
 series has ended.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np

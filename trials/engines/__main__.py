@@ -1,7 +1,5 @@
 """Simulates runs once, lets every engine decide, prints what differs, and can write trials/README.md."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

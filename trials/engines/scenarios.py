@@ -1,7 +1,5 @@
 """The demo's scenarios, each on a node of its own, as a Prometheus scrapes them."""
 
-from __future__ import annotations
-
 from stepscope.commands.demo import simulated_directory
 from stepscope.demo.node import INTERVAL, SimulatedClock, make_exporter
 from stepscope.demo.scenarios import all_scenarios

@@ -1,7 +1,5 @@
 """Plants faults in simulated runs, and scores what Stepscope says of them."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -3,8 +3,6 @@
 The same Prometheus evaluates threshold alerts as people write them by hand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from stepscope.prometheus.crosscheck.offline.prometheus import local_prometheus

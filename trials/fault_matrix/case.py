@@ -1,7 +1,5 @@
 """The cases: each fault in each severity, and healthy runs, per seed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil

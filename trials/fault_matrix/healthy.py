@@ -3,8 +3,6 @@
 A shape may cost time that training needs, or less than anybody would change a script for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random

@@ -1,7 +1,5 @@
 """The tables of trials/README.md, from stored results."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Plays a case on a simulated node, and reads what Stepscope says of it: report.json, terminal, scrapes."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """Compares what was said about a run with the truth. Pure functions of stored results."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

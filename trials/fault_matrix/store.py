@@ -1,7 +1,5 @@
 """Results in a JSON file: one line per run, after the circumstances."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The training runs in which faults are planted, and what is true about a run before it starts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from random import Random
 from typing import ClassVar

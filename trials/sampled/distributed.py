@@ -3,8 +3,6 @@
 usage: python -m trials.sampled.distributed SECONDS SEED
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import time

@@ -3,8 +3,6 @@
 usage: python -m trials.sampled.everything SECONDS SEED
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import gc

@@ -1,7 +1,5 @@
 """Starts the line sampler of a script at 100 times its rate, and prints what it saw."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

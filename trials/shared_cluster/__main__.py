@@ -1,7 +1,5 @@
 """Simulates shared clusters, prints what was found of what was planted, and can write trials/README.md."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -4,8 +4,6 @@ A fault has three strengths. A clear one is far above its rule's threshold, a ne
 miss is just below: its rule must stay silent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random

@@ -6,8 +6,6 @@ between its begin and one window after its end. All else is false: a near miss t
 is accused, the right rule with a wrong GPU, an alert about a run that has ended.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf

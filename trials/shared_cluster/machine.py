@@ -1,7 +1,5 @@
 """Simulates one node of the plan, and scrapes its exporter as Prometheus would."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a seed decides: the nodes, the runs of the users on them, their faults, and what else happens."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf

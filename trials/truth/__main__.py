@@ -1,7 +1,5 @@
 """Plants faults in training scripts that know nothing of Stepscope, and counts what reports say of them."""
 
-from __future__ import annotations
-
 import argparse
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Which ranks the alert Straggler names, when Prometheus scrapes a run that was recorded."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Compares what reports say with what was planted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """The cases: a fault at each place, on each rank, in both sizes; and runs in which nobody may be accused."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import count
 from random import Random

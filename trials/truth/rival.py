@@ -1,7 +1,5 @@
 """Tries the same faults with traceml-ai, which needs a wrapper around each step of the script."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

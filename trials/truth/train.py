@@ -6,8 +6,6 @@ With `compute` it uses a core instead.
 
 # mypy: allow-subclassing-any
 
-from __future__ import annotations
-
 import argparse
 import gc
 import hashlib

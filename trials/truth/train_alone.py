@@ -3,8 +3,6 @@
 It knows nothing of Stepscope either, and is delayed as train.py is.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 

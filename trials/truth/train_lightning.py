@@ -5,8 +5,6 @@ It knows nothing of Stepscope either, and delays a rank as train.py does.
 
 # mypy: allow-subclassing-any, allow-untyped-calls
 
-from __future__ import annotations
-
 import argparse
 import gc
 import logging

@@ -1,7 +1,5 @@
 """Joins samples with the steps that ran meanwhile: which phase, which step, of which rank."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

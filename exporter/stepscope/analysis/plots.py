@@ -3,8 +3,6 @@
 Charts contain means or maxima of at most some thousand bins, however long the run was.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables of samples: one row per sample and node, CPU or GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Shows Arrow tables in notebooks: they have no form of their own there but the text of all their columns."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from datetime import datetime

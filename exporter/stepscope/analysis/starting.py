@@ -1,7 +1,5 @@
 """Starts a training command under `stepscope run` without waiting for its end, as notebooks do."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """Arrow tables of steps, ranks, findings and comparisons, with the units in the columns' metadata."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """`stepscope actions`: receives Alertmanager's notifications, and stops or profiles runs on allowed rules."""
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import logging

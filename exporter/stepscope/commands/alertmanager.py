@@ -1,7 +1,5 @@
 """`stepscope alertmanager`: writes Alertmanager's configuration and templates, and checks them."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The `stepscope` command: one module per subcommand, each with `add_arguments` and `run`."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys

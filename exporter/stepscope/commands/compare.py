@@ -1,7 +1,5 @@
 """`stepscope compare`: what became faster or cheaper from one run to the next, and why."""
 
-from __future__ import annotations
-
 import math
 import os
 import sys

@@ -1,7 +1,5 @@
 """`stepscope crosscheck`: compares what Prometheus's rules decided with the raw counters."""
 
-from __future__ import annotations
-
 import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence

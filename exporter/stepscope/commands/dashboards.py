@@ -1,7 +1,5 @@
 """`stepscope dashboards`: writes Grafana's dashboards, and checks that they are up to date."""
 
-from __future__ import annotations
-
 import json
 import pkgutil
 from argparse import ArgumentParser, Namespace

@@ -1,7 +1,5 @@
 """`stepscope demo`: a simulated node with the real exporter, to try Stepscope without a slow run."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

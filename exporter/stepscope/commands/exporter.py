@@ -1,7 +1,5 @@
 """`stepscope exporter`: samples this node and serves its metrics until SIGTERM or SIGINT."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -4,8 +4,6 @@ A Python runs the .pth files in its site-packages at its start, also with -E and
 installs ours; where other people use the same environment, it can be removed without Stepscope.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

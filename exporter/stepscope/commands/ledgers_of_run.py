@@ -1,7 +1,5 @@
 """The ledgers of a run on this node, for commands that name it."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """`stepscope list`: the runs of a folder, the newest first."""
 
-from __future__ import annotations
-
 import json
 import sys
 from argparse import ArgumentParser, Namespace

@@ -1,7 +1,5 @@
 """`stepscope open`: opens a report, or the index page of a folder of runs, in a browser."""
 
-from __future__ import annotations
-
 import sys
 import webbrowser
 from argparse import ArgumentParser, Namespace

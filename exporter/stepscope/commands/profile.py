@@ -1,7 +1,5 @@
 """`stepscope profile`: asks the processes of a running job for a profile window now."""
 
-from __future__ import annotations
-
 import os
 import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace

@@ -1,7 +1,5 @@
 """`stepscope report`: writes the report of a recorded run, also with other parameters."""
 
-from __future__ import annotations
-
 import os
 import sys
 from argparse import ArgumentParser, Namespace

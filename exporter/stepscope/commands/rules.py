@@ -1,7 +1,5 @@
 """`stepscope rules`: writes Prometheus rule files, and checks that they are up to date."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 

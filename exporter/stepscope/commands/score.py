@@ -1,7 +1,5 @@
 """`stepscope score`: how often the predictions of a folder's reports came true."""
 
-from __future__ import annotations
-
 import json
 import sys
 from argparse import ArgumentParser, Namespace

@@ -1,7 +1,5 @@
 """`stepscope stacks`: where each rank of a run on this node is now, and its Python stack."""
 
-from __future__ import annotations
-
 import time
 from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack

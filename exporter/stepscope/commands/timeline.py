@@ -1,7 +1,5 @@
 """`stepscope timeline`: writes one trace of a whole run, for ui.perfetto.dev."""
 
-from __future__ import annotations
-
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`stepscope usage`: the GPU hours of each user and namespace, from what Prometheus has recorded."""
 
-from __future__ import annotations
-
 import csv
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace

@@ -1,7 +1,5 @@
 """Writes for people: wrapped lines, colours and links on a terminal, plain lines into anything else."""
 
-from __future__ import annotations
-
 import os
 import socket
 import textwrap

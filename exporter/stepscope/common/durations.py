@@ -1,7 +1,5 @@
 """Numbers in flags: durations as Prometheus writes them (500ms, 1s, 1m30s, 5m, 2h), counts and speeds."""
 
-from __future__ import annotations
-
 import re
 from argparse import ArgumentTypeError
 from math import isfinite

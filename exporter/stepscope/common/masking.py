@@ -5,8 +5,6 @@ A word counts as random if letters and digits, or capitals and small letters, al
 That includes hashes of 32 or more digits, which look like keys. docs/run.md has examples.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

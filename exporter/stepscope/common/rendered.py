@@ -1,7 +1,5 @@
 """Writes files that a command renders, and reports those that are out of date."""
 
-from __future__ import annotations
-
 import sys
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ imported: numpy's BLAS does. Threads inherit the mask of the thread that starts 
 A command reads its signals, or unblocks them, where it waits.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The five states of a rule, or of a whole run: the same words in code, JSON and on every surface."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

@@ -1,7 +1,5 @@
 """Names the users of the machine."""
 
-from __future__ import annotations
-
 import pwd
 
 

@@ -1,7 +1,5 @@
 """Ends a server that cannot serve any more, so that whatever started it starts another one."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

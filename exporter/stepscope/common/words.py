@@ -4,8 +4,6 @@ The same thing is always spelt the same way, to the same precision. Units follow
 Moments are in UTC.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence

@@ -5,8 +5,6 @@ meanings and actions. Errors of the program: the numbers after which NVIDIA's de
 still considers a GPU healthy (13, 31, 43, 45, 68, 109: errors of applications).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

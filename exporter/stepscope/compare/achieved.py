@@ -4,8 +4,6 @@ A prediction has an outcome only if its fix was made, and if nothing else that i
 docs/score.md has the conditions.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from stepscope.compare.comparison import Comparison

@@ -8,8 +8,6 @@ Source: Politis and Romano, "A circular block-resampling procedure for stationar
 a block is the square root of the number of steps: it grows with that number, but slower, as the method asks.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

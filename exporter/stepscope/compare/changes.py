@@ -1,7 +1,5 @@
 """Lists what differs between the two runs: their settings, and the rules that fired."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """One of the two runs of a comparison: its analysis, and the data that only a comparison needs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 

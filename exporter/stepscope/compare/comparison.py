@@ -1,7 +1,5 @@
 """The comparison of two runs, which the text, the page and the JSON document show."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The comparison as JSON. docs/compare.md lists the fields; `format` increases if a field changes."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from typing import Any

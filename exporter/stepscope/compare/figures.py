@@ -1,7 +1,5 @@
 """The figures that are set side by side, each under the name by which --fail-if knows it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -11,8 +11,6 @@ RULE is the name of a rule: it must not fire in B unless it fired in A. FIGURE i
 `figures.USAGE_KINDS`. UNIT is ms, s, m or h for times, % for shares, and may be $ in front of a cost.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

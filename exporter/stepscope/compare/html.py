@@ -1,7 +1,5 @@
 """The comparison as one HTML page that needs nothing else, in the shell of the report."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 A changed script moves its lines, so a line is known by its file and function, and by what it calls.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

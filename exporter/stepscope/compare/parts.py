@@ -5,8 +5,6 @@ The time before the first training process starts and after the last one ends is
 parts of a run always sum to its duration.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Checks predictions: compares the effect that the report of A predicted with the measured one in B."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -97,7 +95,7 @@ def _checked(
 
 def _row(of: type[Row], content: dict[str, Any]) -> Row:
     """Raises KeyError or TypeError if the content is of another kind."""
-    kinds = {item.name: str if item.type == "str" else (int, float) for item in fields(of)}
+    kinds = {item.name: str if item.type is str else (int, float) for item in fields(of)}
     for name, kind in kinds.items():
         if not isinstance(content[name], kind):
             raise TypeError(f"{name} is {content[name]!r}")

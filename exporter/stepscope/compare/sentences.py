@@ -1,7 +1,5 @@
 """Writes a comparison in sentences; the verdict first."""
 
-from __future__ import annotations
-
 from math import isnan
 
 from stepscope.common.words import (

@@ -1,7 +1,5 @@
 """The durations and components of a rank's steps in the order of time, in bounded memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

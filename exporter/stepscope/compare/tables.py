@@ -1,7 +1,5 @@
 """The tables of a comparison as text: the same on the terminal, in Markdown and on the page."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

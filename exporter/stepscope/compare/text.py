@@ -1,7 +1,5 @@
 """The comparison for a terminal, and in Markdown for a pull request or a chat."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from stepscope.common.words import UNKNOWN, count, in_columns

@@ -4,8 +4,6 @@ Work is counted in items (samples, tokens): the user gives them, or they are ste
 ranks. If they are not known in both runs, work is counted in steps.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The simulated GPUs: answers of NVML for the real GPU collector."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The simulated host: a /proc as Linux writes it, for the real collectors."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

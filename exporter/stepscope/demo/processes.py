@@ -3,8 +3,6 @@
 A run's processes are its ranks and, as children of each, its loader workers. The ranks use all the CPU time.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Sequence

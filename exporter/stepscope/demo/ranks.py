@@ -4,8 +4,6 @@ Ranks train data-parallel. Before the exchange of gradients they wait for the sl
 at the same time.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path

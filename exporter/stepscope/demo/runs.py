@@ -1,7 +1,5 @@
 """A run's part on one simulated node: its ranks there, their steps, and the load of their cores and GPUs."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The scenarios of `stepscope demo`: what is wrong with a simulated node."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random

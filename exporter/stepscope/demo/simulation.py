@@ -1,7 +1,5 @@
 """Plays a node: every tick of the sampler advances the host, the GPUs and the ranks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from stepscope.demo.gpus import MEMORY_BYTES, SimulatedNvml

@@ -3,8 +3,6 @@
 docs/report.md explains the parts. Time that was not measured is a part too: `unknown`.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

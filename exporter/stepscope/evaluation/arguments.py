@@ -1,7 +1,5 @@
 """Defines the flags of rules' parameters, for every command. Imports no numpy, because `run` starts first."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
 

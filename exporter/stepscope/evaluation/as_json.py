@@ -1,7 +1,5 @@
 """Converts results to JSON: each rule's as SageMaker Debugger writes it, so that notebooks keep working."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Cuts the rows of a stream into blocks that do not depend on the chunks of its source."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from math import floor

@@ -1,7 +1,5 @@
 """Computes box plots and histograms of each device's readings, from what rules measure anyway."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

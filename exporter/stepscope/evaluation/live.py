@@ -1,7 +1,5 @@
 """Judges one rule's live windows on one node: the bands of the report, and verdicts before `patience`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from stepscope.evaluation.analysis import Band

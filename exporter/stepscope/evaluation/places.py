@@ -1,7 +1,5 @@
 """Adds up sampled lines by their place in the user's code: each place is named once, wherever it is shown."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

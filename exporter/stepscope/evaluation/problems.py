@@ -1,7 +1,5 @@
 """Groups findings by problem and orders them: the one order of terminal, report, JSON and comparison."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest

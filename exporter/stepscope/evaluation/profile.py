@@ -1,7 +1,5 @@
 """Sums up the traces of a run's profile windows: operators per rank and device, and findings."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

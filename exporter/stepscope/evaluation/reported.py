@@ -1,7 +1,5 @@
 """Takes over what Debugger's own reports say, if the data that they judged are gone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from math import inf
 from typing import Any

@@ -1,7 +1,5 @@
 """Finds what restarts of a run by its launcher cost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from stepscope.common.words import count, duration

@@ -1,7 +1,5 @@
 """How much a problem may also slow computing down: its cause uses cores that computing uses, too."""
 
-from __future__ import annotations
-
 from stepscope.evaluation.account import INTERPRETER_LOCK
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.places import MAIN_THREADS, Place

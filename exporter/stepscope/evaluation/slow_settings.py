@@ -1,7 +1,5 @@
 """Finds settings of PyTorch that cost time, from what hooks say about them and what they cost."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Finds what the devices of a trace mostly did instead of computing, if no rule has found its reason."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Finds out whether traces show enough of a run to call it healthy: a few kernels always look busy."""
 
-from __future__ import annotations
-
 from stepscope.common.words import count, duration
 from stepscope.runs.model import RankFacts, RunFacts
 

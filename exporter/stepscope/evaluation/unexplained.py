@@ -1,7 +1,5 @@
 """Finds the large parts of the account that could be avoided and that no rule has judged."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace

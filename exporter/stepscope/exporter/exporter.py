@@ -4,8 +4,6 @@ Metrics of its own process have the names of Prometheus's client libraries.
 Source: prometheus.io/docs/instrumenting/writing_clientlibs, "Standard and runtime collectors".
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import platform

@@ -4,8 +4,6 @@ Hidden variables hold what all of its queries need: the rules that report a prob
  in which the slowest rank is slow.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from stepscope.common import PUBLIC_DOCS

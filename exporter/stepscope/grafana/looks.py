@@ -5,8 +5,6 @@ Black and yellow are left out: they are hard to see on dark or light pages. Mean
 alone: states are words, lines have legends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

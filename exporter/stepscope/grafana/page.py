@@ -1,7 +1,5 @@
 """A whole dashboard: layout of panels, variables, marks of alerts and phases, links to other dashboards."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 

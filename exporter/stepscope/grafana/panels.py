@@ -5,8 +5,6 @@ Sources: the panels' schemas in grafana/grafana (public/app/plugins/panel/*/pane
 description.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal

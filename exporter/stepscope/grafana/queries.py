@@ -3,8 +3,6 @@
 A target is a plain dictionary as Grafana stores it; the panel adds its letter.
 """
 
-from __future__ import annotations
-
 from textwrap import dedent
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The slowest rank of a run, and the component in which it is slow: hidden variables for queries."""
 
-from __future__ import annotations
-
 from stepscope.grafana.queries import OF_RUN, last
 from stepscope.grafana.variables import Variable, hidden, named
 from stepscope.rules import straggler

@@ -1,7 +1,5 @@
 """The variables at the top of a dashboard: data source, cluster, job, run, instance, gpu and rank."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from stepscope.grafana.queries import DATASOURCE, OF_CLUSTER, OF_JOB, OF_RUN

@@ -4,8 +4,6 @@ Prometheus evaluates a chain of conditions: each gives its number if it holds an
 mappings turn the numbers into words. "Nothing found" comes last, so missing data never looks healthy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -4,8 +4,6 @@ A GPU that waits in a collective counts as busy, and a GPU without work while da
 Both shares may count the same time, so waste is the larger of them: at least so much is wasted.
 """
 
-from __future__ import annotations
-
 from stepscope.prometheus.rules.usage import RUN_UTILIZATION, RUN_WAITING
 
 

@@ -9,8 +9,6 @@ arrival to the late one's, in all collectives of the group. Only exposed time co
 computing hides some of it, the rank is late by its largest distance to the others' median arrival.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

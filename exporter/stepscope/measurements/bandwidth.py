@@ -5,8 +5,6 @@ that times a factor of the operation and the ranks, so that it compares with the
 lasts until the last rank has arrived and the data has moved. So the shortest call is closest to the link.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Measures the seconds that the steps of each phase spent in each component."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from stepscope.measurements.measure import Measure, Measurement, Views

@@ -1,7 +1,5 @@
 """Adds what the training script counts: its tokens, samples and floating-point operations."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The time of devices in a trace: shares that sum to 100 %, and what devices waited for."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Each rank waits, at its oldest unfinished operation, for the members of the group that have not reached it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Integrates the energy of each GPU from its power readings."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

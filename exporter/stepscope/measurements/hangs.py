@@ -1,7 +1,5 @@
 """Finds when ranks waited in a collective and no step finished, and where all ranks were then."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple

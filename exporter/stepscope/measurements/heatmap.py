@@ -1,7 +1,5 @@
 """Averages utilisation, GPU memory and bottlenecks over time, into a limited number of columns."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

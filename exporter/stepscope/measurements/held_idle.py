@@ -1,7 +1,5 @@
 """For how long processes held each GPU without using it."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

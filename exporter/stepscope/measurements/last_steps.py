@@ -1,7 +1,5 @@
 """Measures the last finished step of each rank: how far training was when its run ended."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Matches the collectives of a group across its ranks: by sequence number, otherwise by order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

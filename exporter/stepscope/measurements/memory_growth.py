@@ -5,8 +5,6 @@ median of the slopes of all pairs of points. Neither it nor Kendall's rank corre
 the distribution of the readings.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Measures how far the used memory of each GPU rose: for good, and above its lowest recent moving average."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import NamedTuple
 

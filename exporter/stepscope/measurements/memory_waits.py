@@ -1,7 +1,5 @@
 """For how long the processes of a run waited for memory, as the kernel counts it for their cgroup."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from stepscope.measurements.measure import Measure, Measurement, Portion, PortionSoFar, Views

@@ -3,8 +3,6 @@
 Step times of ranks that wait for each other are all those of the slowest; own times are their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Measures the times from step to step of each rank: the median, and the longest."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Says what groups of ranks are for, and finds the stages of a pipeline: by name, otherwise by calls."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

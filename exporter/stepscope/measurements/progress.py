@@ -1,7 +1,5 @@
 """How far a node has come: when it was sampled, when it made steps, and how long these waited for data."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

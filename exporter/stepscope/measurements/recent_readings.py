@@ -1,7 +1,5 @@
 """The last readings of each GPU, and their percentiles at each scan that may decide."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Literal

@@ -1,7 +1,5 @@
 """Finds what a rank did at given moments, from its last steps."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Measures what restarts of a run by its launcher cost: the time to begin again, and steps that repeat."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

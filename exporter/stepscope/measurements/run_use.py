@@ -1,7 +1,5 @@
 """The use of the host by the processes of a run: CPU time, and bytes from and to disks."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from stepscope.measurements.measure import Measure, Measurement, Views

@@ -1,7 +1,5 @@
 """Reads a run in Prometheus at one moment: vectors of values by labels, and views computed from them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field

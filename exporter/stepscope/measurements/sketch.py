@@ -1,7 +1,5 @@
 """Computes percentiles of any number of values in a fixed amount of memory."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Samples in which a GPU starves while a core is at its limit."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

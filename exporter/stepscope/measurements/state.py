@@ -1,7 +1,5 @@
 """Defines the state that is kept while a run is read, and the small states that measurements share."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 import numpy as np

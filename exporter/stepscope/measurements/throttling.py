@@ -1,7 +1,5 @@
 """For how long the driver held each GPU's clocks down, and how slow the GPU was meanwhile."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

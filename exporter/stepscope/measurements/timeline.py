@@ -1,7 +1,5 @@
 """Measures what the ranks of a node did over time: seconds per phase and of waiting, and marked steps."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from math import ceil, floor
 

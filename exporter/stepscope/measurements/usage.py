@@ -1,7 +1,5 @@
 """How much of each resource was used: sketches of a node's readings, and of each GPU's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

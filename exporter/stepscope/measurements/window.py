@@ -1,7 +1,5 @@
 """Views of live windows: what was counted since a moment, as the difference of two measurements."""
 
-from __future__ import annotations
-
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np

@@ -10,8 +10,6 @@ The series are those of `stepscope exporter`, without what only a node can know:
 Scrape a run either here or at the exporter: rules would count it twice. docs/training.md has the details.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterable, Iterator

@@ -4,8 +4,6 @@ A point every two minutes stands for two minutes. Time without a point is not ob
 Days are read one by one, so that a server with limits answers, too.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The data of the charts: one object of JSON values per chart."""
 
-from __future__ import annotations
-
 import base64
 import math
 from collections.abc import Iterable, Mapping, Sequence

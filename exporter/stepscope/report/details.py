@@ -1,7 +1,5 @@
 """The views of the section "Details": one per topic, each with its findings first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The sentences about the devices of a trace: their shares, and what they waited for."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from stepscope.common.words import count, duration, listing, percent

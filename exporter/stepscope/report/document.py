@@ -3,8 +3,6 @@
 `profiler-reports/<Rule>.json` next to it holds the details of each rule, which have no fixed form.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """Says how a training command ended: when, in which phase, after which step, and how to find out why."""
 
-from __future__ import annotations
-
 from math import isnan
 from signal import Signals
 

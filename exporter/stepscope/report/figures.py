@@ -3,8 +3,6 @@
 Each is a function of an analysis; None if the run did not record it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from stepscope.evaluation.analysis import Analysis, RuleResult

@@ -1,7 +1,5 @@
 """When rules held: in words for every surface, and as bands over the heatmap."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

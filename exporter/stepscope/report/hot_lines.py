@@ -3,8 +3,6 @@
 Lines are compared between the slow rank, if a rule names one, and the rank in the middle.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Renders an analysis as one HTML file; the live page of `stepscope run` is the same page, refreshed."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from functools import partial

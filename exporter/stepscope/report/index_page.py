@@ -1,7 +1,5 @@
 """The index page of a folder of runs: state, verdict, cost and trend of each, as one HTML file."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

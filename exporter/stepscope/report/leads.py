@@ -1,7 +1,5 @@
 """Leads from a report: the command that made it, the run before, the other runs, the docs of rules."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report in Markdown, short enough for a pull request or a chat: the verdict first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from stepscope.common.words import (

@@ -1,7 +1,5 @@
 """Escapes text for GitHub's Markdown, so that any name is shown as plain text."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence

@@ -6,8 +6,6 @@ are aligned by the collectives that ranks leave together (measurements/arrivals.
 The file is bounded: of the operators, the longest are kept; neighbouring steps and samples are joined.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby

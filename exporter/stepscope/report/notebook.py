@@ -1,7 +1,5 @@
 """Writes a run's report as a Jupyter notebook (nbformat 4.5) whose cells open the run and draw it."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ The report and the comparison are such pages. A template extends `page.html` and
 sentences are plain HTML. Scripts draw the charts from one JSON object; only these scripts, by hash, may run.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

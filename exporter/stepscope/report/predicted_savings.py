@@ -3,8 +3,6 @@
 There are two kinds: the time that a finding costs, and the effect of a change that right-sizing suggests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The verdict as text for a terminal or a log: the end of `stepscope run`, and `stepscope report`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

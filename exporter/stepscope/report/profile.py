@@ -1,7 +1,5 @@
 """The profile windows of a run in words and rows: operators per rank and device, windows, findings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

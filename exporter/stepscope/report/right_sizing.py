@@ -3,8 +3,6 @@
 Every prediction is for one change, with everything else as before. docs/right-sizing.md derives the numbers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

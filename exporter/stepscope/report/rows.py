@@ -1,7 +1,5 @@
 """The rows of the tables in the section "Details", from the details of the rules."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

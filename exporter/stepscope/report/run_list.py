@@ -4,8 +4,6 @@ Only run.json and report.json of each run are read, never its samples.
 A folder that cannot be read costs itself.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Sorts what could be saved: the time lost to findings, and the cost of too large machines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType

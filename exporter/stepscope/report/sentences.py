@@ -4,8 +4,6 @@ Each function takes the whole analysis and returns sentences, the finding first.
 measured gives a sentence that says so and why; nothing is said that the analysis does not hold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from math import isfinite

@@ -1,7 +1,5 @@
 """Parts of a whole: the three parts of the run, the phases, and the components inside steps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

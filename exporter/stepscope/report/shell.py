@@ -1,7 +1,5 @@
 """Commands that a reader may copy, as a shell reads them."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from pathlib import Path

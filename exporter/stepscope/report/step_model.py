@@ -5,8 +5,6 @@ GPU, which NVML calls utilisation. A formula returns a factor: the new time for 
 measured time. Shares are 0..1.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 The rows are drawn as SVG here, so that they need no script and print as they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The run in short: the few numbers on the first screen, and the facts of the run summary."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The flag for the price of a node, and the progress of long work. Imports no numpy: `run` starts fast."""
 
-from __future__ import annotations
-
 import math
 import sys
 import time

@@ -4,8 +4,6 @@
 in training steps for the same work: 0.4 is a saving of 40 %. docs/score.md describes it.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys
@@ -198,7 +196,7 @@ def _outcome(line: str, place: str) -> Outcome:
         if content["format"] != FORMAT:
             raise UserError(f"{place}: format {content['format']} is of a newer Stepscope; update this one")
         values: dict[str, Any] = {
-            field.name: (finite if field.type == "float" else str)(content[field.name])
+            field.name: (finite if field.type is float else str)(content[field.name])
             for field in fields(Outcome)
         }
         outcome = Outcome(**values)

@@ -1,7 +1,5 @@
 """The sentences on how well each node's GPUs and CPU were used."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

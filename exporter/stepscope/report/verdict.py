@@ -3,8 +3,6 @@
 The terminal, the report page, JSON, Markdown, the list of runs and the comparison all take them from here.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Writes the report of a run: a page for people, and JSON files for programs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 Source: SageMaker Debugger's BatchSize: 95th percentiles of the last `window` samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

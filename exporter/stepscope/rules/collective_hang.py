@@ -5,8 +5,6 @@ flight recorder lists the operations of each rank. This rule fires earlier, and 
 does instead. It sees waits on the host, in communication that was marked by hand or by hooks.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

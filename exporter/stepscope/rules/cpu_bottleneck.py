@@ -4,8 +4,6 @@ Source: SageMaker Debugger's CPUBottleneck. "Any core, any GPU" reproduces its p
 percentile of the mean CPU is 24 %, and 70.5 % of samples count.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -6,8 +6,6 @@ grants, it says how much more the run would have used. The share of throttled pe
 compare with 25 %, does not distinguish a stop of 1 ms from one of 90 ms. It is in the words and the details.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any
 

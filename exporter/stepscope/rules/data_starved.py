@@ -5,8 +5,6 @@ close to 0 if the loader keeps up, so a fifth of the step time is well above noi
 is steadier than that of a quarter of an hour: there, a tenth is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ time: too few workers fire even if no step ever waits for a batch. Here the wait
 count is in the JSON.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress

@@ -4,8 +4,6 @@ Source: NVIDIA's XID catalogue, and the numbers that NVIDIA's device plugin for 
 of applications (stepscope/common/xids.py); memory errors that ECC could not correct.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 

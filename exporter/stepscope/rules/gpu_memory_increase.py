@@ -6,8 +6,6 @@ varying length, or in an allocator's plateaus. So a rise counts only once it has
 exceeds all that the memory was before: its own variation.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any

@@ -5,8 +5,6 @@ Source: our own definition, with the usual statistics for leaks of host memory: 
 allocation is no trend, although it makes GPUMemoryIncrease fire.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any
 

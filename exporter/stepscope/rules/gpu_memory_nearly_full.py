@@ -3,8 +3,6 @@
 Source: our own. The forecast is the trend of GPUMemoryLeak; memory that does not grow steadily has none.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any

@@ -7,8 +7,6 @@ Without one, the timed components of steps show what the host did instead of lau
 The rule has no alert.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any

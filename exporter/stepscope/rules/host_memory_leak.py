@@ -5,8 +5,6 @@ Source: our own definition, with the statistics of GPUMemoryLeak. It looks at me
 A forked process shares pages with its parent, and both count them. A page that is copied later is no growth.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any
 

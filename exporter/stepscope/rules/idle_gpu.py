@@ -3,8 +3,6 @@
 Source: our own. NVML lists the processes that hold memory of a GPU, and says whether any kernel ran.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any

@@ -4,8 +4,6 @@ Source: the threshold of ibqueryerrors, but per hour. RoCE's out_of_sequence and
 congestion and adaptive routing, so they are not judged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated

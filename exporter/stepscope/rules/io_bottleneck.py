@@ -3,8 +3,6 @@
 Source: SageMaker Debugger's IOBottleneck: CPUBottleneck's definition with I/O wait instead of utilisation.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

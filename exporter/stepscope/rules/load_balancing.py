@@ -5,8 +5,6 @@ out 100 %. Here the Kolmogorov-Smirnov distance decides, which Prometheus comput
 without a join over pairs. The other distance is in the details.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any
 

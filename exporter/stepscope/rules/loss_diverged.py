@@ -5,8 +5,6 @@ longer than its first fall took. A restart of the learning rate raises the loss,
 new model in the same process falls again as fast as the first one. A plateau is no finding.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

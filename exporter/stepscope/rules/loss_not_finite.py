@@ -5,8 +5,6 @@ makes one value NaN and no more: so the loss must stay that way for several time
 values. Prometheus does not know that time: its rules wait for ten minutes. Until then nothing is judged.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

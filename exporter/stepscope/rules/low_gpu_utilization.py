@@ -3,8 +3,6 @@
 Source: SageMaker Debugger's LowGPUUtilization: the 95th and 5th percentile of the last `window` readings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

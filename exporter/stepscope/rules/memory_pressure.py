@@ -6,8 +6,6 @@ to free some, or to read back what it had freed, from swap space or from files. 
 evidence: what nobody touches may stay there for days.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any
 

@@ -6,8 +6,6 @@ half of the wait is theirs and threads wait half of the time, which is 25 %. A r
 loses nothing by waiting for them, so the wait is also compared with the run's time.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any
 

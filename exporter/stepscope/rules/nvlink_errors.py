@@ -4,8 +4,6 @@ Source: no recovery of NVLink, as in DCGM's health check. The threshold of other
 from one on, and fails at 100 checksum errors per second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated

@@ -4,8 +4,6 @@ Source: SageMaker Debugger's OverallFrameworkMetrics: the shares of phases, of f
 operators on each device, and of collective operations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

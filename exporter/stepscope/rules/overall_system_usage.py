@@ -4,8 +4,6 @@ Source: SageMaker Debugger's OverallSystemUsage: percentiles over samples of the
 or over its GPUs.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from stepscope.common.status import Status

@@ -3,8 +3,6 @@
 An idle GPU lowers its generation to save power, so a GPU below the utilisation is not judged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated

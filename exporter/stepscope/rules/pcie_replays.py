@@ -3,8 +3,6 @@
 Source: 8 replays per minute, of DCGM's health check.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated

@@ -3,8 +3,6 @@
 Source: NVIDIA's "GPU Memory Error Management".
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

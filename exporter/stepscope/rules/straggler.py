@@ -5,8 +5,6 @@ without communication, which contains the waiting. Means of that are compared as
 that waits longest is the victim, so a straggler must also wait less than the others.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

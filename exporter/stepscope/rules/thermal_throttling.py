@@ -5,8 +5,6 @@ Source: our own threshold for the driver's counters of thermal throttling: NVML'
 for a busy GPU, so it is only in the details.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """The values of a gauge of the training over time, thinned so that those of a long run fit in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

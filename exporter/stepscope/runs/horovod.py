@@ -12,8 +12,6 @@ compute while others communicate.
 Source of the format: https://horovod.readthedocs.io/en/stable/timeline_include.html, and Horovod 0.28.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

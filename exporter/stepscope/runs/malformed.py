@@ -1,7 +1,5 @@
 """Reading files that somebody else wrote: they may hold anything."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import isfinite

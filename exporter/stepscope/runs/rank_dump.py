@@ -1,7 +1,5 @@
 """Holds what a rank's dump lists: operations of process groups, in the order of the calls."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from math import prod
 

@@ -6,8 +6,6 @@ accepted. Any IP address is one of them: a page has an address as its origin onl
 The port is ignored, because forwarded ports differ and the name alone identifies the stranger.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 import socket

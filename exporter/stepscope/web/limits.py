@@ -1,7 +1,5 @@
 """The limits of clients, and the count of what was refused because of them."""
 
-from __future__ import annotations
-
 import logging
 from argparse import ArgumentTypeError, _ArgumentGroup
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The log of all commands with a web server: lines on stderr, which nobody has to read in time."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

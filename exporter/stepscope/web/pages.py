@@ -1,7 +1,5 @@
 """The exporter's pages, by path."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from html import escape
 from http import HTTPStatus

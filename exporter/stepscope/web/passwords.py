@@ -1,7 +1,5 @@
 """Checks passwords against bcrypt hashes, which are slow by design."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import os

@@ -1,7 +1,5 @@
 """The page at /report: the report of a run, which changes while it lasts."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from base64 import b64encode

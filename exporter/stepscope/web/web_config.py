@@ -4,8 +4,6 @@ Source: github.com/prometheus/exporter-toolkit, docs/web-configuration.md. Keys 
 are errors, because ignoring a key could leave the exporter unprotected.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import logging
 import os

@@ -1,7 +1,5 @@
 """The flags of `stepscope actions`: what would be reckless is refused before anything listens."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

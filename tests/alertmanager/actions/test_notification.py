@@ -1,7 +1,5 @@
 """Reading a webhook's payload: what is right is taken, all else is refused in one line that names it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

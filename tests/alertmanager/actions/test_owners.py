@@ -1,7 +1,5 @@
 """Which users have had ledgers of a run: remembered, and never forgotten because of another user."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A process is signalled only if it is still the one that was found."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

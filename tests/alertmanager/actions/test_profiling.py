@@ -1,7 +1,5 @@
 """`stepscope actions --profile-on` and real processes: which ranks are asked for a window, and when."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`stepscope actions` and real training processes: who is asked to stop, who is not, and what is written."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

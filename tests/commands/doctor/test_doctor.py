@@ -1,7 +1,5 @@
 """`stepscope doctor`: each line is tested by breaking what it looks at."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Where a run records: its own directory, and no file of anybody else."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import stat

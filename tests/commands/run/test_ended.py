@@ -1,7 +1,5 @@
 """Why a command ended, and that whoever scrapes its exporter reads it."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """When a finding accuses a rank, this rank and a median peer are asked for the same steps, once."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Runs without steps: the report and the terminal say why none were seen, and what to do."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

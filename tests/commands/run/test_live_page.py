@@ -1,7 +1,5 @@
 """The live page of `stepscope run` in a real browser: from its start to the report."""
 
-from __future__ import annotations
-
 import signal
 from contextlib import suppress
 from pathlib import Path

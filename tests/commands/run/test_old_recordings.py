@@ -1,7 +1,5 @@
 """Recordings above the limits are removed: only finished ones, and only what Stepscope wrote."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Names of runs, and words about findings."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from dataclasses import replace
 from pathlib import Path

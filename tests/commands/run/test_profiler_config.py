@@ -1,7 +1,5 @@
 """`stepscope run --profiler-config`: SageMaker's settings, in the forms that its API and its SDK write."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`stepscope run` beside real commands: what they see, what comes out, and what is left."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

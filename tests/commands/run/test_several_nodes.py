@@ -1,7 +1,5 @@
 """`stepscope run` on several nodes of one job: one run, and another one for each launch of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

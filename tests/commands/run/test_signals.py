@@ -1,7 +1,5 @@
 """Signals to `stepscope run`: in none of its threads, and at no moment, can one end it unasked."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

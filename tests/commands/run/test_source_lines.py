@@ -1,7 +1,5 @@
 """The text of lines, which is read when a run ends: from which files, and what is never read."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `stepscope run` shows on a terminal, next to the output of the command."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The process of the command that is observed: how it ended, and who asked it to."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

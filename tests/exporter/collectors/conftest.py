@@ -1,7 +1,5 @@
 """A host made of files, and two GPUs of the fake NVML: what collectors are pointed at."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

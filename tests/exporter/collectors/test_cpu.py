@@ -1,7 +1,5 @@
 """The cpu collector on hosts made of files: exact ratios, and every way in which /proc/stat lets one down."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from unittest.mock import patch

@@ -1,7 +1,5 @@
 """The disk collector on a host made of files."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from math import isnan
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The space where a run works: of a process made of files, whose working directory is a real one."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from threading import Event

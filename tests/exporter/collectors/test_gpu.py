@@ -1,7 +1,5 @@
 """What the GPU collector publishes, through the real ctypes path from a fake libnvidia-ml.so."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the GPU collector does when drivers are missing, GPUs are lost and calls hang."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """What tells of failing hardware: memory rows, PCIe and NVLink, read once a minute."""
 
-from __future__ import annotations
-
 import pytest
 from stepscope.exporter.nvidia import health
 

@@ -1,7 +1,5 @@
 """Who holds a GPU, and for how long without work."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from math import nan

@@ -1,7 +1,5 @@
 """The InfiniBand collector on a tree of /sys files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

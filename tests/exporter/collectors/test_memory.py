@@ -1,7 +1,5 @@
 """The memory collector on a host made of files."""
 
-from __future__ import annotations
-
 from math import isnan
 from pathlib import Path
 

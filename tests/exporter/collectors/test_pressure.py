@@ -1,7 +1,5 @@
 """The pressure collector on a host made of files, and on kernels that keep no pressure."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 from pathlib import Path

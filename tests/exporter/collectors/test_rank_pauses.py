@@ -1,7 +1,5 @@
 """For how long ranks could not run: of a host made of files, and of a real process that is stopped."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

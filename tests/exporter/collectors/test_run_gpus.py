@@ -1,7 +1,5 @@
 """Which GPU belongs to which run: each kind of evidence, their order, and when there is none."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """The CPU, memory and limits of runs: of real processes, and of a host made of files."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

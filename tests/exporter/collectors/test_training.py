@@ -1,7 +1,5 @@
 """The training collector on ledgers that real training processes write."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

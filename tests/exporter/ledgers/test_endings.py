@@ -1,7 +1,5 @@
 """How a run ended, as `stepscope run` tells its exporter."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

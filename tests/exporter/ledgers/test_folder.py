@@ -1,7 +1,5 @@
 """The ledger directory is shared by people who do not know each other: a bad ledger costs only itself."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

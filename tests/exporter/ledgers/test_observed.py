@@ -1,7 +1,5 @@
 """The label of a command's run: that of its ledgers, if the run's nodes have agreed on another one."""
 
-from __future__ import annotations
-
 import pytest
 from stepscope.exporter.ledgers.presence import observed
 

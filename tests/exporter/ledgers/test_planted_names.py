@@ -1,7 +1,5 @@
 """Whatever another user puts, or locks, next to somebody's ledger costs nobody else anything."""
 
-from __future__ import annotations
-
 import gc
 import os
 import struct

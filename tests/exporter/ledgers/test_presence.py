@@ -1,7 +1,5 @@
 """Where real training processes are, and what they do: stopped, killed, in a loop, before the first step."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

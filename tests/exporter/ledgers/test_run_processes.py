@@ -1,7 +1,5 @@
 """The processes of runs: here of a command that holds no ledger."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The time of a real training process, counted by part as it passes: the parts sum to its life."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from math import inf

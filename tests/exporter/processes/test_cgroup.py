@@ -1,7 +1,5 @@
 """The cgroups of a process: real ones where the machine has them, and trees of files like the kernel's."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Process trees: of real processes, and of fixture trees for what this machine cannot show."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a tree of processes has used: a counter that never falls."""
 
-from __future__ import annotations
-
 from math import nan
 
 from stepscope.exporter.processes.used import Gains, Process, TreeCounter

@@ -1,7 +1,5 @@
 """The exposition: what Prometheus's own parsers make of it, in both formats."""
 
-from __future__ import annotations
-
 import logging
 import math
 import subprocess

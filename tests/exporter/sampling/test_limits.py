@@ -1,7 +1,5 @@
 """Limits: what is above one is left out, counted and named; the choice does not flap."""
 
-from __future__ import annotations
-
 import logging
 import re
 from argparse import ArgumentParser

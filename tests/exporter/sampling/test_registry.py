@@ -1,7 +1,5 @@
 """Isolation: a collector that fails or hangs costs its own metrics and nothing else."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,7 +1,5 @@
 """Sample counters of runs: kept over restarts, laid out anew for a new GPU, dropped after their run."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Counting samples: thresholds on the right side of every bound, and the grid against a brute-force count."""
 
-from __future__ import annotations
-
 from math import nan
 
 import pytest

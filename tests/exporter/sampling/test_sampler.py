@@ -1,7 +1,5 @@
 """The sampler: a schedule without drift, missed ticks counted, nothing stale while it is stuck."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The limit of series: the node's own first, then live runs, and no part of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from stepscope.exporter.sampling.exposition import Exposition

@@ -1,7 +1,5 @@
 """The state directory: its user's own, one exporter at a time, and without it an exporter that only warns."""
 
-from __future__ import annotations
-
 import os
 import socket
 import stat

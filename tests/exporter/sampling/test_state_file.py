@@ -1,7 +1,5 @@
 """The state file: always the newest whole state, whatever happened to the writer or to the file."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

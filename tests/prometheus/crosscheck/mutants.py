@@ -1,7 +1,5 @@
 """Mutants of rendered rules: each differs from its rule in one operator, threshold, window or label."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

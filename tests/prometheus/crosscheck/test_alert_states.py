@@ -1,7 +1,5 @@
 """What Prometheus makes of a condition with `for` and `keep_firing_for`, second by second."""
 
-from __future__ import annotations
-
 from stepscope.prometheus.crosscheck.compare import same
 from stepscope.prometheus.crosscheck.expected import alert_states
 

@@ -1,7 +1,5 @@
 """`stepscope crosscheck` against a real Prometheus that scrapes a simulated node and evaluates the rules."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What Prometheus decides about a slow rank on crowded cores, against the same counters judged in numpy."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

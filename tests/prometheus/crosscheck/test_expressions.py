@@ -1,7 +1,5 @@
 """Expressions have the value that a real Prometheus computes from their PromQL."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import nan
 

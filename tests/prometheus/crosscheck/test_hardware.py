@@ -1,7 +1,5 @@
 """The cross-check of alerts on hardware, with a real Prometheus that scrapes a node with a failing GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

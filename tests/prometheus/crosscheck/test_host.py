@@ -1,7 +1,5 @@
 """What Prometheus decides about a run's cores and memory, against the same recording judged in numpy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from stepscope.exporter.sampling.sample import HostUse, RunSample, Sample

@@ -4,8 +4,6 @@ One mutant of each rule is tried, always the same, and more of them in `make tri
 tries all of them (6 min on two cores).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

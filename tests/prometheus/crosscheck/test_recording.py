@@ -1,7 +1,5 @@
 """`stepscope crosscheck --recording`: a recorded run, played back into a Prometheus of its own."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from dataclasses import replace

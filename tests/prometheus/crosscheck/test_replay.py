@@ -1,7 +1,5 @@
 """A recording that is played back shows at each moment what the exporter showed then."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Addresses behind which there is no Prometheus."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

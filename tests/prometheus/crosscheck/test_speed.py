@@ -1,7 +1,5 @@
 """`stepscope crosscheck` with the rules of a demo that runs faster than the clock."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rule files as the package renders them now."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Advice that needs evidence: a rule or component that exists, and one most specific advice per rule."""
 
-from __future__ import annotations
-
 from stepscope.prometheus.rules.advice import ADVICE, BUSY_CORES, advice_group
 from stepscope.prometheus.rules.options import Options
 from stepscope.rules import all_rules

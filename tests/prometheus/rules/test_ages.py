@@ -3,8 +3,6 @@
 The real collector reads a real ledger; promtool's clock is that of Prometheus, and begins at 0.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial

@@ -3,8 +3,6 @@
 A call of promtool takes its time, so each example is a batch of runs.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Two clusters in one Prometheus: jobs, instances and runs have the same names in both."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """DataStarved, CommunicationBound and TrainingStalled in promtool."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

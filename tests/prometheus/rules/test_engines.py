@@ -1,7 +1,5 @@
 """The rendering of each engine keeps its limits; on engines that store late, no rule reads the present."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What alerts say that they compared: the culprit's value and those of its peers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The rules for dcgm-exporter and node_exporter, with series as these publish them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A gap of 60 s in scraping changes no verdict of any rule, on simulated nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Their series are of the GPU, not of a run: the sample counters say which run uses it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """CollectiveHang in promtool: who is missing, on which node, and what else ends a wait."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

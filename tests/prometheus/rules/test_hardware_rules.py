@@ -1,7 +1,5 @@
 """Alerts on hardware that fails, and their silence about healthy hardware."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """MemoryPressure and HostMemoryLeak, in promtool."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is asked of every rule, in the spirit of pint; each check is shown to find what it looks for."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Callable, Iterator

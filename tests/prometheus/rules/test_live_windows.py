@@ -1,7 +1,5 @@
 """Alerts describe the present: windows, gaps in scraping, young runs and restarted exporters, in promtool."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

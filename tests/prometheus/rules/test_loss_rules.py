@@ -1,7 +1,5 @@
 """LossNotFinite in promtool, whose series have no NaN: tests/prometheus/crosscheck has a loss that is NaN."""
 
-from __future__ import annotations
-
 from math import inf
 from pathlib import Path
 

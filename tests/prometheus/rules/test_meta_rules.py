@@ -1,7 +1,5 @@
 """Alerts on Stepscope itself, and what dashboards read of all rules."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

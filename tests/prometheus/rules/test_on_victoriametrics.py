@@ -1,7 +1,5 @@
 """VictoriaMetrics and vmalert of each installed version decide as Prometheus does, and fail at no rule."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

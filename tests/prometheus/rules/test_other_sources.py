@@ -1,7 +1,5 @@
 """`stepscope rules render --gpu-source dcgm --host-source node-exporter`: their readings, our runs."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """CPUThrottled, NoisyNeighbour and the cores of Dataloader, in promtool."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Processes that do not use Stepscope may be notebooks or servers: nobody says that they train."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import yaml

@@ -1,7 +1,5 @@
 """`stepscope rules`: what it writes, what it refuses, and how it sees what was edited."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Rules over sample counters, in promtool: the inputs of the numpy tests, counted as the exporter counts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

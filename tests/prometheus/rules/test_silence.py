@@ -1,7 +1,5 @@
 """Alerts on what is not measured, and on runs that failed: just before, and once they must fire."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rules for a simulated node that runs faster than the clock."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

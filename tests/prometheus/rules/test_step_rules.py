@@ -1,7 +1,5 @@
 """Rules over steps, starts and loaders, in promtool: what the collector of training processes publishes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

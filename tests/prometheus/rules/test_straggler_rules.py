@@ -1,7 +1,5 @@
 """Straggler in promtool: below, at and above each of its thresholds, over any number of nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Trains 12 steps of 3 batches with accelerate."""
 
-from __future__ import annotations
-
 import torch
 from accelerate import Accelerator
 from torch import nn

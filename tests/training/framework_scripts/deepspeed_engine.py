@@ -1,7 +1,5 @@
 """Trains 12 steps of 3 batches with DeepSpeed's engine."""
 
-from __future__ import annotations
-
 import deepspeed
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Trains 12 steps of 3 batches with the Trainer of Hugging Face, and evaluates twice."""
 
-from __future__ import annotations
-
 import tempfile
 
 import torch

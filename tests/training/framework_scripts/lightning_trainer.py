@@ -1,7 +1,5 @@
 """Trains 12 steps of 3 batches with Lightning, and validates after each epoch."""
 
-from __future__ import annotations
-
 import tempfile
 
 import lightning

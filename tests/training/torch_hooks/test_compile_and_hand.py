@@ -1,7 +1,5 @@
 """The hooks next to torch.compile, and next to steps and components that the script makes itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

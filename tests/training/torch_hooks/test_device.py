@@ -1,7 +1,5 @@
 """Times on the GPU, with a stub of the event API of torch.cuda."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Distributed training under the hooks: who waits, who works, and in which component."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.pytorch import needs_torch

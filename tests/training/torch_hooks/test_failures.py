@@ -1,7 +1,5 @@
 """A hook that fails: it is reported once and is off, training goes on, and the other hooks time it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Processes of unmodified scripts: ranks without numbers in the environment, and loader workers."""
 
-from __future__ import annotations
-
 import textwrap
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Profile windows of unmodified PyTorch scripts: what they record, and that training never notices."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """Steps, evaluation and components of unmodified scripts in one process, with and without the hooks."""
 
-from __future__ import annotations
-
 import textwrap
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Nothing that a script does with PyTorch shows that there are hooks: graphs, files, copies, inspection."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The audit: one line of JSON per decision and signal. After a restart it knows the earlier lines."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -4,8 +4,6 @@ Source: Alertmanager's documentation, "webhook_config", and notify/webhook. Read
 need and checks their types. Ignores other keys, such as those of newer versions.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

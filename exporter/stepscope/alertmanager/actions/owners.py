@@ -4,8 +4,6 @@ An alert names a run, and every user can give a run any name. So if two users ha
 alert may be about either of them. One of the ledgers may be gone by the time of the notification.
 """
 
-from __future__ import annotations
-
 import logging
 import pwd
 import re

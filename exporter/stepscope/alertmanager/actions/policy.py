@@ -1,7 +1,5 @@
 """The limits of `stepscope actions`, and the run that an alert is about."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path

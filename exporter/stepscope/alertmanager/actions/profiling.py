@@ -1,7 +1,5 @@
 """Asks a run's accused rank, and a median peer, for a profile window when an allowed rule has fired."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """The HTTP handler of `stepscope actions`."""
 
-from __future__ import annotations
-
 import hmac
 import json
 import logging

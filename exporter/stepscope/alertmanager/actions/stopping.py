@@ -1,7 +1,5 @@
 """Decides which processes an alert stops, and why others are spared."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from time import time

@@ -1,7 +1,5 @@
 """The checks of one node: each is a function that looks at one thing and changes nothing."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """`stepscope doctor`: checks what is measured on this node, and by a Prometheus."""
 
-from __future__ import annotations
-
 import json
 import sys
 from argparse import ArgumentParser, Namespace

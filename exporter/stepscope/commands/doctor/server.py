@@ -1,7 +1,5 @@
 """The checks of a Prometheus: does it scrape exporters, and does it evaluate rules that fit its intervals?"""
 
-from __future__ import annotations
-
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Iterator

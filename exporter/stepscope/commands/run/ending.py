@@ -1,7 +1,5 @@
 """The end of `stepscope run`: completes the recording."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """The exporter that `stepscope run` keeps alive next to the command."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import re

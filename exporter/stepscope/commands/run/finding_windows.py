@@ -1,7 +1,5 @@
 """Asks for profile windows of a rank that a finding accuses, and of a median peer: once per rank."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

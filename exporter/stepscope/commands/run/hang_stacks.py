@@ -1,7 +1,5 @@
 """Takes the Python stacks of the missing ranks when CollectiveHang finds a hang that lasts, once per rank."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path

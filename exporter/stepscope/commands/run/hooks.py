@@ -4,8 +4,6 @@ Processes that load the hooks leave words in the ledger directory (stepscope_sta
 module looks for Pythons that the environment did not reach.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """The directory for the ledgers of one observed run, in memory if possible."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 A port that is only found free here, and bound later by the exporter, may be taken by another run meanwhile.
 """
 
-from __future__ import annotations
-
 import socket
 from dataclasses import dataclass, replace
 

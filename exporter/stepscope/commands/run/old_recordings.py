@@ -4,8 +4,6 @@ Only what Stepscope wrote for this user is removed. A recording that is still wr
 stays.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import stat

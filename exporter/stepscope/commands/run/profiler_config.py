@@ -5,8 +5,6 @@ describe-training-job. Its parts are objects, or strings of JSON. Source of name
 API reference, and the Debugger pages of its developer guide.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

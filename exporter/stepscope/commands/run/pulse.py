@@ -1,7 +1,5 @@
 """The figures of the status line, from the exporter's metrics: rate, GPU, CPU and waiting."""
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The flags that limit age and size of the recordings in `stepscope-runs/`."""
 
-from __future__ import annotations
-
 import re
 from argparse import ArgumentParser, ArgumentTypeError
 

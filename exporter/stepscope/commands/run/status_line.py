@@ -1,7 +1,5 @@
 """The status line of `stepscope run`: the last row of the terminal, while the command writes above it."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Prints the lines of `stepscope run` on the terminal, between those of the training command."""
 
-from __future__ import annotations
-
 import sys
 
 from stepscope.common.console import COLOURS, DIM, PLAIN, Console

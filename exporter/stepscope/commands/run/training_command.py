@@ -4,8 +4,6 @@ Signals are blocked (stepscope/common/signals.py) and read one by one, because a
 sender. A signal from the terminal reaches the command too; a signal to this process alone must be passed on.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

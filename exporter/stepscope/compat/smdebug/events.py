@@ -1,7 +1,5 @@
 """Samples and steps of a run as Debugger's events: Arrow tables. Times are microseconds since the epoch."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The calls that have no answer in a run of Stepscope: they name what serves today."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar
 

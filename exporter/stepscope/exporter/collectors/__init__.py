@@ -1,7 +1,5 @@
 """The exporter's collectors: one module per source, whose class is marked with `@collector`."""
 
-from __future__ import annotations
-
 import sys
 from argparse import ArgumentParser, BooleanOptionalAction
 from collections.abc import Iterable, Mapping

@@ -7,8 +7,6 @@ psutil rounds its percentages to 0.1 and makes an object per core. These ratios 
 busy ticks of 50 are exactly 0.9. They come from columns of all cores, because a node may have hundreds.
 """
 
-from __future__ import annotations
-
 import re
 from operator import add, sub, truediv
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bytes and operations of each disk, and the time it was busy, from PROCFS/diskstats."""
 
-from __future__ import annotations
-
 import re
 from argparse import ArgumentParser
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ The exporter does not know where a run writes its checkpoints. A script that wri
 writes them there. A network file system may not answer for long, so a thread asks, every minute.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Mapping

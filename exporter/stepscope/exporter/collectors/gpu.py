@@ -4,8 +4,6 @@ docs/gpu.md has the source and the tier of each value. It also describes missing
 hang and lost GPUs.
 """
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from collections.abc import Callable
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """GPUs that a process holds: who, and for how long without any work."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from math import isnan

@@ -4,8 +4,6 @@ A read of a counter asks the device's firmware, so the ports are read every ten 
 Documentation/ABI/stable/sysfs-class-infiniband.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from time import monotonic

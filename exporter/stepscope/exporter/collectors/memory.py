@@ -4,8 +4,6 @@ Used memory is total - available, not total - free: the kernel gives the page ca
 fills to programs that need memory.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

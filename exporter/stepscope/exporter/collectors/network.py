@@ -6,8 +6,6 @@ process 1 is the node's, wherever the node's /proc is mounted.
 RDMA (InfiniBand, RoCE) bypasses the kernel and is not in these counters.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from argparse import ArgumentParser

@@ -4,8 +4,6 @@ The kernel's pressure stall information (Documentation/accounting/psi.rst): the 
 microseconds in which at least one task waited. The metric has node_exporter's name, with our prefix.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from stepscope.exporter.processes.pressure import RESOURCES, read_waiting_seconds

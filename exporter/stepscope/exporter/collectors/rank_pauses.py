@@ -3,8 +3,6 @@
 A pause of a rank delays all ranks, but it is not the rank's own work.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from math import nan
 from pathlib import Path

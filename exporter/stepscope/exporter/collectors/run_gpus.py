@@ -3,8 +3,6 @@
 docs/exporter.md describes the evidence and its order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from time import monotonic

@@ -4,8 +4,6 @@ A look costs some reads per process, so runs are looked at every few seconds. Th
 everything is counted with every sample, from what the collector `cpu` has read.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping

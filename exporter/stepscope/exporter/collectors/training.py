@@ -1,7 +1,5 @@
 """Steps, their components and data loading of the training processes, from the ledgers of --ledger-dir."""
 
-from __future__ import annotations
-
 import os
 import time
 from argparse import ArgumentParser

@@ -5,8 +5,6 @@ age begins when the exporter sees a change, at most one look late. While a machi
 stops.
 """
 
-from __future__ import annotations
-
 from math import inf
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Asks ranks on this node for profile windows: an accused rank and a median peer, for the same steps."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Collection, Iterator

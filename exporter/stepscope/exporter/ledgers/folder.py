@@ -5,8 +5,6 @@ changed. A look takes a bounded time, however many files there are; the rest wai
 ledgers go before dead ones, and no user's ledgers crowd out another's.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

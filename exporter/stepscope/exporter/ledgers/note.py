@@ -4,8 +4,6 @@ The totals of a live run include ledgers of its ranks' earlier processes, whose 
 ledger that the exporter may not remove must not return with its alerts. The note has both.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ How a run ended is what `stepscope run` leaves for its exporter, in a file of th
 cannot know: a script that raises still ends its process cleanly, and a killed one says nothing.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection
 from contextlib import suppress

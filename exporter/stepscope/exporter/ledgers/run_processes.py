@@ -1,7 +1,5 @@
 """The processes of each run on this node: those that hold its ledgers, and all that these started."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path

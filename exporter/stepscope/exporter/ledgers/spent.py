@@ -1,7 +1,5 @@
 """The time of a training process by part: as it passes for the exporter, and afterwards for a report."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

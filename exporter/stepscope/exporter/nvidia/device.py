@@ -4,8 +4,6 @@ A value that the GPU or its driver does not support is not read again, until the
 then all values are tried again. docs/gpu.md has the table of sources, units and tiers.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Reads a GPU's memory rows, links and their errors, which change slowly."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from stepscope.exporter.nvidia.nvml import ALL_LINKS

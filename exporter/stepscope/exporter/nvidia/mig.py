@@ -4,8 +4,6 @@ NVML gives memory and processes of each, but no utilisation: that stays missing.
 and errors are of the whole GPU.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from stepscope.exporter.nvidia.nvml import Handle, Identity, Nvml, NvmlError

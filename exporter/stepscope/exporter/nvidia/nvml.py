@@ -11,8 +11,6 @@ called directly and not through pynvml's wrappers, for two reasons:
 Names, arguments and results of the functions: https://docs.nvidia.com/deploy/nvml-api/
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable
 from ctypes import (

@@ -3,8 +3,6 @@
 A session belongs to the one thread that may poll NVML (thread.py).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

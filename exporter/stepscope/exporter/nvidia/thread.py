@@ -1,7 +1,5 @@
 """The only thread that polls NVML, so a call that hangs in the driver blocks nothing else."""
 
-from __future__ import annotations
-
 import logging
 from queue import SimpleQueue
 from threading import Event, Thread

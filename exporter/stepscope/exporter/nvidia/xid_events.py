@@ -3,8 +3,6 @@
 https://docs.nvidia.com/deploy/xid-errors/ explains each number.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress

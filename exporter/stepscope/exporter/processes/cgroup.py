@@ -7,8 +7,6 @@ Source: the kernel's Documentation/admin-guide/cgroup-v1, cgroup-v2.rst, and cgr
 What a file does not say is NaN, never 0.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from math import nan

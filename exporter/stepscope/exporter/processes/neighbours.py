@@ -1,7 +1,5 @@
 """Finds whose processes use the cores of a run next to its own."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress

@@ -5,8 +5,6 @@ stops a thread as waiting for a core. What the cgroup was throttled meanwhile is
 Source: proc(5) for the state, the kernel's Documentation/scheduler/sched-stats.rst for schedstat.
 """
 
-from __future__ import annotations
-
 from math import isnan
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Reads the pressure stall information of a node or of a cgroup (Documentation/accounting/psi.rst)."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

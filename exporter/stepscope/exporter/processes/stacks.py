@@ -1,7 +1,5 @@
 """Reads the Python stack of another process: from its own answer, or by py-spy."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

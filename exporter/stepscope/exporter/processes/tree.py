@@ -4,8 +4,6 @@ Source: /proc/PID/stat, because /proc/PID/task/*/children needs a kernel option 
 pids are those of the procfs: if it is the host's, pids of the host, also of processes in containers.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress

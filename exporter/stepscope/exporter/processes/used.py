@@ -1,7 +1,5 @@
 """Reads what processes have used, and adds it up over a tree, in counters that never fall."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from operator import attrgetter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which training runs are active on this node at a tick."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterable
 

@@ -1,7 +1,5 @@
 """Keeps an error about one run, process or device from costing all others their tick."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """The base class of collectors: each reads one source at each tick of the sampler."""
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from argparse import ArgumentParser, ArgumentTypeError

@@ -1,7 +1,5 @@
 """Metric families: the values that the exporter publishes, as the exposition needs them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal

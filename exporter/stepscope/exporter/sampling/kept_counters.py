@@ -1,7 +1,5 @@
 """Counters of a collector that continue when the exporter restarts, as windows of rules need them."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterable, Mapping

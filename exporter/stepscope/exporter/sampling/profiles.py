@@ -8,8 +8,6 @@
 Only scrapes differ: sample counters, recordings and the live page are the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, get_args
 

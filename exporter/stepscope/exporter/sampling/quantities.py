@@ -4,8 +4,6 @@
 this help text, and the column `gpu_power_watts` of recordings. Names of counters end in `_total` there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import nan

@@ -1,7 +1,5 @@
 """Runs the collectors and the sinks of a tick in isolation: one that fails or hangs loses only its own."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace

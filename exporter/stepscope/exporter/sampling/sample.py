@@ -1,7 +1,5 @@
 """One sample of a node, which the sampler passes to the sample counters and to the recording."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

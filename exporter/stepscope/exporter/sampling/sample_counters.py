@@ -4,8 +4,6 @@ The rules count samples taken every 500 ms, but a scrape every 15 s sees only on
 the samples here makes the answers exact at any scrape interval.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping

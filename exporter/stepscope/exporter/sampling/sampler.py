@@ -1,7 +1,5 @@
 """Takes a sample every interval, without drift."""
 
-from __future__ import annotations
-
 import logging
 import time
 from threading import Event, Thread

@@ -1,7 +1,5 @@
 """Leaves whole runs out of a scrape with too many series: a part of a run would look like all of it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -4,8 +4,6 @@ Rules believe the counts in it. So it is never a directory that other users can 
 directory: they could change the counts, or fill them with files that the exporter has to read.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

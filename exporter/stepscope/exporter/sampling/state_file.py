@@ -6,8 +6,6 @@ and not a store into a mapping. It takes some microseconds longer, but a full fi
 OSError, whereas a store would end the process with SIGBUS.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import struct

@@ -4,8 +4,6 @@ It works for a thousand nodes, because it reads no raw series of GPUs or cores, 
 prometheus_rules/usage.py records every two minutes.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from stepscope.grafana import variables, verdict, waste

@@ -1,7 +1,5 @@
 """Exporter health: whether Stepscope itself works, and what it costs the nodes."""
 
-from __future__ import annotations
-
 from stepscope.grafana import variables
 from stepscope.grafana.looks import GREY, VERMILION, by_name, by_pattern, coloured, steps, words
 from stepscope.grafana.page import Dashboard, alerts, of_all_runs

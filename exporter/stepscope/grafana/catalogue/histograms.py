@@ -1,7 +1,5 @@
 """Utilisation histograms: how samples of GPUs and cores are distributed, and whether load is balanced."""
 
-from __future__ import annotations
-
 from stepscope.grafana import variables
 from stepscope.grafana.looks import numbered
 from stepscope.grafana.page import Dashboard, of_one_run

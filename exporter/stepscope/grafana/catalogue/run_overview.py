@@ -1,7 +1,5 @@
 """Run overview: what is wrong with this run, what to do about it, and what it costs."""
 
-from __future__ import annotations
-
 from stepscope.common.status import Status
 from stepscope.evaluation.account import HOST, Key
 from stepscope.grafana import findings, slow_rank, verdict

@@ -1,7 +1,5 @@
 """Steps: their duration, outliers and components, and which rank the others wait for."""
 
-from __future__ import annotations
-
 from stepscope.grafana import slow_rank, variables
 from stepscope.grafana.looks import by_name, by_pattern, coloured, dashed, dotted, numbered, words
 from stepscope.grafana.page import Dashboard, of_one_run

@@ -1,7 +1,5 @@
 """System: the load of the GPUs, cores, memory, disks and links of a node."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

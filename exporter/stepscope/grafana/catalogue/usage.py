@@ -3,8 +3,6 @@
 The words are those of `stepscope usage` (docs/usage.md). It reads only what rules/owners.py records.
 """
 
-from __future__ import annotations
-
 from stepscope.grafana import variables
 from stepscope.grafana.looks import GPU_HOURS, Override, by_name, by_pattern
 from stepscope.grafana.page import Dashboard, alerts, of_all_runs

@@ -1,7 +1,5 @@
 """Compares what a rule recorded and alerted on with what it must have, at each of its evaluations."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Computes what a rule must record: its judgement of the scraped counters, and the alerts that follow."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

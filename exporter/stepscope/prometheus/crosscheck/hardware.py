@@ -4,8 +4,6 @@ These rules only alert: no code of ours judges their counters again. So the serv
 expressions, which shows rules that were changed, that are not loaded, or that wait for another time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from stepscope.measurements.scraped import Labels, Vector, without

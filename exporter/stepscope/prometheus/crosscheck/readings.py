@@ -1,7 +1,5 @@
 """Reads the raw series of a run at the moments at which a rule was evaluated."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from stepscope.measurements.scraped import Labels, Moment, Points, Selection, Vector

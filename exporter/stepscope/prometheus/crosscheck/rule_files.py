@@ -1,7 +1,5 @@
 """Reads Prometheus rule files: their rules, and the options that they were rendered with."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -5,8 +5,6 @@ component in which a slow rank is slow.
 The report knows more, and may be more specific still.
 """
 
-from __future__ import annotations
-
 from stepscope.prometheus.rules.groups import Group, record
 from stepscope.prometheus.rules.options import Options
 from stepscope.rules import all_rules

@@ -6,8 +6,6 @@ expression itself. All else that it reads is also of that time, so it decides as
 many records an alert builds on, it fires one evaluation later than in Prometheus.
 """
 
-from __future__ import annotations
-
 import re
 from re import Match
 

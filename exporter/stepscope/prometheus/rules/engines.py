@@ -1,7 +1,5 @@
 """Names the servers that evaluate rules, and how they differ. docs/engines.md has the sources."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ own. They are read once per scrape, so the rules are as coarse as that: the labe
 evaluation intervals, rates. So durations and rates are divided by ten.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Rule groups: the records and alerts of each rule, and its status, parameters and words as series."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The group of the rules on hardware: each is a file in stepscope/rules, marked with `@hardware_rule`."""
 
-from __future__ import annotations
-
 from stepscope.prometheus.rules.groups import Group
 from stepscope.prometheus.rules.meta import Silence
 from stepscope.prometheus.rules.options import Options

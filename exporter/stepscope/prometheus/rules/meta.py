@@ -3,8 +3,6 @@
 They have no `kind`, unlike those of rules: no cause silences them.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import NamedTuple
 

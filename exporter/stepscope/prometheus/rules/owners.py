@@ -4,8 +4,6 @@ Allocation comes from the exporters of the schedulers (docs/usage.md). Without t
 it: what is not known is never 0.
 """
 
-from __future__ import annotations
-
 from stepscope.evaluation.account import USEFUL
 from stepscope.prometheus.rules.groups import Entry, Group, record
 from stepscope.rules.idle_gpu import HELD

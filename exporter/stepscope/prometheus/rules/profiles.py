@@ -1,7 +1,5 @@
 """Leaves out the rules that cannot work with the exporter's lean profile (sampling/profiles.py)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence, Set
 from dataclasses import replace

@@ -6,8 +6,6 @@ of a node every four minutes, for charts of weeks. Prometheus does not allow muc
 one (owners.py) is about who has the GPUs.
 """
 
-from __future__ import annotations
-
 from stepscope.prometheus.rules.groups import Entry, Group, record
 from stepscope.prometheus.rules.options import Options
 from stepscope.prometheus.rules.owners import owners_group

@@ -1,7 +1,5 @@
 """When a rule held: the intervals in which its live window, not the whole run, met its condition."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

@@ -1,7 +1,5 @@
 """Defines what a rule is: a question, parameters, a measurement, a judgement, its PromQL, and words."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Judges for DataStarved and CommunicationBound: a component takes too much of a rank's step time."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 

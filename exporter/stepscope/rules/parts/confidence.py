@@ -5,8 +5,6 @@ out exactly where the share is further away from it than its margin. The same is
 500 ms apart are autocorrelated, so `CORRELATED` of them count as one: docs/heuristics.md says why.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

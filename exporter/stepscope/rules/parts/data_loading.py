@@ -1,7 +1,5 @@
 """Finds why data comes too late, from the times of the loader's workers and the cores of their node."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Words what the dumps of PyTorch's flight recorder show, for CollectiveHang."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from stepscope.common.words import count, listing

@@ -1,7 +1,5 @@
 """Finds memory that fills steadily, for GPUMemoryLeak and GPUMemoryNearlyFull."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import Any
 

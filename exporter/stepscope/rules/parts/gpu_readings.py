@@ -1,7 +1,5 @@
 """Concludes for LowGPUUtilization and BatchSize: rules on percentiles of the last readings of each GPU."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar

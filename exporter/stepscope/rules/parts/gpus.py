@@ -1,7 +1,5 @@
 """Lists the GPUs that a rule judged, and selects the GPUs of runs in PromQL."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar

@@ -1,7 +1,5 @@
 """Says what a hang is: who waits in which collective, who is missing, and what the missing rank does."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from stepscope.common.words import count, duration

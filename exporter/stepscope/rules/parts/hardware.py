@@ -4,8 +4,6 @@ They only alert: recordings do not have their values, so reports have nothing to
 silent.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar

@@ -1,7 +1,5 @@
 """Adds up what hosts do in steps instead of launching work: HostBound judges it if there is no trace."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple

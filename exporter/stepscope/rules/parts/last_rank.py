@@ -4,8 +4,6 @@ A trace has few steps, but each collective of each rank. So the lateness of a ra
 from step times: see measurements/arrivals.py.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol

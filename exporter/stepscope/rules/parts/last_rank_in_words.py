@@ -1,7 +1,5 @@
 """Says who arrives last at collectives, why, and what was compared: the verdict of Straggler on traces."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

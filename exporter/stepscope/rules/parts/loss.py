@@ -1,7 +1,5 @@
 """Concludes from the loss that training publishes, of the newest process of its first rank."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import ClassVar
 

@@ -5,8 +5,6 @@ Kubernetes, the same GPU once per pod); node_exporter's cpu and uname collectors
 scrape and no counts of samples, so results are less precise.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

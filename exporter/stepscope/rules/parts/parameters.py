@@ -1,7 +1,5 @@
 """Defines the parameters of rules: typed, bounded, documented, and checked when they are set."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

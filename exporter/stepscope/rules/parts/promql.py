@@ -5,8 +5,6 @@ aggregate with `without`. They avoid what Prometheus 3 changed: no range whose l
 bare `le` of a whole number, no renamed function.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

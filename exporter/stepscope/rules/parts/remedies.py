@@ -1,7 +1,5 @@
 """Lists the remedies for steps, and for ranks, that one component makes long, and for steps not seen."""
 
-from __future__ import annotations
-
 from stepscope.runs.model import RunFacts
 
 HOOKS = "The hooks of `stepscope run` and STEPSCOPE_INSTRUMENT=1"

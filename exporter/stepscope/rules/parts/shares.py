@@ -1,7 +1,5 @@
 """Computes percentages of time by name, for the fields of SageMaker Debugger's details."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from stepscope.runs.model import COMPONENTS, PHASES

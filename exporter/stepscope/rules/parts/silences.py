@@ -1,7 +1,5 @@
 """The parameters of the alerts on Stepscope itself, which no report has."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

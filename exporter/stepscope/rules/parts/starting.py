@@ -3,8 +3,6 @@
 Starts are found twice: in Prometheus, and for the live page and terminal of `stepscope run`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Judges for CPUBottleneck and IOBottleneck: samples in which a GPU starves while a core is at its limit."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Literal, TypeVar

@@ -1,7 +1,5 @@
 """Finds memory that grows steadily, in PromQL and in what Prometheus has recorded."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Concludes from the tally of each node, or of each GPU, with the words and details of a rule."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import Any, ClassVar, Generic, TypeVar
 

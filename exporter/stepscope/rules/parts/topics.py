@@ -1,7 +1,5 @@
 """Classifies findings: their effect on a run, and which rules detect the same problem."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal

@@ -6,8 +6,6 @@ framework/tensorflow/detailed_profiling/.../<host>.trace.json.gz       TensorFlo
 framework/training_job_end.ts                                          written when the job is over
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -17,8 +17,6 @@ collectives and the rest are summed by name as they are read, so that memory gro
 their components.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

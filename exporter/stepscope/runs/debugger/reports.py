@@ -3,8 +3,6 @@
 They hold what each rule counted, percentiles of the machine's use, and when the job began and ended.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

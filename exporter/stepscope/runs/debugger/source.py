@@ -1,7 +1,5 @@
 """A Debugger profiler-output directory as a source of samples and steps."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path

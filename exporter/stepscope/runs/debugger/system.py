@@ -12,8 +12,6 @@ HOLD_BACK: a sample is returned only when no further reading of it can follow. S
 and their order alone, not on the blocks in which they were read.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ PyTorch writes dumps as pickles of dicts, lists, tuples, texts, numbers, boolean
 that build these are known here; a pickle that imports, calls or builds anything else is refused.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from struct import unpack_from

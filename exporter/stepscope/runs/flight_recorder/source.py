@@ -4,8 +4,6 @@ PyTorch writes `nccl_trace_rank_<rank>` where TORCH_NCCL_DEBUG_INFO_TEMP_FILE sa
 an operation exceeds its timeout. Other names count if they end in the rank: a dump does not contain it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

@@ -7,8 +7,6 @@ With `convert_classic_histograms_to_nhcb: true`, Prometheus 3 stores a histogram
 of one series per bucket. The bounds are the exporter's own, so nothing is lost. Answers omit empty buckets.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Requests to servers with Prometheus's HTTP API: retried, and with errors in one line."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

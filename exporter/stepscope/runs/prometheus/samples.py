@@ -10,8 +10,6 @@ runs the mean of a GPU moved by at most 1.2 points. Over 900, one count of starv
 sample (tests/runs/test_made_up_samples.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The series of one node: as arrays with a row per scrape, and as the last value of each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A run that Prometheus has scraped, read through its HTTP API."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager

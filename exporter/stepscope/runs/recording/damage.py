@@ -1,7 +1,5 @@
 """Reads the bytes of a recording's file, which may be damaged, or no file at all."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from stepscope.common.shared_files import UntrustedError, read_file

@@ -4,8 +4,6 @@ Each row is returned exactly once, from the journal of the open minute or from t
 becomes: a part holds its journal's rows in the same order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Finds what is missing from one table of one node: files that were left out, and rows not recorded."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from stepscope.runs.model import Gap

@@ -6,8 +6,6 @@ kernel whole, so appended batches stay when the process is killed. A frame whose
 never decoded, and the frames after it are still found by their marker.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Iterator

@@ -4,8 +4,6 @@
 a restarted exporter does not count them twice.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterable, Mapping

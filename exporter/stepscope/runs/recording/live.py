@@ -1,7 +1,5 @@
 """The recording that a running exporter writes: its samples, steps, ranks and lines."""
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from collections.abc import Collection, Set

@@ -1,7 +1,5 @@
 """The Python stacks that were taken of ranks during a hang: stacks.json in the directory of a recording."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict

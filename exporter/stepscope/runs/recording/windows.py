@@ -1,7 +1,5 @@
 """The profile windows of a recording: their lists, which the training processes write, and their traces."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

@@ -1,7 +1,5 @@
 """Reads from a rank's trace when it arrived at each collective, and what it did in each step until then."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -4,8 +4,6 @@ A document is an object with a list `traceEvents`, among other values, or only t
 The standard library's decoder parses each event; only the text around them is scanned here.
 """
 
-from __future__ import annotations
-
 import codecs
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Rows in the form of the PyTorch profiler, for the marks of steps of other profilers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Finds the operators that were running at moments: for samples of lines, and for allocations of memory."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 

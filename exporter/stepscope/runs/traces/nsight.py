@@ -6,8 +6,6 @@ start of the session. `globalTid` and `globalPid` hold the process in bits 24 to
 23. Correlation numbers are those of one process.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Generator, Iterator

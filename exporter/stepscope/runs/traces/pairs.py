@@ -3,8 +3,6 @@
 Source: the Trace Event Format of Chrome: `B` and `E` nest on each thread, `X` has both, others have neither.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any

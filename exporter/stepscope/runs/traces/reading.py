@@ -5,8 +5,6 @@ Python: a fork would copy the locks of other threads, and multiprocessing would 
 It ends when its parent ends. If it dies, it costs only its own file.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -6,8 +6,6 @@ of the step. The event whose parts are most similar begins the steps. Nothing is
 parts does as well. Nor is it if only a part of the trace repeats, such as the layers of a single step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

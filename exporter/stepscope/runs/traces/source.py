@@ -1,7 +1,5 @@
 """Traces of profilers as a source of steps, operators, kernels, data loading and collectives."""
 
-from __future__ import annotations
-
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -11,8 +11,6 @@ stream, which counts a stream without work as idle.) While it waits for the host
 reason: the profiler writes its own buffers, the host waits for data, it is in a collective, anything else.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ A TPU has no streams but the line `XLA Ops`, whose control flow (`while`) contai
 In a profile window, rows of Stepscope are before them: the steps, and the lines of the main thread.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path

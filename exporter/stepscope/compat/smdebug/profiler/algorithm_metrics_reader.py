@@ -1,7 +1,5 @@
 """Readers of steps (smdebug.profiler.algorithm_metrics_reader)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

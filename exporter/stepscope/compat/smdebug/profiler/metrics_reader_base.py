@@ -1,7 +1,5 @@
 """Base class of the readers of samples and of steps (smdebug.profiler.metrics_reader_base)."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any

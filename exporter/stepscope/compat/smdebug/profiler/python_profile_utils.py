@@ -1,7 +1,5 @@
 """Modes and phases of Python profiles (smdebug.profiler.python_profile_utils)."""
 
-from __future__ import annotations
-
 from enum import Enum, IntEnum
 
 

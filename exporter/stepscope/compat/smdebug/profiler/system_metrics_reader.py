@@ -1,7 +1,5 @@
 """Readers of samples (smdebug.profiler.system_metrics_reader)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Units of time (smdebug.profiler.utils)."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from enum import Enum
 

@@ -6,8 +6,6 @@ of a group at each moment, and the result is stored before the next rule: record
 series that have no value any more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 from stepscope.common.errors import UserError

@@ -4,8 +4,6 @@ Samples come in Prometheus's remote write 1.0: protobuf in snappy's framing, of 
 Source: https://prometheus.io/docs/specs/prw/remote_write_spec/ (WriteRequest, TimeSeries, Label, Sample).
 """
 
-from __future__ import annotations
-
 import shutil
 import socket
 import struct

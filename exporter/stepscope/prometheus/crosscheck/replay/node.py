@@ -1,7 +1,5 @@
 """Counts the samples of a recorded node again, with the exporter's own counters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf, isnan, nan
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Replays the ledgers of a recorded run's processes, as the exporter read them at any moment."""
 
-from __future__ import annotations
-
 import os
 from bisect import bisect_left, bisect_right
 from collections import deque

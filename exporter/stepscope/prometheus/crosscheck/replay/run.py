@@ -1,7 +1,5 @@
 """Replays a recorded run node by node."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence, Set

@@ -1,7 +1,5 @@
 """Profiles of Python functions (smdebug.profiler.analysis.python_profile_analysis)."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

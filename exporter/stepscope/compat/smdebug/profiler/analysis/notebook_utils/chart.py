@@ -1,7 +1,5 @@
 """Base class of the charts of notebooks: they are those of `run.plot`."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from importlib import import_module

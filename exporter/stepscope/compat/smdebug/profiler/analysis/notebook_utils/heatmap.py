@@ -1,7 +1,5 @@
 """The heatmap of samples (smdebug.profiler.analysis.notebook_utils.heatmap)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Histograms of samples (smdebug.profiler.analysis.notebook_utils.metrics_histogram)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Histograms of steps (smdebug.profiler.analysis.notebook_utils.step_histogram)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial

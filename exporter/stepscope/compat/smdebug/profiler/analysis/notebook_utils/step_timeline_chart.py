@@ -1,7 +1,5 @@
 """Steps over time (smdebug.profiler.analysis.notebook_utils.step_timeline_chart)."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from stepscope.compat.smdebug.profiler.algorithm_metrics_reader import AlgorithmMetricsReader

@@ -1,7 +1,5 @@
 """Samples over time, and what ran then (smdebug.profiler.analysis.notebook_utils.timeline_charts)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """The training job of a notebook (smdebug.profiler.analysis.notebook_utils.training_job)."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 from typing import Any, ClassVar

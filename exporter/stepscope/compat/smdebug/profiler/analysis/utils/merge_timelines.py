@@ -1,7 +1,5 @@
 """The merged timeline (smdebug.profiler.analysis.utils.merge_timelines)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Statistics of data frames (smdebug.profiler.analysis.utils.pandas_data_analysis)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import Enum
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Samples and steps as data frames (smdebug.profiler.analysis.utils.profiler_data_to_pandas)."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

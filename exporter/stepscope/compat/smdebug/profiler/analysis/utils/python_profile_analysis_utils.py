@@ -1,7 +1,5 @@
 """Python functions and their times (smdebug.profiler.analysis.utils.python_profile_analysis_utils)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum

@@ -1,7 +1,5 @@
 """The analysis of data loaders (smdebug.profiler.analysis.utils.pytorch_dataloader_analysis)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
