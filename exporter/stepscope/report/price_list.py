@@ -92,10 +92,10 @@ def _whole(value: Any) -> int:
     return int(_amount(value))
 
 
-_KINDS: dict[Any, tuple[Callable[[Any], Any], str]] = {
-    str: (_text, "a name"),
-    float: (_amount, "a number of 0 or more"),
-    int: (_whole, "a whole number of 0 or more"),
+_KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "str": (_text, "a name"),
+    "float": (_amount, "a number of 0 or more"),
+    "int": (_whole, "a whole number of 0 or more"),
 }
 _FIELDS = {field.name: field for field in fields(Machine)}
 _NEEDED = [name for name, field in _FIELDS.items() if field.default is MISSING]
@@ -111,7 +111,7 @@ def _machine(row: Any, where: str) -> Machine:
         raise UserError(f"{where}: {missing[0]} is missing; write {', '.join(_NEEDED)}")
     values = {}
     for name, value in given.items():
-        parse, kind = _KINDS[_FIELDS[name].type]
+        parse, kind = _KINDS[str(_FIELDS[name].type)]
         try:
             values[name] = parse(value)
         except ValueError:
