@@ -24,7 +24,7 @@ from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.load_balancing import LoadBalancing, LoadBalancingParameters
 from stepscope.rules.step_outlier import StepOutlier
 
-from tests.support.few_rules import only
+from tests.support.few_rules import of_rule, only
 from tests.support.source import INTERVAL, START, MemorySource, node_samples, node_steps, piece, run_facts
 
 MINUTE = 60.0
@@ -33,7 +33,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def result(source: MemorySource, rule: str = "CPUBottleneck", *words: str) -> RuleResult:
-    return next(found for found in evaluate(source, only(rule).parse(words)).rules if found.rule == rule)
+    return of_rule(rule, evaluate(source, only(rule).parse(words)))
 
 
 def faulty(minutes: float, *faults: tuple[float, float]) -> MemorySource:
@@ -203,7 +203,7 @@ def test_a_live_run_says_what_lasts() -> None:
     samples = next(source.read())
     evaluator = Evaluator(MemorySource(samples))
     evaluator.advance()
-    [band] = next(rule.bands for rule in evaluator.analysis(live=True).rules if rule.rule == "CPUBottleneck")
+    [band] = of_rule("CPUBottleneck", evaluator.analysis(live=True)).bands
     assert band.lasts
     healthy = node_samples(np.full((3600, 1), 0.2), np.full((3600, 1), 0.9), start=START + 30 * MINUTE)
     found = result(MemorySource(samples, healthy))

@@ -10,10 +10,10 @@ from stepscope.common.status import Status
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.as_json import rule_json
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.settings import Settings
 from stepscope.rules.parts.topics import About
 from stepscope.runs.model import CollectiveTime, Loader, OperatorTime
 
+from tests.support.few_rules import judged
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
 
 
@@ -101,8 +101,7 @@ def test_parameters_are_lines_in_debuggers_order(reports: dict[str, dict[str, An
 
 
 def test_whole_numbers_are_written_without_a_point_and_others_as_they_are() -> None:
-    settings = Settings.parse(["CPUBottleneck.threshold=40", "CPUBottleneck.cpu_threshold=87.5"])
-    found = next(one for one in evaluate(MemorySource(), settings).rules if one.rule == "CPUBottleneck")
+    found = judged("CPUBottleneck", threshold=40, cpu_threshold=87.5)
     assert rule_json(found)["RuleParameters"].startswith("threshold:40\ncpu_threshold:87.5\n")
 
 

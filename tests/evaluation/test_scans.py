@@ -9,17 +9,15 @@ from hypothesis import strategies as st
 from stepscope.evaluation import blocks
 from stepscope.evaluation.blocks import Blocks
 from stepscope.evaluation.engine import Evaluator, evaluate
-from stepscope.evaluation.settings import Settings
 from stepscope.runs.model import NodeSamples
 
+from tests.support.few_rules import judged
 from tests.support.source import START, MemorySource, node_samples, node_steps, piece, run_facts
 
 
 def triggered(samples: NodeSamples, interval: float = 60.0) -> int:
     """Scans of a run of which each one fires."""
-    settings = Settings.parse(["CPUBottleneck.patience=0"])
-    found = evaluate(MemorySource(samples), settings, interval).rules
-    return next(one for one in found if one.rule == "CPUBottleneck").triggered
+    return judged("CPUBottleneck", samples, scan=interval, patience=0).triggered
 
 
 def starved(rows: int, start: float = START) -> NodeSamples:

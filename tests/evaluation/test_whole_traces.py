@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from stepscope.common.status import Status
-from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.problems import problems_of
 from stepscope.report import sentences, shares
@@ -17,6 +17,7 @@ from stepscope.report.verdict import verdict
 from stepscope.runs.model import IDLE_REASONS, DeviceTime, Steps
 from stepscope.runs.traces.source import KinetoTraces
 
+from tests.support.few_rules import of_rule
 from tests.support.rank_traces import Job
 from tests.support.smallest import smallest
 from tests.support.source import MemorySource, node_steps, run_facts
@@ -25,10 +26,6 @@ from tests.support.source import MemorySource, node_steps, run_facts
 def whole(*steps: Steps, unobserved: float = 0.0) -> Analysis:
     facts = run_facts(unobserved_seconds=unobserved)
     return evaluate(MemorySource(*steps, facts=facts, judged_whole=True))
-
-
-def result(analysis: Analysis, name: str) -> RuleResult:
-    return next(found for found in analysis.rules if found.rule == name)
 
 
 @pytest.mark.parametrize("ranks", [1, 8])
@@ -44,7 +41,7 @@ def test_no_rule_asks_for_more_steps_than_the_6_of_a_trace(ranks: int, tmp_path:
 
 def test_a_trace_says_nothing_about_the_start_of_its_run(tmp_path: Path) -> None:
     analysis = evaluate(KinetoTraces(Job(ranks=1, steps=6).write(tmp_path)))
-    start = result(analysis, "MaxInitializationTime")
+    start = of_rule("MaxInitializationTime", analysis)
     assert (start.status, start.finding) == ("not enough data", "A trace does not contain the run's start.")
     assert not shares.parts_of_the_run(analysis).parts
     assert "No samples of cores and GPUs were taken." in render_markdown(analysis)
@@ -88,7 +85,7 @@ def test_a_rule_explains_the_idle_seconds_that_it_measured_and_no_others(
     ]
     facts = run_facts(devices=(device(0, data=waited), device(1)))
     analysis = evaluate(MemorySource(*steps, facts=facts, judged_whole=True))
-    assert result(analysis, "DataStarved").status == "found"
+    assert of_rule("DataStarved", analysis).status == "found"
     found = [problem for problem in problems_of(analysis) if problem.title == "Idle GPU"]
     assert len(found) == (idle is not None)
     if idle is not None:
@@ -103,13 +100,13 @@ def test_a_rule_explains_the_idle_seconds_that_it_measured_and_no_others(
 def test_one_of_6_steps_is_an_outlier_if_it_takes_half_as_long_again_as_the_others(
     longest: float, status: str
 ) -> None:
-    found = result(whole(node_steps([1.0, 1.0, longest, 1.0, 1.0, 1.0])), "StepOutlier")
+    found = of_rule("StepOutlier", whole(node_steps([1.0, 1.0, longest, 1.0, 1.0, 1.0])))
     assert found.status == status, found.finding
 
 
 def test_a_long_step_of_a_trace_is_named_with_its_component() -> None:
     analysis = whole(node_steps([1.0, 1.0, 10.0, 1.0, 1.0, 1.0], checkpoint=[0, 0, 9.0, 0, 0, 0]))
-    found = result(analysis, "StepOutlier")
+    found = of_rule("StepOutlier", analysis)
     assert found.finding == (
         "1 of 6 train steps took longer than 1.50 s (mean 2.50 s). Beyond the mean, they cost "
         "7.50 s, 50 % of the steps' time; most of the excess is checkpoint."
@@ -119,23 +116,23 @@ def test_a_long_step_of_a_trace_is_named_with_its_component() -> None:
 
 
 def test_two_long_steps_do_not_hide_each_other() -> None:
-    found = result(whole(node_steps([1.0, 9.0, 1.0, 1.0, 9.0, 1.0])), "StepOutlier")
+    found = of_rule("StepOutlier", whole(node_steps([1.0, 9.0, 1.0, 1.0, 9.0, 1.0])))
     assert (found.status, found.violations) == ("found", 2)
 
 
 def test_what_more_than_a_third_of_the_steps_take_is_usual() -> None:
-    assert result(whole(node_steps([1.0, 9.0] * 6)), "StepOutlier").status == "healthy"
+    assert of_rule("StepOutlier", whole(node_steps([1.0, 9.0] * 6))).status == "healthy"
 
 
 @pytest.mark.parametrize("seed", smallest(range(100), range(2)))
 def test_steps_that_vary_by_a_tenth_have_no_outlier(seed: int) -> None:
     steps = node_steps(np.random.default_rng(seed).normal(1.0, 0.1, 6).clip(0.5))
-    assert result(whole(steps), "StepOutlier").status == "healthy"
+    assert of_rule("StepOutlier", whole(steps)).status == "healthy"
 
 
 @pytest.mark.parametrize(("count", "status"), [(2, "not enough data"), (3, "healthy")])
 def test_two_steps_cannot_show_an_outlier(count: int, status: str) -> None:
-    assert result(whole(node_steps(np.ones(count))), "StepOutlier").status == status
+    assert of_rule("StepOutlier", whole(node_steps(np.ones(count)))).status == status
 
 
 # -- pauses -----------------------------------------------------------------------------------------------
@@ -145,7 +142,7 @@ def test_two_steps_cannot_show_an_outlier(count: int, status: str) -> None:
 def test_the_time_between_two_captures_is_no_pause(unobserved: float, status: str) -> None:
     steps = node_steps(np.ones(6))
     steps.starts[3:] += 3600
-    assert result(whole(steps, unobserved=unobserved), "TrainingStalled").status == status
+    assert of_rule("TrainingStalled", whole(steps, unobserved=unobserved)).status == status
 
 
 # -- what was not measured ----------------------------------------------------------------------------------
@@ -153,7 +150,7 @@ def test_the_time_between_two_captures_is_no_pause(unobserved: float, status: st
 
 def test_waiting_for_data_that_was_not_measured_is_nowhere_0_percent() -> None:
     analysis = whole(node_steps(np.ones(6), forward=0.5))
-    starved = result(analysis, "DataStarved")
+    starved = of_rule("DataStarved", analysis)
     assert (starved.status, starved.details) == ("not enough data", {})
     assert "No wait for data was timed" in starved.finding
     analysis = replace(analysis, component_seconds={"data_wait": 0.0, "forward": 3.0})

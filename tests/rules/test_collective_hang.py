@@ -11,7 +11,7 @@ from stepscope.measurements.hangs import CollectiveWaits
 from stepscope.rules.collective_hang import CollectiveHang
 from stepscope.runs.model import RankFacts, Stay, Steps
 
-from tests.support.few_rules import only
+from tests.support.few_rules import of_rule, only
 from tests.support.source import START, MemorySource, node_steps, rank_facts, run_facts
 
 STEPS = 100.0  # seconds of steps before the hang, one per second
@@ -48,7 +48,7 @@ def result(
     )
     facts = run_facts(ranks=ranks, end=None if end is None else START + STEPS + end * MINUTE)
     analysis = evaluate(MemorySource(*chunks, facts=facts), only("CollectiveHang", rule).parse(words))
-    return next(found for found in analysis.rules if found.rule == rule)
+    return of_rule(rule, analysis)
 
 
 def test_the_rank_in_the_data_loader_is_missing_and_those_that_wait_are_not_named() -> None:

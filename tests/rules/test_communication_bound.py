@@ -1,21 +1,15 @@
 """CommunicationBound: the share of the step time in which ranks communicate."""
 
+from functools import partial
+
 import numpy as np
 import pytest
-from stepscope.evaluation.analysis import RuleResult
-from stepscope.evaluation.engine import evaluate
-from stepscope.runs.model import NodeSamples, RunFacts, Steps
+from stepscope.runs.model import RunFacts
 
-from tests.support.few_rules import only
-from tests.support.source import MemorySource, node_samples, node_steps, rank_trace, run_facts
+from tests.support.few_rules import judged
+from tests.support.source import node_samples, node_steps, rank_trace, run_facts
 
-
-def result(*chunks: NodeSamples | Steps, facts: RunFacts | None = None, **parameters: float) -> RuleResult:
-    settings = only("CommunicationBound").parse(
-        [f"CommunicationBound.{name}={value}" for name, value in parameters.items()]
-    )
-    analysis = evaluate(MemorySource(*chunks, facts=facts or run_facts()), settings)
-    return next(found for found in analysis.rules if found.rule == "CommunicationBound")
+result = partial(judged, "CommunicationBound")
 
 
 def traced(*exposed: float) -> RunFacts:

@@ -1,5 +1,6 @@
 """DataStarved: does training wait for data, and why. The causes are those of examples/images/slow.py."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,18 +9,12 @@ from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
 from stepscope.report.right_sizing import predictions
 from stepscope.rules.parts.data_loading import CoresInUse, Loading
-from stepscope.runs.model import LineTime, Loader, NodeSamples, RunFacts, Steps, ThreadTime
+from stepscope.runs.model import LineTime, Loader, ThreadTime
 
-from tests.support.few_rules import only
+from tests.support.few_rules import judged, of_rule
 from tests.support.source import MemorySource, node_samples, node_steps, rank_facts, run_facts
 
-
-def result(*chunks: NodeSamples | Steps, facts: RunFacts | None = None, **parameters: float) -> RuleResult:
-    settings = only("DataStarved").parse(
-        [f"DataStarved.{name}={value}" for name, value in parameters.items()]
-    )
-    analysis = evaluate(MemorySource(*chunks, facts=facts or run_facts()), settings)
-    return next(found for found in analysis.rules if found.rule == "DataStarved")
+result = partial(judged, "DataStarved")
 
 
 def run(
@@ -152,7 +147,7 @@ def test_without_samples_the_cores_are_not_known_and_no_transform_is_too_heavy_f
     trained = node_steps(np.full(200, 0.5), data_wait=np.full(200, 0.3))
     loader = Loader(0, "train", workers, None, None, None, 200, 98.0, 90.0, 0.0)
     analysis = evaluate(MemorySource(trained, facts=run_facts(ranks=[rank_facts(loaders=[loader])])))
-    found = next(rule for rule in analysis.rules if rule.rule == "DataStarved")
+    found = of_rule("DataStarved", analysis)
     assert (found.status, found.details["cause"]) == ("found", cause)
     assert found.details["ranks"][0]["cores"] is None
     assert "cores" not in found.finding or "how many cores" in found.finding

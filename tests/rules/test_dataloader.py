@@ -6,15 +6,15 @@ from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
 from stepscope.runs.model import Loader, RankFacts
 
-from tests.support.few_rules import only
+from tests.support.few_rules import judged, of_rule
 from tests.support.source import MemorySource, node_samples, node_steps, rank_facts, run_facts
 
 
 def result(cores: int, *ranks: RankFacts, percent: float = 25.0) -> RuleResult:
     """Steps of 12.5 s wait for data for some percent of their time."""
     chunks = [node_steps(np.full(30, 12.5), rank=one.rank, data_wait=percent / 8) for one in ranks]
-    source = MemorySource(node_samples(np.zeros((60, cores))), *chunks, facts=run_facts(ranks=ranks))
-    return next(found for found in evaluate(source, only("Dataloader")()).rules if found.rule == "Dataloader")
+    samples = node_samples(np.zeros((60, cores)))
+    return judged("Dataloader", samples, *chunks, facts=run_facts(ranks=ranks))
 
 
 def loading(workers: int | None, rank: int = 0, phase: str = "train") -> RankFacts:
@@ -50,8 +50,7 @@ def test_too_few_fire_only_if_steps_wait_for_more_than_10_percent_of_their_time(
 def test_the_rank_that_waits_most_decides_and_debuggers_count_does_not_look_at_time() -> None:
     ranks = [loading(1, rank) for rank in range(2)]
     chunks = [node_steps(np.full(30, 1.0), rank=rank, data_wait=wait) for rank, wait in ((0, 0.0), (1, 0.3))]
-    source = MemorySource(node_samples(np.zeros((60, 8))), *chunks, facts=run_facts(ranks=ranks))
-    found = next(rule for rule in evaluate(source, only("Dataloader")()).rules if rule.rule == "Dataloader")
+    found = judged("Dataloader", node_samples(np.zeros((60, 8))), *chunks, facts=run_facts(ranks=ranks))
     assert found.status == "found"
     assert found.finding.endswith("; steps of a rank waited for data for up to 30 % of their time.")
     quick = result(8, *ranks, percent=0.4)
@@ -64,10 +63,8 @@ def test_the_rank_that_waits_most_decides_and_debuggers_count_does_not_look_at_t
 
 def test_without_a_step_it_is_unknown_whether_few_workers_are_too_few() -> None:
     def without_steps(workers: int) -> RuleResult:
-        source = MemorySource(node_samples(np.zeros((60, 8))), facts=run_facts(ranks=[loading(workers)]))
-        return next(
-            rule for rule in evaluate(source, only("Dataloader")()).rules if rule.rule == "Dataloader"
-        )
+        samples = node_samples(np.zeros((60, 8)))
+        return judged("Dataloader", samples, facts=run_facts(ranks=[loading(workers)]))
 
     few = without_steps(2)
     assert few.status == "not enough data"
@@ -122,7 +119,7 @@ def of_192(workers: int, allowed: float, limit: float = np.nan) -> RuleResult:
     )
     steps = node_steps(np.full(30, 1.0), data_wait=0.25)
     analysis = evaluate(MemorySource(samples, steps, facts=run_facts(ranks=ranks)))
-    return next(found for found in analysis.rules if found.rule == "Dataloader")
+    return of_rule("Dataloader", analysis)
 
 
 def test_192_cores_of_which_the_pod_may_use_4_shared_by_16_workers_is_a_finding_with_its_advice() -> None:

@@ -6,23 +6,20 @@ import numpy as np
 import pytest
 from stepscope.common.xids import XIDS, xid
 from stepscope.evaluation.analysis import RuleResult
-from stepscope.evaluation.engine import evaluate
 from stepscope.measurements.gpu_errors import ErrorsOfGpu
 from stepscope.runs.model import GpuFacts, NodeFacts
 
-from tests.support.few_rules import only
-from tests.support.source import START, MemorySource, node_samples, run_facts
+from tests.support.few_rules import judged
+from tests.support.source import START, node_samples, run_facts
 
 NAN = float("nan")
 
 
-def result(rule: str, rows: int, of_gpus: dict[str, Any], **parameters: float) -> RuleResult:
+def result(rule: str, rows: int, of_gpus: dict[str, Any], **parameters: Any) -> RuleResult:
     """`of_gpus`: columns of one GPU, or (rows, GPUs)."""
-    settings = only(rule).parse([f"{rule}.{name}={value}" for name, value in parameters.items()])
     gpus = max((np.asarray(column).reshape(rows, -1).shape[1] for column in of_gpus.values()), default=1)
     samples = node_samples(np.zeros((rows, 1)), np.ones((rows, gpus)), of_gpus=of_gpus)
-    found = evaluate(MemorySource(samples), settings).rules
-    return next(one for one in found if one.rule == rule)
+    return judged(rule, samples, **parameters)
 
 
 def errors(*counted: float, last: float = NAN, ecc: Any = None, **parameters: float) -> RuleResult:
@@ -108,8 +105,7 @@ def test_gpus_that_the_run_does_not_use_are_no_other_gpus_of_the_run() -> None:
     ):
         used = tuple(GpuFacts(str(gpu), by=by if gpu else "processes") for gpu in range(3))
         facts = run_facts(nodes=[NodeFacts("node-a", gpus=used)])
-        found = evaluate(MemorySource(samples, facts=facts)).rules
-        finding = next(each.finding for each in found if each.rule == "GPUError")
+        finding = judged("GPUError", samples, facts=facts).finding
         assert ("other GPU" in finding) is bool(more)
         assert more in finding
 

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stepscope.evaluation.analysis import RuleResult
-from stepscope.evaluation.engine import evaluate
 
-from tests.support.few_rules import only
-from tests.support.source import MemorySource, node_samples
+from tests.support.few_rules import judged
+from tests.support.source import node_samples
 
 NAN = float("nan")
 ROWS = 7200  # an hour
@@ -18,12 +17,11 @@ TIME = np.linspace(0, 1, ROWS)
 
 
 def result(
-    rule: str, memory: Any, *, interval: float = 0.5, scan: float = 60.0, **parameters: float
+    rule: str, memory: Any, *, interval: float = 0.5, scan: float = 60.0, **parameters: Any
 ) -> RuleResult:
-    settings = only(rule).parse([f"{rule}.{name}={value}" for name, value in parameters.items()])
     gpu = np.asarray(memory).reshape(len(memory), -1)
     samples = node_samples(np.zeros((len(gpu), 1)), np.ones_like(gpu), gpu_memory=gpu, interval=interval)
-    return next(one for one in evaluate(MemorySource(samples), settings, scan).rules if one.rule == rule)
+    return judged(rule, samples, scan=scan, **parameters)
 
 
 def leak(memory: Any, **more: float) -> RuleResult:

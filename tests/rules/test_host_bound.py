@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from stepscope.report.document import document
 from stepscope.report.html import render_html
 from stepscope.runs.model import IDLE_REASONS, DeviceTime, HostTime
 
-from tests.support.few_rules import only
+from tests.support.few_rules import judged, of_rule
 from tests.support.source import MemorySource, node_steps, rank_facts, run_facts
 
 IN_PRACTICE = HostTime("operator", "aten::to", "train.py(12): step", 6, 0.25)
@@ -30,7 +31,7 @@ def analysis_of(*devices: DeviceTime) -> Analysis:
 
 
 def result(*devices: DeviceTime) -> RuleResult:
-    return next(found for found in analysis_of(*devices).rules if found.rule == "HostBound")
+    return of_rule("HostBound", analysis_of(*devices))
 
 
 @pytest.mark.parametrize(("host", "status"), [(0.1875, "healthy"), (0.2, "healthy"), (0.2001, "found")])
@@ -109,7 +110,7 @@ def test_the_page_has_each_share_in_its_own_column_and_they_sum_to_100() -> None
     assert sum(map(float, shares)) == pytest.approx(100)
 
 
-def without_a_trace(*ranks: dict[str, float], **parameters: float) -> RuleResult:
+def without_a_trace(*ranks: dict[str, float], **parameters: Any) -> RuleResult:
     """A run of 200 s of steps per rank, with these components."""
     facts = run_facts(
         ranks=[
@@ -121,13 +122,11 @@ def without_a_trace(*ranks: dict[str, float], **parameters: float) -> RuleResult
             for rank, spent in enumerate(ranks)
         ]
     )
-    settings = only("HostBound").parse([f"HostBound.{name}={value}" for name, value in parameters.items()])
     steps = [
         node_steps(np.full(6, 0.1), rank=rank, gc=np.full(6, spent.get("gc", 0.0) / 6))
         for rank, spent in enumerate(ranks)
     ]
-    found = evaluate(MemorySource(*steps, facts=facts), settings).rules
-    return next(each for each in found if each.rule == "HostBound")
+    return judged("HostBound", *steps, facts=facts, **parameters)
 
 
 @pytest.mark.parametrize(
@@ -142,8 +141,7 @@ def test_without_a_trace_a_component_of_every_rank_fires_above_its_threshold(
 
 def test_garbage_that_was_collected_before_the_first_step_does_not_count() -> None:
     ranks = [rank_facts(phase_seconds={"train": 100.0}, component_seconds={"gc": 300.0})]
-    source = MemorySource(node_steps(np.full(6, 0.1)), facts=run_facts(ranks=ranks))
-    (found,) = (each for each in evaluate(source).rules if each.rule == "HostBound")
+    found = judged("HostBound", node_steps(np.full(6, 0.1)), facts=run_facts(ranks=ranks))
     assert found.status == "not enough data"
 
 
@@ -173,5 +171,4 @@ def test_what_one_rank_does_longer_and_compilation_are_not_the_host_s() -> None:
 def test_a_trace_knows_better_than_timed_components() -> None:
     ranks = [rank_facts(phase_seconds={"train": 100.0}, component_seconds={"checkpoint": 50.0})]
     facts = run_facts(ranks=ranks, devices=(device(0.01),))
-    found = evaluate(MemorySource(node_steps(np.full(6, 0.1)), facts=facts)).rules
-    assert next(each for each in found if each.rule == "HostBound").status == "healthy"
+    assert judged("HostBound", node_steps(np.full(6, 0.1)), facts=facts).status == "healthy"

@@ -6,23 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stepscope.evaluation.analysis import RuleResult
-from stepscope.evaluation.engine import evaluate
 from stepscope.measurements.memory_growth import Filling
 from stepscope.rules.host_memory_leak import HostMemoryLeak
 from stepscope.runs.model import NodeSamples
 
-from tests.support.few_rules import only
-from tests.support.source import INTERVAL, MemorySource, node_samples
+from tests.support.few_rules import judged
+from tests.support.source import INTERVAL, node_samples
 
 ROWS = 401  # the first has no gain
 HOUR = 7200  # rows
 TIME = np.linspace(0, 1, HOUR)
-
-
-def result(rule: str, *nodes: NodeSamples, **parameters: float) -> RuleResult:
-    settings = only(rule).parse([f"{rule}.{name}={value}" for name, value in parameters.items()])
-    return next(one for one in evaluate(MemorySource(*nodes), settings).rules if one.rule == rule)
 
 
 def waits(share: float, rows: int = ROWS, node: str = "node-a") -> NodeSamples:
@@ -39,11 +32,11 @@ def holds(share: Any, node: str = "node-a", capacity: float = 64e9) -> NodeSampl
 
 @pytest.mark.parametrize(("share", "status"), [(0.0999, "healthy"), (0.1, "healthy"), (0.1001, "found")])
 def test_waits_of_more_than_a_tenth_of_the_time_are_found(share: float, status: str) -> None:
-    assert result("MemoryPressure", waits(share)).status == status
+    assert judged("MemoryPressure", waits(share)).status == status
 
 
 def test_the_node_that_waits_longest_is_named_with_the_seconds() -> None:
-    found = result("MemoryPressure", waits(0.01), waits(0.25, node="node-b"))
+    found = judged("MemoryPressure", waits(0.01), waits(0.25, node="node-b"))
     assert found.finding == (
         "On node-b, some process of the run's cgroup waited for memory for 25.0 % of the time."
     )
@@ -52,12 +45,12 @@ def test_the_node_that_waits_longest_is_named_with_the_seconds() -> None:
 
 
 def test_waits_are_decided_after_their_patience() -> None:
-    assert result("MemoryPressure", waits(0.5, rows=120)).status == "not enough data"
-    assert result("MemoryPressure", waits(0.5, rows=121)).status == "found"
+    assert judged("MemoryPressure", waits(0.5, rows=120)).status == "not enough data"
+    assert judged("MemoryPressure", waits(0.5, rows=121)).status == "found"
 
 
 def test_a_kernel_that_counts_no_waits_is_not_a_healthy_one() -> None:
-    found = result("MemoryPressure", waits(np.nan))
+    found = judged("MemoryPressure", waits(np.nan))
     assert found.status == "not enough data"
     assert found.finding.startswith("The kernel counted no waits for memory")
 
@@ -70,22 +63,22 @@ def test_when_in_the_run_it_waited_does_not_matter(share: float, cut: int) -> No
     other = node_samples(
         np.zeros((ROWS, 1)), of_run={"memory_waiting_seconds": np.concatenate(([0.0], moved))}
     )
-    assert result("MemoryPressure", other).seconds_lost == pytest.approx(
-        result("MemoryPressure", samples).seconds_lost
+    assert judged("MemoryPressure", other).seconds_lost == pytest.approx(
+        judged("MemoryPressure", samples).seconds_lost
     )
 
 
 @pytest.mark.parametrize(("growth", "status"), [(0.068, "healthy"), (0.0689, "found")])
 def test_the_growth_after_the_warm_up_must_be_above_the_threshold(growth: float, status: str) -> None:
     """3 of 4 quarters of the hour (of which the last stretch is cut off) are after the warm-up: 5 points."""
-    assert result("HostMemoryLeak", holds(0.3 + growth * TIME)).status == status
+    assert judged("HostMemoryLeak", holds(0.3 + growth * TIME)).status == status
 
 
 @pytest.mark.parametrize(
     ("rows", "status"), [(1199, "not enough data"), (1200, "not enough data"), (1201, "found")]
 )
 def test_patience_delays_the_first_decision(rows: int, status: str) -> None:
-    assert result("HostMemoryLeak", holds(0.3 + 0.3 * np.linspace(0, 1, rows))).status == status
+    assert judged("HostMemoryLeak", holds(0.3 + 0.3 * np.linspace(0, 1, rows))).status == status
 
 
 @pytest.mark.parametrize("shape", ["flat", "one jump", "loaders come and go", "a cache that is full"])
@@ -96,7 +89,7 @@ def test_memory_that_grows_otherwise_is_no_leak(shape: str) -> None:
         "loaders come and go": 0.3 + 0.2 * (np.arange(HOUR) // 240 % 2),
         "a cache that is full": np.minimum(0.2 + 3 * TIME, 0.6),
     }[shape]
-    found = result("HostMemoryLeak", holds(held))
+    found = judged("HostMemoryLeak", holds(held))
     assert found.details["nodes"]["node-a"]["points_per_hour"] is None
     if shape != "a cache that is full":  # while it filled, it looked like a leak
         assert found.status == "healthy"
@@ -125,7 +118,7 @@ def test_in_the_first_hour_a_forecast_reaches_as_far_as_what_it_saw_allows(
 
 
 def test_the_finding_names_the_node_and_says_what_others_do() -> None:
-    found = result("HostMemoryLeak", holds(np.full(HOUR, 0.5)), holds(0.3 + 0.2 * TIME, node="node-b"))
+    found = judged("HostMemoryLeak", holds(np.full(HOUR, 0.5)), holds(0.3 + 0.2 * TIME, node="node-b"))
     assert found.finding == (
         "On node-b, the memory of the run's processes grows by 20 % of what they may use per hour. They hold "
         "50 % of it now, and would hold all of it in 2 h 30 min. It grew steadily on 0 of 1 other nodes."
@@ -135,12 +128,12 @@ def test_the_finding_names_the_node_and_says_what_others_do() -> None:
 def test_memory_without_a_known_size_is_not_judged() -> None:
     for capacity in (np.nan, 0.0):
         use = {"anonymous_memory_bytes": 1e9 + 1e9 * TIME, "memory_capacity_bytes": np.full(HOUR, capacity)}
-        found = result("HostMemoryLeak", node_samples(np.zeros((HOUR, 1)), of_run=use))
+        found = judged("HostMemoryLeak", node_samples(np.zeros((HOUR, 1)), of_run=use))
         assert found.status == "not enough data"
 
 
 def test_without_readings_memory_is_not_judged() -> None:
-    found = result("HostMemoryLeak", holds(np.full(HOUR, np.nan)))
+    found = judged("HostMemoryLeak", holds(np.full(HOUR, np.nan)))
     assert (found.status, found.finding) == (
         "not enough data",
         "The memory of the run's processes was not read.",

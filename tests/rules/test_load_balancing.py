@@ -1,27 +1,21 @@
 """LoadBalancing: how far apart the distributions of utilisation of two GPUs of a node are."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from stepscope.evaluation.analysis import RuleResult
-from stepscope.evaluation.engine import evaluate
 from stepscope.measurements.load import BINS, Distances
 from stepscope.rules.load_balancing import LoadBalancing, jensen_shannon
 from stepscope.runs.model import NodeSamples
 
-from tests.support.few_rules import only
-from tests.support.source import MemorySource, node_samples
+from tests.support.few_rules import judged
+from tests.support.source import node_samples
 
 NAN = float("nan")
 
-
-def result(*nodes: NodeSamples, **parameters: float) -> RuleResult:
-    settings = only("LoadBalancing").parse(
-        [f"LoadBalancing.{name}={value}" for name, value in parameters.items()]
-    )
-    return next(one for one in evaluate(MemorySource(*nodes), settings).rules if one.rule == "LoadBalancing")
+result = partial(judged, "LoadBalancing")
 
 
 def gpus(*columns: Any, rows: int = 1001, **more: Any) -> NodeSamples:

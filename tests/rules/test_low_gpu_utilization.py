@@ -8,20 +8,16 @@ from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
 from stepscope.runs.model import GpuFacts, NodeFacts
 
-from tests.support.few_rules import only
+from tests.support.few_rules import judged
 from tests.support.source import MemorySource, node_samples, run_facts
 
 NAN = float("nan")
 
 
 def result(gpu: Any, **parameters: float) -> RuleResult:
-    settings = only("LowGPUUtilization").parse(
-        [f"LowGPUUtilization.{name}={value}" for name, value in parameters.items()]
-    )
     samples = node_samples(np.zeros((len(gpu), 1)), gpu)
     facts = run_facts(nodes=[NodeFacts("node-a", gpus=tuple(GpuFacts(name) for name in "0123"))])
-    analysis = evaluate(MemorySource(samples, facts=facts), settings)
-    return next(found for found in analysis.rules if found.rule == "LowGPUUtilization")
+    return judged("LowGPUUtilization", samples, facts=facts, **parameters)
 
 
 def mixed(rows: int, high: float, low: float, share_low: float) -> np.ndarray:

@@ -8,16 +8,13 @@ from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
 from stepscope.runs.model import NodeSamples, RunFacts, Steps
 
-from tests.support.few_rules import only
+from tests.support.few_rules import judged, of_rule
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
 
 
 def result(*chunks: NodeSamples | Steps, facts: RunFacts | None = None, **parameters: float) -> RuleResult:
-    settings = only("MaxInitializationTime").parse(
-        [f"MaxInitializationTime.{name}={value}" for name, value in parameters.items()]
-    )
-    source = MemorySource(*chunks, facts=facts or run_facts(ranks=[rank_facts()]))
-    return next(one for one in evaluate(source, settings).rules if one.rule == "MaxInitializationTime")
+    facts = facts or run_facts(ranks=[rank_facts()])
+    return judged("MaxInitializationTime", *chunks, facts=facts, **parameters)
 
 
 def sampled(seconds: float, **more: Any) -> NodeSamples:
@@ -114,7 +111,7 @@ def test_a_first_step_that_compiles_for_40_minutes_is_over_when_it_ends() -> Non
     steps = node_steps(np.array([2400.0, 1.0, 1.0]))
     rank = rank_facts(first_step_start=float(steps.starts[0]), steps={"train": 3})
     analysis = evaluate(MemorySource(steps, facts=run_facts(start=float(steps.starts[0]), ranks=(rank,))))
-    found = next(rule for rule in analysis.rules if rule.rule == "MaxInitializationTime")
+    found = of_rule("MaxInitializationTime", analysis)
     assert found.status == "found"
     assert found.seconds_lost == pytest.approx(2400)
 

@@ -4,18 +4,17 @@ from typing import Any
 
 import pytest
 from stepscope.evaluation.analysis import RuleResult
-from stepscope.evaluation.engine import evaluate
 from stepscope.runs.model import ActivityTime, CollectiveTime, OperatorTime
 
-from tests.support.source import MemorySource, node_steps, rank_facts, run_facts
+from tests.support.few_rules import judged
+from tests.support.source import node_steps, rank_facts, run_facts
 
 PHASE_SECONDS = {"train": 60.0, "eval": 20.0, "other": 20.0, "initialization": 900.0, "finalization": 50.0}
 COMPONENT_SECONDS = {"forward": 10.0, "backward": 30.0, "data_wait": 6.0, "optimizer": 2.0}
 
 
 def result(**facts: Any) -> RuleResult:
-    source = MemorySource(node_steps([0.5] * 9), facts=run_facts(**facts))
-    return next(one for one in evaluate(source).rules if one.rule == "OverallFrameworkMetrics")
+    return judged("OverallFrameworkMetrics", node_steps([0.5] * 9), facts=run_facts(**facts))
 
 
 def operator(name: str, seconds: float, device: str = "cpu", rank: int = 0, own: Any = None) -> OperatorTime:

@@ -5,11 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 from stepscope.evaluation.analysis import RuleResult
-from stepscope.evaluation.engine import evaluate
 from stepscope.runs.model import NodeFacts, NodeSamples
 
-from tests.support.few_rules import only
-from tests.support.source import INTERVAL, MemorySource, node_samples, rank_facts, run_facts
+from tests.support.few_rules import judged
+from tests.support.source import INTERVAL, node_samples, rank_facts, run_facts
 
 ROWS = 401  # the first has no gain
 
@@ -17,10 +16,8 @@ ROWS = 401  # the first has no gain
 def result(
     rule: str, samples: NodeSamples, neighbours: Any = (), ranks: Any = (), **parameters: float
 ) -> RuleResult:
-    settings = only(rule).parse([f"{rule}.{name}={value}" for name, value in parameters.items()])
     facts = run_facts(nodes=[NodeFacts("node-a", neighbours=neighbours)], ranks=ranks)
-    analysis = evaluate(MemorySource(samples, facts=facts), settings)
-    return next(found for found in analysis.rules if found.rule == rule)
+    return judged(rule, samples, facts=facts, **parameters)
 
 
 def per_second(rate: float, rows: int = ROWS) -> np.ndarray:

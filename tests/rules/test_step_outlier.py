@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.as_json import rule_json
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.settings import Settings
 from stepscope.measurements.steps import ScrapedSteps
 from stepscope.rules.step_outlier import StepOutlier
 from stepscope.runs.model import Steps, ThreadTime
 
-from tests.support.few_rules import only
+from tests.support.few_rules import judged, of_rule, only
 from tests.support.source import INTERVAL, START, MemorySource, node_samples, node_steps, run_facts
 
 
@@ -27,7 +26,7 @@ def analysis(*steps: Steps, **parameters: Any) -> Analysis:
 
 
 def result(*steps: Steps, **parameters: Any) -> RuleResult:
-    return next(found for found in analysis(*steps, **parameters).rules if found.rule == "StepOutlier")
+    return of_rule("StepOutlier", analysis(*steps, **parameters))
 
 
 def durations(count: int, outliers: int, long: float = 1.0) -> np.ndarray:
@@ -318,8 +317,7 @@ def test_what_others_took_from_full_cores_is_no_loss_of_long_steps() -> None:
             "other_cpu_seconds": others * INTERVAL * np.arange(rows),
         }
         samples = node_samples(np.zeros((rows, 4)), of_run=use)
-        found = evaluate(MemorySource(samples, node_steps(values)), Settings.parse([]))
-        return next(one for one in found.rules if one.rule == "StepOutlier")
+        return judged("StepOutlier", samples, node_steps(values))
 
     free, full = with_others(0.15, 1.0), with_others(0.15, 3.85)
     taken = 0.15 * INTERVAL * (rows - 1)
@@ -338,8 +336,8 @@ def test_what_long_steps_waited_for_a_core_is_not_theirs(known: bool) -> None:
     thread = ThreadTime("node-a", 0, "training", 1, 96, 50, 46, 0, long_core_wait_seconds=40)
 
     def seen(*threads: ThreadTime) -> RuleResult:
-        source = MemorySource(node_steps(values, **checkpoint), facts=replace(run_facts(), threads=threads))
-        return next(one for one in evaluate(source, Settings.parse([])).rules if one.rule == "StepOutlier")
+        facts = replace(run_facts(), threads=threads)
+        return judged("StepOutlier", node_steps(values, **checkpoint), facts=facts)
 
     alone, without_core = seen(), seen(thread)
     beyond = alone.seconds_lost - without_core.seconds_lost

@@ -1,6 +1,7 @@
 """Straggler: the rank that is slow by itself, never one that waits for it."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,22 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stepscope.evaluation.analysis import RuleResult
-from stepscope.evaluation.engine import evaluate
-from stepscope.runs.model import COMPONENTS, NodeSamples, RunFacts, Steps
+from stepscope.runs.model import COMPONENTS, Steps
 
-from tests.support.few_rules import only
-from tests.support.source import MemorySource, node_samples, node_steps, rank_facts, run_facts
+from tests.support.few_rules import judged
+from tests.support.source import node_samples, node_steps, rank_facts, run_facts
 
 COMMUNICATION = COMPONENTS.index("communication")
 BIT = 1 / 1024  # seconds: sums of these have no rounding errors
 seeds = st.integers(0, 2**32 - 1)
 FEW = settings(max_examples=settings().max_examples // 4)  # for examples that evaluate runs of many scans
 
-
-def result(*chunks: NodeSamples | Steps, facts: RunFacts | None = None, **parameters: float) -> RuleResult:
-    words = [f"Straggler.{name}={value}" for name, value in parameters.items()]
-    analysis = evaluate(MemorySource(*chunks, facts=facts or run_facts()), only("Straggler").parse(words))
-    return next(found for found in analysis.rules if found.rule == "Straggler")
+result = partial(judged, "Straggler")
 
 
 def synchronous(own: np.ndarray, exchange: float = 0.01, **components: Any) -> list[Steps]:

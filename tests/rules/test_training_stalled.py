@@ -1,26 +1,20 @@
 """TrainingStalled: pauses between steps, and the one that lasts."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stepscope.evaluation.analysis import RuleResult
-from stepscope.evaluation.engine import Evaluator, evaluate
-from stepscope.runs.model import NodeSamples, RankFacts, RunFacts, Stay, Steps
+from stepscope.evaluation.engine import Evaluator
+from stepscope.runs.model import RankFacts, RunFacts, Stay, Steps
 
-from tests.support.few_rules import only
+from tests.support.few_rules import judged, of_rule
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
 
-
-def result(*chunks: NodeSamples | Steps, facts: RunFacts | None = None, **parameters: float) -> RuleResult:
-    settings = only("TrainingStalled").parse(
-        [f"TrainingStalled.{name}={value}" for name, value in parameters.items()]
-    )
-    analysis = evaluate(MemorySource(*chunks, facts=facts or run_facts()), settings)
-    return next(found for found in analysis.rules if found.rule == "TrainingStalled")
+result = partial(judged, "TrainingStalled")
 
 
 def paused(after: int, seconds: float, count: int = 100, duration: float = 1.0, **components: Any) -> Steps:
@@ -118,10 +112,7 @@ def test_live_code_of_the_script_is_no_stall_for_ten_minutes_as_its_alert_is_not
     facts = alive(end, stays=(Stay(component, "", START + 100, START + end),))
     evaluator = Evaluator(MemorySource(node_steps(np.full(100, 1.0)), facts=facts))
     evaluator.advance()
-    live, ended = (
-        next(found for found in evaluator.analysis(live).rules if found.rule == "TrainingStalled")
-        for live in (True, False)
-    )
+    live, ended = (of_rule("TrainingStalled", evaluator.analysis(live)) for live in (True, False))
     assert (live.status, ended.status) == (status, "found")
     says = "Code of the script has run for" in live.finding
     assert says == (component == "host" and status == "healthy")

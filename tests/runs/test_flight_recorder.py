@@ -24,6 +24,7 @@ from stepscope.runs.flight_recorder import pickled
 from stepscope.runs.flight_recorder.source import FlightRecorderDumps, read_dump
 from stepscope.runs.open import open_source
 
+from tests.support.few_rules import of_rule
 from tests.support.flight_recorder import Call, Group, run_ranks, write_dumps
 from tests.support.pytorch import needs_torch
 from tests.support.smallest import smallest
@@ -34,7 +35,7 @@ STEP = Call("all_reduce", line=88)
 
 def verdict(directory: Path) -> RuleResult:
     analysis = evaluate(open_source(directory))
-    return next(rule for rule in analysis.rules if rule.rule == "CollectiveHang")
+    return of_rule("CollectiveHang", analysis)
 
 
 def hang(

@@ -20,6 +20,8 @@ from stepscope.runs.open import open_source
 from stepscope.runs.traces.source import KinetoTraces
 from stepscope.training.window_files import ANCHOR, LINE
 
+from tests.support.few_rules import of_rule
+
 BASE = 1_700_000_000 * 10**9
 COMPUTE, COLLECTIVE, COPY, LATE = (0, 40), (30, 60), (60, 70), (100, 120)
 SHARES = {"compute": 0.060, "communication": 0.020, "copy": 0.010, "idle": 0.030}
@@ -402,5 +404,5 @@ def _run(path: Path, statements: str) -> None:
 def test_an_export_is_opened_by_its_content_and_judged_whole(tmp_path: Path) -> None:
     source = open_source(export(tmp_path / "job.sqlite").rename(tmp_path / "job.db"))
     analysis = evaluate(source)
-    host_bound = next(rule for rule in analysis.rules if rule.rule == "HostBound")
+    host_bound = of_rule("HostBound", analysis)
     assert host_bound.details["devices"][0]["percent"]["idle"] == pytest.approx(25)

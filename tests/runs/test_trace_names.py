@@ -10,6 +10,7 @@ from stepscope.runs.traces.collectives import operation_of
 from stepscope.runs.traces.source import KinetoTraces
 
 from tests.runs.test_kineto import Row, marked, on_gpu, read, row, summary_of, write
+from tests.support.few_rules import of_rule
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_the_advice_is_about_what_the_host_did_while_the_gpu_waited(
     (device,) = analysis.devices
     assert device.host[0].kind == kind, device.host
     assert sum(part.seconds for part in device.host) == pytest.approx(device.idle_for["host"])
-    found = next(result for result in analysis.rules if result.rule == "HostBound")
+    found = of_rule("HostBound", analysis)
     assert helps in found.recommendation
     assert ("CUDA graphs" in found.recommendation) == (kind == "operator")
 
@@ -183,7 +184,7 @@ def test_a_host_that_collects_garbage_is_told_to_do_so_less(tmp_path: Path, name
     analysis = evaluate(open_source(write(tmp_path / "trace.json", rows)))
     (device,) = analysis.devices
     assert (device.host[0].kind, device.host[0].name) == (kind, name)
-    found = next(result for result in analysis.rules if result.rule == "HostBound")
+    found = of_rule("HostBound", analysis)
     assert ("Collect garbage between steps" in found.recommendation) == (kind == "gc")
 
 
