@@ -5,8 +5,6 @@ millisecond on the CPU. There all ways take turns in one process, so a busy mach
 The value is the median over rounds of how much longer the median step of a round took than the bare one.
 """
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator
@@ -105,7 +103,7 @@ def _in_place() -> tuple[float, dict[str, float]]:
     }
 
 
-def _ways() -> dict[str, tuple[Around, _Training]]:
+def _ways() -> "dict[str, tuple[Around, _Training]]":
     """Returns each way to time a step: what to open around a round, and the training."""
     import torch
 

@@ -15,8 +15,6 @@ broken promise. The short form takes seconds. It is a test of `make test`, or te
 smaller case of the same promise.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -35,7 +33,7 @@ class Trial:
 
     name: str
     promise: str
-    perform: Callable[[Attempt], str]
+    perform: "Callable[[Attempt], str]"
     count: int
     short: int
     of: str

@@ -1,7 +1,5 @@
 """`stepscope COMMAND` as a process that starts in milliseconds: numpy and pyarrow are imported already."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal
@@ -60,7 +58,7 @@ class Commands(Forks):
         self._folder = folder
         self._number = 0
 
-    def __enter__(self) -> Commands:
+    def __enter__(self) -> "Commands":
         super().__enter__()
         return self
 

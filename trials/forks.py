@@ -4,8 +4,6 @@
 module's `forked` with the values of that line.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -25,7 +23,7 @@ class Forks:
     def __init__(self, module: str) -> None:
         self._module = module
 
-    def __enter__(self) -> Forks:
+    def __enter__(self) -> "Forks":
         inherited = unobserved()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "trials.forks", self._module],

@@ -1,7 +1,5 @@
 """A healthy run and its exporter, next to which a trial puts trouble."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable
@@ -39,7 +37,7 @@ class HealthyRun:
         self._usage: list[tuple[float, float]] = []  # descriptors and bytes of memory, at every check
         self._counted = 0.0
 
-    def __enter__(self) -> HealthyRun:
+    def __enter__(self) -> "HealthyRun":
         self._commands.__enter__()
         self._trainers.__enter__()
         self.exporter = self._commands.run(*self._words, open_files=self._open_files)

@@ -4,8 +4,6 @@ Exporter, victim and neighbour are three users in sandboxes that share a /dev/sh
 needs root, and nothing remains. The victim trains repeatedly, on its own and under `stepscope run`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -150,7 +148,7 @@ class _Training:
     output: str
     errors: str
 
-    def must_equal(self, quiet: _Training) -> None:
+    def must_equal(self, quiet: "_Training") -> None:
         """Fails if anything of it differs from the training without a neighbour."""
         assert self.status == quiet.status, f"status {self.status}, not {quiet.status}: {self.errors}"
         assert self.output == quiet.output, f"printed {self.output!r}, not {quiet.output!r}"
@@ -172,7 +170,7 @@ class _Machine:
         }
         self._pids: list[int] = []
 
-    def __enter__(self) -> _Machine:
+    def __enter__(self) -> "_Machine":
         for name, user, mode in (
             ("shm", 0, 0o1777),
             ("shm/stepscope", EXPORTER, 0o1777),  # as deploy/systemd/stepscope.tmpfiles.conf makes it
@@ -353,7 +351,7 @@ class _Scraper:
         self.slowest = 0.0
         self.seen_left_out = 0.0
 
-    def __enter__(self) -> _Scraper:
+    def __enter__(self) -> "_Scraper":
         self._port = int(self._exporter.url.rpartition(":")[2])
         self._thread.start()
         return self

@@ -4,8 +4,6 @@ The clock is simulated. Every period of the same length, runs, GPUs and devices 
 under new names. So whatever the exporter has at the end of a period, it must have at the end of every other.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import os
@@ -101,7 +99,7 @@ class _Use(NamedTuple):
     kibibytes: int
 
     @classmethod
-    def now(cls) -> _Use:
+    def now(cls) -> "_Use":
         sys._clear_type_cache()  # it keeps names alive, more with each file that is opened
         gc.collect()
         return cls(

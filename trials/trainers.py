@@ -4,8 +4,6 @@ A trainer writes how many steps it began and finished into a file that Stepscope
 compares that with what Stepscope says, after it has killed the trainer.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import signal
@@ -66,7 +64,7 @@ class Trainers(Forks):
         self._folder = folder
         self._number = 0
 
-    def __enter__(self) -> Trainers:
+    def __enter__(self) -> "Trainers":
         super().__enter__()
         return self
 

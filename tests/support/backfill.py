@@ -4,8 +4,6 @@ What each node's exporter served every 15 simulated seconds is written as blocks
 the rules are evaluated over them; so hours of runs are there within seconds.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import re
@@ -63,7 +61,7 @@ def _played(scenario: str, profile: Profile) -> Path:
     return world(f"played-{scenario}-{profile}", PLAYED, lambda folder: _play(scenario, folder, profile))
 
 
-def every_scenario(folder: Path) -> Backfill:
+def every_scenario(folder: Path) -> "Backfill":
     """A storage in the empty folder, with a run of each scenario and what the rules make of it."""
     return Backfill(copy(every_scenario_world(), folder))
 

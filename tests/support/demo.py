@@ -1,7 +1,5 @@
 """Simulated runs for tests: served, written, or only moved on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,7 +83,7 @@ class Node:
             self.simulation, self.clock, directory, self._recording, profile=profile
         )
 
-    def go(self, seconds: float) -> Node:
+    def go(self, seconds: float) -> "Node":
         for _ in range(round(seconds / INTERVAL)):
             self.exporter.tick()
             self.clock.advance(INTERVAL)

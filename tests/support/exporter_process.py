@@ -1,7 +1,5 @@
 """The real exporter in a process of its own, listening on a port that the kernel chose."""
 
-from __future__ import annotations
-
 import queue
 import re
 import signal
@@ -36,7 +34,7 @@ class ExporterProcess:
         self.log: list[str] = []
         self.url = ""
 
-    def __enter__(self) -> ExporterProcess:
+    def __enter__(self) -> "ExporterProcess":
         self.process = subprocess.Popen(
             self.command, stderr=subprocess.PIPE, text=True, env=self.environment, encoding="utf-8"
         )
@@ -72,7 +70,7 @@ class ExporterProcess:
     def get(self, path: str, **options: object) -> requests.Response:
         return requests.get(f"{self.url}{path}", timeout=SECONDS, **options)  # type: ignore[arg-type]
 
-    def scrape(self) -> Scrape:
+    def scrape(self) -> "Scrape":
         response = self.get("/metrics", headers=OPENMETRICS)
         assert response.status_code == 200
         return Scrape(response.text)

@@ -1,7 +1,5 @@
 """Runs `stepscope run` for real, as a child of the test."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -69,7 +67,7 @@ class Observed:
                 env={**os.environ, **environment},
             )
 
-    def __enter__(self) -> Observed:
+    def __enter__(self) -> "Observed":
         return self
 
     def __exit__(

@@ -5,8 +5,6 @@ arrives at collectives. All ranks leave a collective together, when the last one
 rank, and everything has noise. Times are seconds; those in the files are microseconds.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import dataclass, field, replace
@@ -49,7 +47,7 @@ class Job:
     first_step: int = 10
 
     @classmethod
-    def random(cls, seed: int, **more: Any) -> Job:
+    def random(cls, seed: int, **more: Any) -> "Job":
         """Returns a job with everything by chance but its slow rank and what is given."""
         chance = random.Random(seed)
         gloo = chance.random() < 0.3

@@ -1,7 +1,5 @@
 """What a sampler and a ledger would hand to a recording."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -118,7 +116,7 @@ class Seen:
         self.samples: list[NodeSamples] = []
         self.steps: list[Steps] = []
 
-    def read(self) -> Seen:
+    def read(self) -> "Seen":
         for chunk in self.source.read():
             if isinstance(chunk, NodeSamples):
                 self.samples.append(chunk)

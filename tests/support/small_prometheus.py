@@ -3,8 +3,6 @@
 It has the counter of samples of one run, its start and its name, and knows only queries that reading needs.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -32,11 +30,11 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, data: object, **more: object) -> Answer:
+    def of(cls, data: object, **more: object) -> "Answer":
         return cls(body=json.dumps({"status": "success", "data": data, **more}).encode())
 
     @classmethod
-    def error(cls, status: int, kind: str, words: str) -> Answer:
+    def error(cls, status: int, kind: str, words: str) -> "Answer":
         return cls(status, json.dumps({"status": "error", "errorType": kind, "error": words}).encode())
 
 

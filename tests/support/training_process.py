@@ -1,7 +1,5 @@
 """A training process that uses the real API and does what a test tells it, line by line."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
@@ -73,7 +71,7 @@ class TrainingProcess:
         )
         self._expect("ready")
 
-    def __enter__(self) -> TrainingProcess:
+    def __enter__(self) -> "TrainingProcess":
         return self
 
     def __exit__(self, *_: object) -> None:

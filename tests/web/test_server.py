@@ -1,7 +1,5 @@
 """The server under clients of every kind: good ones are answered, whatever the others do."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import resource
@@ -63,7 +61,7 @@ class Client:
         self.socket.connect(("127.0.0.1", port))
         self.file = self.socket.makefile("rb")
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> "Client":
         return self
 
     def __exit__(self, *_: object) -> None:

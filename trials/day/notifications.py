@@ -4,8 +4,6 @@ Source: Alertmanager 0.25's dispatch/dispatch.go (groups and their timers), noti
 inhibit/inhibit.go. It has no silences, no time intervals, one instance, and receivers that never fail.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -74,7 +72,7 @@ class Route:
         self.group_by: Sequence[str] = self.settings.get("group_by", ())
         self.wait, self.interval, self.repeat = (parse_duration(self.settings[name]) for name in DEFAULTS)
 
-    def of(self, labels: Labels) -> list[Route]:
+    def of(self, labels: Labels) -> "list[Route]":
         """Returns the routes that an alert takes."""
         if not self.matchers.match(labels):
             return []

@@ -3,8 +3,6 @@
 Severities are what users feel, not what rules test: no amount here is a threshold of a rule.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from queue import Empty, Queue
@@ -415,7 +413,7 @@ class HostMemoryLeak(Fault):
     of = "free memory"
     costs_time = False
 
-    def at(self, elapsed: float) -> HostMemoryLeak:
+    def at(self, elapsed: float) -> "HostMemoryLeak":
         self.memory = 0.4 + 0.58 * min(elapsed / self.length, 1.0) * self.severity
         return self
 

@@ -1,7 +1,5 @@
 """Runs one case under `stepscope run -- torchrun train.py`, and reads who was accused of what."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -50,7 +48,7 @@ class Seen:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, line: str) -> Seen:
+    def from_json(cls, line: str) -> "Seen":
         """Reads such a line."""
         fields: dict[str, Any] = json.loads(line)
         rank_and_component = fields.pop("accused")

@@ -1,7 +1,5 @@
 """The simulated node: the real exporter, with collectors that read a simulation."""
 
-from __future__ import annotations
-
 import time
 from functools import partial
 from pathlib import Path
@@ -43,7 +41,7 @@ class SimulatedGpus(GpuCollector):
 class SimulatedTraining(TrainingCollector):
     """The real collector. If the simulation is faster than real time, it moves moments to keep their age."""
 
-    def __init__(self, directory: Path, simulation: SimulatedNode, clock: SimulatedClock) -> None:
+    def __init__(self, directory: Path, simulation: SimulatedNode, clock: "SimulatedClock") -> None:
         open_ledger = partial(AliveReader, living=simulation.living, owners=simulation.owners)
         super().__init__(
             directory, open_ledger=open_ledger, procfs=directory / "proc", monotonic=clock.monotonic
@@ -64,7 +62,7 @@ class SimulatedTraining(TrainingCollector):
 
 def make_exporter(
     simulation: SimulatedNode,
-    clock: SimulatedClock,
+    clock: "SimulatedClock",
     directory: Path,
     recording: Recording | None = None,
     name: str = NODE,

@@ -3,8 +3,6 @@
 The defaults are a healthy node. The numbers are typical of a node with 8 H100 GPUs; they were not measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
@@ -41,7 +39,7 @@ class Work:
     def after_exchange(self) -> float:
         return self.optimizer + self.checkpoint
 
-    def slower(self, factor: float) -> Work:
+    def slower(self, factor: float) -> "Work":
         """Returns the same work with `factor` times the compute time."""
         return replace(
             self,
@@ -115,7 +113,7 @@ class Scenario:
         """Returns the rules that alert within `minutes`."""
         return cls.fires - cls.too_early
 
-    def at(self, elapsed: float) -> Scenario:
+    def at(self, elapsed: float) -> "Scenario":
         """Returns the scenario in force at `elapsed` seconds: a run may be healthy at times only."""
         return self
 

@@ -1,7 +1,5 @@
 """Holds the results of an evaluation: everything that the terminal, the report and the JSON files show."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from math import nan
@@ -77,7 +75,7 @@ class RuleResult:
         return all_rules().get(self.rule, Rule)
 
     @classmethod
-    def of(cls, rule: Rule[Any, Any], verdict: Verdict, bands: Iterable[Band]) -> RuleResult:
+    def of(cls, rule: Rule[Any, Any], verdict: Verdict, bands: Iterable[Band]) -> "RuleResult":
         return cls(
             rule=rule.name,
             question=rule.question,

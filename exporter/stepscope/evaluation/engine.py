@@ -1,7 +1,5 @@
 """Evaluates all rules over a run in one pass: once, or repeatedly while the run continues."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
@@ -156,7 +154,7 @@ class Evaluator:
             return Profile((), (), (str(error),))
 
 
-def _verdict(rule: Rule[Any, Any], nodes: dict[str, _Node], run: RunMeasurements, live: bool) -> Verdict:
+def _verdict(rule: Rule[Any, Any], nodes: "dict[str, _Node]", run: RunMeasurements, live: bool) -> Verdict:
     """Returns the verdict of a rule for the run so far. A failure of one rule does not stop the others."""
     if run.facts.reported:
         return reported.verdict(rule, run.facts)
@@ -180,7 +178,7 @@ def _verdict(rule: Rule[Any, Any], nodes: dict[str, _Node], run: RunMeasurements
     return replace(verdict, status=Status.COLLECTING) if collecting else verdict
 
 
-def _early(rule: Rule[Any, Any], nodes: dict[str, _Node], run: RunMeasurements) -> Verdict | None:
+def _early(rule: Rule[Any, Any], nodes: "dict[str, _Node]", run: RunMeasurements) -> Verdict | None:
     """Returns the verdict on a run that is too short for `patience`, if its last scan is clear-cut."""
     tallies = Tallies({name: node.live[rule.name].tallies for name, node in nodes.items()})
     verdict = rule.conclude(run, tallies)
@@ -191,7 +189,7 @@ def _early(rule: Rule[Any, Any], nodes: dict[str, _Node], run: RunMeasurements) 
     return replace(verdict, finding=f"{when}: {verdict.finding}")
 
 
-def _bands(rule: Rule[Any, Any], nodes: dict[str, _Node], facts: RunFacts) -> list[Band]:
+def _bands(rule: Rule[Any, Any], nodes: "dict[str, _Node]", facts: RunFacts) -> list[Band]:
     judged = ((name, node) for name, node in nodes.items() if rule.name in node.live)
     return [band for name, node in judged for band in node.live[rule.name].bands(name, facts, node.last_scan)]
 
@@ -237,7 +235,7 @@ class _Node(State):
             for steps in self.steps[chunk.rank].add(chunk):
                 self._observe_steps(steps)
 
-    def settled(self) -> _Node:
+    def settled(self) -> "_Node":
         """Returns a copy that has read every row so far."""
         copy = self.copy()
         for block in copy.samples.rest():

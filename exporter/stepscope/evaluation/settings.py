@@ -1,7 +1,5 @@
 """Reads the parameters of rules, from the command line or a file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +23,7 @@ class Settings:
     values: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, words: Iterable[str], file: Path | None = None) -> Settings:
+    def parse(cls, words: Iterable[str], file: Path | None = None) -> "Settings":
         """Returns the settings of `Rule.parameter=value` words, which override those of a YAML file.
 
         Raises UserError if a rule or a parameter is unknown, or a value is out of its bounds.
@@ -42,7 +40,7 @@ class Settings:
         return cls(values)
 
     @classmethod
-    def read(cls, file: Path) -> Settings:
+    def read(cls, file: Path) -> "Settings":
         """Returns the settings of a YAML file of rules and parameters. Raises UserError as `parse` does."""
         try:
             content = yaml.safe_load(file.read_text(encoding="utf-8"))

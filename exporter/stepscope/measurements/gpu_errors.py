@@ -1,7 +1,5 @@
 """The errors that the driver reported of each GPU, by XID, and whether it reached the GPU."""
 
-from __future__ import annotations
-
 from math import inf
 from typing import NamedTuple
 
@@ -40,7 +38,7 @@ class ErrorCounts(NamedTuple):
         """Returns (scans, kinds) numbers; see Cumulative."""
         return np.column_stack(self.errors)
 
-    def of(self, moments: Times) -> ErrorCounts:
+    def of(self, moments: Times) -> "ErrorCounts":
         return ErrorCounts(self.known, tuple(moments.T))
 
 

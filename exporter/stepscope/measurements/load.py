@@ -1,7 +1,5 @@
 """Measures the distribution of each GPU's utilisation, and the distances between two distributions."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +31,7 @@ class Distances(NamedTuple):
     counts: Counts = np.zeros((0, 0, BINS), np.int64)  # (scans, GPUs, BINS)
 
     @classmethod
-    def between(cls, counts: Counts, new: NDArray[np.bool_] | None = None) -> Distances:
+    def between(cls, counts: Counts, new: NDArray[np.bool_] | None = None) -> "Distances":
         """Compares the GPUs at each scan; `counts` is (scans, GPUs, BINS)."""
         readings = counts.sum(axis=2)
         one, other = np.triu_indices(counts.shape[1], 1)
@@ -44,7 +42,7 @@ class Distances(NamedTuple):
         """Returns the counts; see Cumulative."""
         return self.counts
 
-    def of(self, moments: Counts) -> Distances:
+    def of(self, moments: Counts) -> "Distances":
         return self.between(moments)
 
 

@@ -1,7 +1,5 @@
 """Defines measurements of a node: a `Measure` asks for one, a `Measurement` contains the counts so far."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
@@ -45,14 +43,14 @@ class Portion(NamedTuple):
     part: Times
     new: NDArray[np.bool_] | None = None  # scans that saw something new; None: all
 
-    def __sub__(self, earlier: Portion) -> Portion:
+    def __sub__(self, earlier: "Portion") -> "Portion":
         return Portion(self.seen - earlier.seen, self.whole - earlier.whole, self.part - earlier.part)
 
     def moments(self) -> Times:
         """Returns (scans, 3) numbers; see Cumulative."""
         return np.column_stack((self.seen, self.whole, self.part))
 
-    def of(self, moments: Times) -> Portion:
+    def of(self, moments: Times) -> "Portion":
         return Portion(*moments.T)
 
     @property

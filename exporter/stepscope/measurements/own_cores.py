@@ -1,7 +1,5 @@
 """The cores that a run may use: who used them, how long the run waited for one, and what its limit took."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +26,7 @@ class Contention(NamedTuple):
         """Returns (scans, fields) numbers, from whose differences `of` makes the view of a window."""
         return np.column_stack(self)
 
-    def of(self, moments: Times) -> Contention:
+    def of(self, moments: Times) -> "Contention":
         return Contention(*moments.T)
 
     @property

@@ -1,7 +1,5 @@
 """Finds what the gauges of a training mean by their usual names, and follows its loss."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -144,7 +142,7 @@ class Course(NamedTuple):
     apart: Times  # the lower quartile of these, minus the upper one of those before
 
     @classmethod
-    def unknown(cls) -> Course:
+    def unknown(cls) -> "Course":
         return cls(*np.full((len(cls._fields), 1), np.nan))
 
 

@@ -4,8 +4,6 @@ Source: the Trace Event Format, "JSON Object Format" (events of the phases X, C 
 must be nested: a slice that begins in another one and ends after it goes to another thread of its track.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from functools import lru_cache
@@ -36,7 +34,7 @@ class TraceFile:
         self._describe("process", name, self._processes)
         return self._processes
 
-    def track(self, process: int, name: str) -> Track:
+    def track(self, process: int, name: str) -> "Track":
         """Returns a new row of slices."""
         return Track(self, process, name)
 

@@ -5,8 +5,6 @@ which a rank communicates without computing. Overlapped communication costs noth
 35 % there with gloo on shared cores. So a run is bound only if communication takes most of its steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
@@ -108,7 +106,7 @@ class CommunicationBound(ComponentShare):
         listed = [_bandwidth(each, link) for each in found[:LISTED]]
         return {"link_bytes_per_second": link or None, "collectives": listed} if listed else {}
 
-    def _finding(self, run: RunMeasurements, status: Status, ranks: Mapping[Key, Communication]) -> str:
+    def _finding(self, run: RunMeasurements, status: Status, ranks: "Mapping[Key, Communication]") -> str:
         if status is Status.NOT_ENOUGH_DATA:
             return self._why_not(run, ranks)
         fired = {key: rank for key, rank in ranks.items() if rank.triggered}
@@ -126,7 +124,7 @@ class CommunicationBound(ComponentShare):
             )
         return f"{sentence}. {_saved(known)}"
 
-    def _why_not(self, run: RunMeasurements, ranks: Mapping[Key, Communication]) -> str:
+    def _why_not(self, run: RunMeasurements, ranks: "Mapping[Key, Communication]") -> str:
         most = max((rank.spent.seen for rank in ranks.values()), default=0)
         if not most:
             return no_steps(run.facts)
@@ -138,7 +136,7 @@ class CommunicationBound(ComponentShare):
         return too_few("steps of a rank", most, self.parameters.patience)
 
 
-def _saved(ranks: Mapping[Key, Communication]) -> str:
+def _saved(ranks: "Mapping[Key, Communication]") -> str:
     """Says how much time less communication could save at most: what every rank spends on it."""
     saved = min(rank.saved for rank in ranks.values())
     could = f"Communicating less, or while computing, could save up to {duration(saved)}"

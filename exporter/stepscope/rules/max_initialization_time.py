@@ -3,8 +3,6 @@
 Source: SageMaker Debugger's MaxInitializationTime, which never fires: its clock restarts at each scan.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -142,7 +140,7 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
             details=_details(nodes, starts, run.facts),
         )
 
-    def _start(self, name: str, node: NodeProgress, facts: RunFacts) -> Start:
+    def _start(self, name: str, node: NodeProgress, facts: RunFacts) -> "Start":
         processes = [process for rank in ranks_of(facts, name).values() for process in rank]
         began = node.began(processes, facts.start)
         view = node.initialization(began, processes, facts.end)
@@ -160,7 +158,7 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
             float(np.broadcast_to(view.of_run, view.seconds.shape)[-1]),
         )
 
-    def _finding(self, facts: RunFacts, judged: Sequence[Start], slowest: Start | None) -> str:
+    def _finding(self, facts: RunFacts, judged: "Sequence[Start]", slowest: "Start | None") -> str:
         if not judged:
             return no_steps(facts)
         shown = slowest or max(judged, key=lambda start: start.took)

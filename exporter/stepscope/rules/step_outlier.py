@@ -5,8 +5,6 @@ Source: SageMaker Debugger's StepOutlier; a step is an outlier above mean + stdd
 reaches: even a loop of sleeps. Here the time decides that they cost. Debugger's count is in the JSON.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -403,7 +401,7 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
             cause_known=known,
         )
 
-    def _series(self, run: RunMeasurements, tallies: Tallies) -> list[Series]:
+    def _series(self, run: RunMeasurements, tallies: Tallies) -> "list[Series]":
         """Returns the judged series, in the order of nodes, ranks and phases."""
         return [
             Series(

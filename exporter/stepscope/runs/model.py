@@ -1,7 +1,5 @@
 """The samples, steps and facts of one run, whatever they were read from."""
 
-from __future__ import annotations
-
 import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -121,7 +119,7 @@ class Steps:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def __getitem__(self, rows: slice | NDArray[Any]) -> Steps:
+    def __getitem__(self, rows: slice | NDArray[Any]) -> "Steps":
         names = ("numbers", "phases", "starts", "durations", "components", "profiled")
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
@@ -623,7 +621,7 @@ class Source(ABC):
     @abstractmethod
     def read(self) -> Iterator[NodeSamples | Steps]: ...
 
-    def traces(self) -> Source | None:
+    def traces(self) -> "Source | None":
         """Returns the traces of the run's profile windows, as a source; None if there are none."""
         return None
 

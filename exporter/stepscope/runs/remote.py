@@ -4,8 +4,6 @@ Nothing is written at its place. What a server lists is not trusted: only names 
 up to a number of files, of folders in folders, and of bytes.
 """
 
-from __future__ import annotations
-
 import atexit
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -44,7 +42,7 @@ class _Listed:
     version: _Version  # changes with its content
 
     @classmethod
-    def of(cls, info: Mapping[str, Any]) -> _Listed:
+    def of(cls, info: Mapping[str, Any]) -> "_Listed":
         """Returns what fsspec knows of a file."""
         version = tuple(str(info.get(change)) for change in CHANGES)
         return cls(info["name"], max(info.get("size") or 0, 0), version)

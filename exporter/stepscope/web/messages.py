@@ -1,7 +1,5 @@
 """HTTP/1.1 messages: requests, responses, and the negotiation of formats."""
 
-from __future__ import annotations
-
 import gzip
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -26,7 +24,7 @@ class RequestError(Exception):
         self.refusal = refusal
 
     @property
-    def response(self) -> Response:
+    def response(self) -> "Response":
         headers = {"Retry-After": "1"} if self.status is HTTPStatus.TOO_MANY_REQUESTS else {}
         return Response(self.status, f"{self}\n".encode(), headers=headers)
 

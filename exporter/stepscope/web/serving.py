@@ -1,7 +1,5 @@
 """The parts that all commands with a web server share: flags, log, and serving until a signal."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -75,7 +73,7 @@ class Serving:
         self.watchdog = Watchdog()
 
     @staticmethod
-    def of(flags: Mapping[str, Any], default_address: str) -> Serving:
+    def of(flags: Mapping[str, Any], default_address: str) -> "Serving":
         """Returns what the flags say. Raises UserError."""
         listen = flags["listen"] or [default_address]
         return Serving(listen, flags["external_urls"], flags["web_config"], limits_of(flags))

@@ -14,8 +14,6 @@ gets a signal only under these conditions:
   which goes to a pidfd if the kernel has them: that is one process, never a later one with its pid.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os
@@ -44,7 +42,7 @@ class Identity:
     own_pid: int  # in its innermost PID namespace
 
     @classmethod
-    def read(cls, pid: int) -> Identity | None:
+    def read(cls, pid: int) -> "Identity | None":
         """Returns the identity of a process; None if it has ended or is hidden from this user."""
         try:
             stat = (PROC / str(pid) / "stat").read_bytes()

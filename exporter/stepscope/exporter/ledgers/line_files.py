@@ -4,8 +4,6 @@ Every user may write to the directory, so a file costs only itself, as a ledger 
 that has ended are kept, and its file is removed once they are recorded: see `retired` and `removed`.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import struct
@@ -80,7 +78,7 @@ class LineCounts:
     stacks: dict[Stack, float] = field(default_factory=dict)  # ticks
     long_core_wait_seconds: float = 0.0  # of `core_wait_seconds`, in steps that lasted too long
 
-    def add(self, other: LineCounts) -> None:
+    def add(self, other: "LineCounts") -> None:
         """Adds the samples of other processes."""
         for name in TOTALS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -89,7 +87,7 @@ class LineCounts:
         for stack, ticks in other.stacks.items():
             self.stacks[stack] = self.stacks.get(stack, 0.0) + ticks
 
-    def shortened(self) -> LineCounts:
+    def shortened(self) -> "LineCounts":
         """Returns the most frequent lines, and all others as one line without a place; likewise stacks."""
         ordered = sorted(self.lines.items(), key=lambda item: (-sum(item[1]), item[0]))
         lines = dict(ordered[:MOST_LINES])

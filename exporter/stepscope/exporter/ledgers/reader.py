@@ -5,8 +5,6 @@ It uses `pread` and no mapping, so a file that another process truncates gives a
 Nothing in a ledger is trusted: whatever it holds, the answer is valid values or a LedgerError.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -195,7 +193,7 @@ class LedgerReader:
             self.close()
             raise
 
-    def __enter__(self) -> LedgerReader:
+    def __enter__(self) -> "LedgerReader":
         return self
 
     def __exit__(self, *_: object) -> None:

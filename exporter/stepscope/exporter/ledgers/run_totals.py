@@ -1,7 +1,5 @@
 """The counters of runs on this node, summed over all processes of each rank, dead ones included."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -68,7 +66,7 @@ class Ledger:
         stay = now.monotonic - ages.place_began if self.alive and ages.place else 0.0
         self.spent.look(start, self.totals, ages.place, stay, wall)
 
-    def look(self, now: float, state: Callable[[Ledger], str]) -> None:
+    def look(self, now: float, state: "Callable[[Ledger], str]") -> None:
         """Notes what its process does at `now`, on the monotonic clock; `state` reads that of its thread."""
         living = self.alive
         self.presence = presence(self.ages, now, partial(state, self)) if living else left(self.totals)
@@ -125,11 +123,11 @@ class RankTotals:
             self.waits.add(loader.wait_counts, loader.wait_sum)
         self.fetches.add(totals.fetch_counts, totals.fetch_sum)
 
-    def copy(self) -> RankTotals:
+    def copy(self) -> "RankTotals":
         return RankTotals.from_json(asdict(self))
 
     @classmethod
-    def from_json(cls, state: dict[str, Any]) -> RankTotals:
+    def from_json(cls, state: dict[str, Any]) -> "RankTotals":
         """Returns the totals of which `asdict` gave `state`."""
         steps = {phase: Histogram(**histogram) for phase, histogram in state["steps"].items()}
         waits = Histogram(**state["waits"]) if state["waits"] else None

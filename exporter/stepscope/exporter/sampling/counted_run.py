@@ -1,7 +1,5 @@
 """The sample counters of one run, and the file that keeps them when the exporter is killed."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Collection, Sequence
@@ -47,7 +45,7 @@ class CountedRun:
         self._file = StateFile(path) if path else None
 
     @classmethod
-    def load(cls, path: Path, now: float) -> CountedRun | None:
+    def load(cls, path: Path, now: float) -> "CountedRun | None":
         """Returns the run of a file. Removes a file of another boot; renames one that cannot be used."""
         file = StateFile(path)
         try:
@@ -137,7 +135,7 @@ class _Facts(NamedTuple):
     gpus: tuple[str, ...]
 
     @classmethod
-    def of(cls, header: bytes) -> _Facts:
+    def of(cls, header: bytes) -> "_Facts":
         """Parses a file's header. Raises ValueError if it is not one."""
         try:
             facts = json.loads(header)

@@ -8,8 +8,6 @@ Prometheus drops a whole scrape because of one number that it cannot parse. So a
 written is left out alone.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
@@ -73,7 +71,7 @@ class Exposition:
             parts.append("# EOF\n")
         return "".join(parts).encode("utf-8", "replace")
 
-    def _writer(self, family: Family) -> _FamilyWriter:
+    def _writer(self, family: Family) -> "_FamilyWriter":
         writer = self._writers.get(family)
         if writer is None:
             writer = self._writers[family] = _FamilyWriter(family, self._reached)

@@ -7,8 +7,6 @@ A collector keeps a `Choice` for each of its limits, and reports every time what
     self.reached.report("runs", dict.fromkeys(left_out, 1))
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from argparse import ArgumentParser, ArgumentTypeError
@@ -56,7 +54,7 @@ class Limits:
     )
 
     @classmethod
-    def from_flags(cls, flags: Mapping[str, Any]) -> Limits:
+    def from_flags(cls, flags: Mapping[str, Any]) -> "Limits":
         return cls(**{each.name: flags[_destination(each)] for each in fields(cls)})
 
 

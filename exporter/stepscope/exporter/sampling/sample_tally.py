@@ -1,7 +1,5 @@
 """Counts the samples of one run: counting is cheap, and the answer is exact at every threshold."""
 
-from __future__ import annotations
-
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -124,7 +122,7 @@ class SampleTally:
         return array("Q", [self.samples]).tobytes() + sums.tobytes() + counts
 
     @classmethod
-    def from_bytes(cls, content: bytes, gpus: Iterable[str]) -> SampleTally:
+    def from_bytes(cls, content: bytes, gpus: Iterable[str]) -> "SampleTally":
         """Returns the tally that `to_bytes` wrote. Raises ValueError if the length does not fit the GPUs."""
         tally = cls()
         for gpu in gpus:
@@ -146,7 +144,7 @@ class SampleTally:
     def _histograms(self) -> list[Histogram]:
         return [self.cpu, self.io_wait, *self.gpu.values(), *self.gpu_memory.values()]
 
-    def _parts(self) -> list[array[Any]]:
+    def _parts(self) -> "list[array[Any]]":
         """Lists every array of counts, in the order of the state file."""
         grids = [self.starved[cause].cells for cause in CAUSES]
         return [self.low.cells, *grids, *(histogram.counts for histogram in self._histograms())]

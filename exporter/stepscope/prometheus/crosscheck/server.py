@@ -1,7 +1,5 @@
 """Queries Prometheus's HTTP API for the cross-check; times are whole milliseconds."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -43,7 +41,7 @@ class Grid:
         index, rest = divmod(time - self.start, self.step)
         return index if rest == 0 and 0 <= index < self.count else None
 
-    def earlier(self, milliseconds: Milliseconds) -> Grid:
+    def earlier(self, milliseconds: Milliseconds) -> "Grid":
         return Grid(self.start - milliseconds, self.step, self.count)
 
 
@@ -67,7 +65,7 @@ class Server:
         self._api = _api("--prometheus", url)
         self._ruler = self._api if ruler is None else _api("--ruler", ruler)
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> "Server":
         return self
 
     def __exit__(self, *_: object) -> None:

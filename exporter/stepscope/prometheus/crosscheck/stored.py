@@ -1,7 +1,5 @@
 """Reads what Prometheus stored of a rule: its records, status, alerts and evaluation times."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -40,7 +38,7 @@ class Window:
     run: str
     start: Milliseconds
     end: Milliseconds
-    scrapes: ScrapeTimes
+    scrapes: "ScrapeTimes"
     restarted: Milliseconds | None
     speed: float = 1.0
 

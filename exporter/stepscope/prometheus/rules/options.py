@@ -1,7 +1,5 @@
 """Options of rendering. Rule files have them in their header, so that they can be checked."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from argparse import ArgumentParser, ArgumentTypeError
@@ -97,7 +95,7 @@ class Options:
         return shlex.join(words)
 
     @classmethod
-    def from_command(cls, command: str) -> Options:
+    def from_command(cls, command: str) -> "Options":
         """Returns the options in the result of `command`. Raises UserError for any other command."""
         try:
             words = shlex.split(command)
@@ -110,7 +108,7 @@ class Options:
         return cls.from_flags(vars(parser.parse_args(words[len(COMMAND.split()) :])))
 
     @classmethod
-    def from_flags(cls, flags: Mapping[str, Any]) -> Options:
+    def from_flags(cls, flags: Mapping[str, Any]) -> "Options":
         in_file = Settings.read(flags["parameters"]).words() if flags["parameters"] else ()
         return cls(
             (*in_file, *flags["set"]),

@@ -1,7 +1,5 @@
 """Holds the decisions of a rule on a view, and tallies them over all scans."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -49,7 +47,7 @@ class Judgement:
         return fired
 
     @property
-    def last(self) -> Judgement:
+    def last(self) -> "Judgement":
         """Returns the decision on the last element alone."""
         conditions = (Condition(met.value[-1:], met.holds[-1:]) for met in self.conditions)
         return Judgement(self.enough[-1:], tuple(conditions))

@@ -1,7 +1,5 @@
 """Addresses: a server with Prometheus's HTTP API, how it lets readers in, and the part of a run to read."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,7 +35,7 @@ class Access:
     key_file: str | None = None
 
     @classmethod
-    def parse(cls, text: str, refusal: str) -> Access:
+    def parse(cls, text: str, refusal: str) -> "Access":
         """Returns the server at `text`. Raises UserError, with `refusal` if the text is no address."""
         return _parsed(text, refusal, ())[0]
 
@@ -53,7 +51,7 @@ class Address:
     cluster: str | None = None  # the value of this label
 
     @classmethod
-    def parse(cls, text: str) -> Address:
+    def parse(cls, text: str) -> "Address":
         """Raises UserError if the text is not such an address, or a file that it names cannot be read."""
         shown = without_secrets(text)
         refusal = f"{shown}: is no address of a run in Prometheus; give one such as {EXAMPLE}"

@@ -6,8 +6,6 @@ each component. Steps are made up that match all of these. Their order is not kn
 component's time belongs to: each step gets the same share of it, so that no single step is blamed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 
@@ -55,7 +53,7 @@ class RankSteps:
         return Steps(self.node, self.rank, numbers, phase, starts, durations, spent)
 
     def _between(
-        self, phases: list[_Phase], components: Times, row: int, now: float
+        self, phases: "list[_Phase]", components: Times, row: int, now: float
     ) -> tuple[np.ndarray, ...] | None:
         """Returns numbers, phases, starts, durations and components of the steps before one scrape."""
         durations = [phase.durations(row) for phase in phases]

@@ -4,8 +4,6 @@ A journal (journal.py) becomes a part after a minute. Every file has a CRC-32, w
 file is decoded. That of a part is in its name: the file is plain Parquet, and appears with its checksum.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -72,7 +70,7 @@ class RunFile:
         write_whole(directory / RUN_FILE, text + "\n")
 
     @classmethod
-    def read(cls, directory: Path) -> RunFile | None:
+    def read(cls, directory: Path) -> "RunFile | None":
         """Returns the directory's run.json; None if there is none.
 
         Raises DamageError, and UserError if it has another format.
@@ -90,7 +88,7 @@ class RunFile:
         except MALFORMED as error:
             raise DamageError(f"it cannot be read: {describe(error)}") from error
 
-    def _checked(self) -> RunFile:
+    def _checked(self) -> "RunFile":
         """Returns itself. Raises ValueError if a field has another type, or the interval is not above 0."""
         for name, kind in _FIELDS.items():
             if not isinstance(getattr(self, name), kind):

@@ -4,8 +4,6 @@ A part is one minute of one table of one node. Values that are constant within a
 interval) are JSON in the schema's metadata under the key `stepscope`, not columns.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -143,7 +141,7 @@ class Layout:
     cpus: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
 
-    def with_devices_of(self, sample: Sample) -> Layout:
+    def with_devices_of(self, sample: Sample) -> "Layout":
         """Returns this layout, with the new devices of the sample at its end."""
         cpus = self.cpus if self.cpus == sample.cpus else grown(self.cpus, sample.cpus)
         gpus = grown(self.gpus, sorted(sample.gpus, key=_natural))

@@ -1,7 +1,5 @@
 """Keeps of a trace what a run needs: some kilobytes, which a reading process sends to its parent."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,18 +39,18 @@ class Capture:
     unknowns: tuple[str, ...]  # sentences
     unrecognised: int  # events of categories that nobody here knows
 
-    def is_copy_of(self, other: Capture) -> bool:
+    def is_copy_of(self, other: "Capture") -> bool:
         """Returns whether both contain the same."""
         return (self.start, self.end, self.summary) == (other.start, other.end, other.summary)
 
-    def covers(self, other: Capture) -> bool:
+    def covers(self, other: "Capture") -> bool:
         """Returns whether both contain the same, or most of the shorter one's time is in the other."""
         if not is_date(self.start) or not is_date(other.start):
             return self.is_copy_of(other)
         common = min(self.end, other.end) - max(self.start, other.start)
         return common > MOST * min(self.end - self.start, other.end - other.start)
 
-    def later(self, seconds: float) -> Capture:
+    def later(self, seconds: float) -> "Capture":
         """Returns this capture with all its times moved."""
         steps = tuple(replace(step, start=step.start + seconds) for step in self.summary.steps)
         arrivals = self.arrivals and replace(

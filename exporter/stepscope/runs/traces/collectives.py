@@ -6,8 +6,6 @@ and UCC. An operator `c10d::` or `nccl:` only starts a collective. The arguments
 record_param_comms (torch/csrc/profiler/util.cpp).
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -74,7 +72,7 @@ class Described:
         width = _SIZES.get(self.dtype.lower())
         return max(known) * width if known and width else None
 
-    def filled_from(self, other: Described | None) -> Described:
+    def filled_from(self, other: "Described | None") -> "Described":
         """Returns this with what only the other knows."""
         if other is None or other == self:
             return self

@@ -1,7 +1,5 @@
 """Finds what the host did: the innermost event of a thread at each moment, and the line that called it."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -97,7 +95,7 @@ def host_times(trace: Trace, waits: Mapping[int, Intervals]) -> tuple[HostTime, 
 
 
 def _without_captures(
-    stack: _Stack, waits: Intervals, sums: dict[tuple[str, str, str], list[float]]
+    stack: "_Stack", waits: Intervals, sums: dict[tuple[str, str, str], list[float]]
 ) -> Intervals:
     """Returns the waits outside of captures, and adds those in captures: what they launch runs later."""
     begins, starts, ends = stack.captures()
