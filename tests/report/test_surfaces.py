@@ -11,7 +11,7 @@ import pytest
 from stepscope.common.console import Console
 from stepscope.common.status import Status
 from stepscope.evaluation.analysis import Analysis, RunUse
-from stepscope.measurements.last_steps import LastStep
+from stepscope.measurements.step_totals import LastStep
 from stepscope.report.document import document
 from stepscope.report.html import render_html
 from stepscope.report.markdown import render_markdown

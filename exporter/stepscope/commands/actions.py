@@ -17,7 +17,7 @@ from stepscope.alertmanager.actions.profiling import Profiling
 from stepscope.alertmanager.actions.receiver import LIMITS, Receiver
 from stepscope.alertmanager.actions.stopping import Stopping
 from stepscope.common.errors import UserError
-from stepscope.training.ledger_files import ledger_directory
+from stepscope.exporter.ledgers.folder import add_ledger_dir
 from stepscope.web.log import add_log_level, log_to_stderr
 from stepscope.web.serving import Serving, add_serving_flags
 
@@ -82,13 +82,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="NAME",
         help="act on alerts with this `instance` (default: the host name)",
     )
-    acting.add_argument(
-        "--ledger-dir",
-        type=Path,
-        default=Path(ledger_directory()),
-        metavar="DIR",
-        help="STEPSCOPE_LEDGER_DIR of the training processes (default: %(default)s)",
-    )
+    add_ledger_dir(acting)
 
     web = add_serving_flags(parser, DEFAULT_ADDRESS, LIMITS)
     web.add_argument(

@@ -5,6 +5,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -105,18 +106,6 @@ def _row(run: ListedRun) -> tuple[str, ...]:
 
 
 def _as_json(run: ListedRun) -> dict[str, Any]:
-    return {
-        "directory": str(run.directory),
-        "report": None if run.page is None else str(run.page),
-        "name": run.name,
-        "run": run.run,
-        "status": run.status,
-        "verdict": run.verdict,
-        "start": run.start,
-        "seconds": run.seconds,
-        "exit_status": run.exit_status,
-        "cost": run.cost,
-        "step_seconds": run.step_seconds,
-        "step_change": run.step_change,
-        "loss": run.loss or None,
-    }
+    known = asdict(run)
+    places = {"directory": str(known.pop("directory")), "report": None if run.page is None else str(run.page)}
+    return places | known | {"loss": run.loss or None}

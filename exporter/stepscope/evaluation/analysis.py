@@ -10,8 +10,8 @@ from stepscope.evaluation.account import Account
 from stepscope.measurements.counted import Counted
 from stepscope.measurements.energy import Energy
 from stepscope.measurements.heatmap import Heatmap, LowGpuSamples
-from stepscope.measurements.last_steps import LastStep
 from stepscope.measurements.restarts import Restart
+from stepscope.measurements.step_totals import LastStep
 from stepscope.measurements.steps import StepDistribution
 from stepscope.measurements.timeline import StepTimeline
 from stepscope.measurements.usage import UsageRow
@@ -76,24 +76,19 @@ class RuleResult:
 
     @classmethod
     def of(cls, rule: Rule[Any, Any], verdict: Verdict, bands: Iterable[Band]) -> "RuleResult":
+        concluded = {
+            key: value for key, value in vars(verdict).items() if key not in ("held", "recommendation")
+        }
         return cls(
             rule=rule.name,
             question=rule.question,
             description=rule.description,
             recommendation=verdict.recommendation or rule.recommendation,
-            status=verdict.status,
-            finding=verdict.finding,
-            triggered=verdict.triggered,
-            violations=verdict.violations,
-            datapoints=verdict.datapoints,
             parameters=asdict(rule.parameters),
             about=rule.about(),
-            seconds_lost=verdict.seconds_lost,
-            details=verdict.details,
             debugger_parameters=rule.debugger_parameters(),
-            debugger_triggered=verdict.debugger_triggered,
             bands=sorted(bands, key=lambda band: (band.start, band.node, band.subject)),
-            cause_known=verdict.cause_known,
+            **concluded,
         )
 
 

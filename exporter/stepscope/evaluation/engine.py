@@ -20,19 +20,18 @@ from stepscope.evaluation.profile import profile_of, with_evidence, with_python
 from stepscope.evaluation.settings import Settings
 from stepscope.evaluation.traced_time import too_little
 from stepscope.exporter.sampling.active_runs import UNNAMED
-from stepscope.measurements.components import COMPONENTS_BY_PHASE
 from stepscope.measurements.counted import counted, flops_utilisation
 from stepscope.measurements.energy import EnergyOfNode, energy
 from stepscope.measurements.heatmap import HeatmapOfNode
-from stepscope.measurements.last_steps import LAST_STEPS
 from stepscope.measurements.load import LOAD
 from stepscope.measurements.measure import Measure, NodeMeasurements, RunMeasurements, Subject, Views
 from stepscope.measurements.memory_growth import HOST_MEMORY_GROWTH
 from stepscope.measurements.own_cores import OWN_CORES
 from stepscope.measurements.own_times import OWN_TIMES, waited_by_turns
-from stepscope.measurements.restarts import CHECKPOINTS, restarts
+from stepscope.measurements.restarts import restarts
 from stepscope.measurements.run_use import RUN_USE
 from stepscope.measurements.state import State
+from stepscope.measurements.step_totals import STEP_TOTALS
 from stepscope.measurements.steps import STEP_DURATIONS, StepDistribution
 from stepscope.measurements.timeline import TIMELINE
 from stepscope.measurements.training_gauges import histories_of_first_rank
@@ -61,7 +60,7 @@ WHOLE_RUN = 1e12  # seconds that no run takes: its only scan is the last one
 # Measurements of the report, whatever the rules need.
 REPORTED: tuple[Measure[Any], ...] = (
     *(USAGE, OWN_CORES, OWN_TIMES, RUN_USE, HOST_MEMORY_GROWTH, LOAD),
-    *(STEP_DURATIONS, COMPONENTS_BY_PHASE, LAST_STEPS, CHECKPOINTS, TIMELINE),
+    *(STEP_DURATIONS, STEP_TOTALS, TIMELINE),
 )
 USUAL = "Usual while a run starts or evaluates, so it is no finding yet."
 T = TypeVar("T")
@@ -297,9 +296,9 @@ def _analysis(
         stopped_by=facts.stopped_by,
         exception=facts.exception,
         restarted_after=facts.restarted_after,
-        restarts=restarts(facts.ranks, [node.measured[CHECKPOINTS] for node in nodes.values()]),
+        restarts=restarts(facts.ranks, [node.measured[STEP_TOTALS] for node in nodes.values()]),
         last_steps=sorted(
-            (step for name, node in nodes.items() for step in node.measured[LAST_STEPS].of_node(name)),
+            (step for name, node in nodes.items() for step in node.measured[STEP_TOTALS].last_steps(name)),
             key=lambda step: (step.rank, step.node),
         ),
         start=facts.start if facts.start is not None else min(starts, default=None),
@@ -318,11 +317,7 @@ def _analysis(
         gauge_histories=histories_of_first_rank(facts),
         counted=counted(facts.ranks),
         compiled_steps=max(
-            (
-                steps
-                for node in nodes.values()
-                for steps in node.measured[COMPONENTS_BY_PHASE].compiled.values()
-            ),
+            (steps for node in nodes.values() for steps in node.measured[STEP_TOTALS].compiled.values()),
             default=0,
         ),
         waited_by_turns=waited_by_turns(
@@ -399,7 +394,7 @@ def _analysis(
 def _account(analysis: Analysis, facts: RunFacts, nodes: dict[str, _Node]) -> Account | None:
     recorded: dict[tuple[int, str], Times] = {}
     for node in nodes.values():
-        for key, seconds in node.measured[COMPONENTS_BY_PHASE].seconds.items():
+        for key, seconds in node.measured[STEP_TOTALS].seconds.items():
             recorded[key] = recorded.get(key, 0.0) + seconds
     return account(analysis.start, analysis.last_seen, facts.ranks, recorded, facts.threads, facts.windows)
 

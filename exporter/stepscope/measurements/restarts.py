@@ -6,27 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from stepscope.measurements.measure import Measure, Measurement, Views
-from stepscope.measurements.state import Scans
-from stepscope.runs.model import COMPONENTS, RankFacts, Steps, Times
-
-CHECKPOINT = COMPONENTS.index("checkpoint")
-
-
-class Checkpoints(Measurement[None]):
-    """The ends of the steps in which a rank saved a checkpoint, or before which it did."""
-
-    def __init__(self) -> None:
-        self.ends: Times = np.empty(0)  # (n,) since the epoch, of all ranks of a node
-
-    def observe_steps(self, steps: Steps, scans: Scans) -> Views[None]:
-        saved = steps.components[:, CHECKPOINT] > 0
-        if saved.any():
-            self.ends = np.concatenate([self.ends, steps.ends[saved]])
-        return ()
-
-
-CHECKPOINTS = Measure(Checkpoints)
+from stepscope.measurements.step_totals import StepTotals
+from stepscope.runs.model import RankFacts
 
 
 @dataclass(frozen=True)
@@ -38,13 +19,13 @@ class Restart:
     unsaved_seconds: float | None  # of steps since its last checkpoint; None: no checkpoint was seen
 
 
-def restarts(ranks: Iterable[RankFacts], checkpoints: Sequence[Checkpoints]) -> list[Restart]:
+def restarts(ranks: Iterable[RankFacts], totals: Sequence[StepTotals]) -> list[Restart]:
     """Returns the restarts of a run, oldest first. An attempt lasts until its last rank ends a step."""
     attempts: dict[int, list[RankFacts]] = {}
     for rank in ranks:
         if rank.first_step_start is not None and rank.last_step_end is not None:
             attempts.setdefault(rank.attempt, []).append(rank)
-    saved = np.concatenate([each.ends for each in checkpoints]) if checkpoints else np.empty(0)
+    saved = np.concatenate([np.empty(0), *(each.saved for each in totals)])
     found = []
     for earlier, later in pairwise(ranks for _, ranks in sorted(attempts.items())):
         begin = min(rank.first_step_start or 0.0 for rank in earlier)

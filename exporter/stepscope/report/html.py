@@ -26,7 +26,7 @@ from stepscope.report.strip import strip
 from stepscope.report.summary import at_a_glance, facts
 from stepscope.report.track_record import NO_RECORD, TrackRecord
 from stepscope.report.usage import usage
-from stepscope.report.verdict import evidence, verdict
+from stepscope.report.verdict import verdict
 from stepscope.rules import all_rules
 
 SECONDS = 60.0  # the last ones
@@ -115,7 +115,6 @@ def render_html(
         say=sentences,
         verdict=verdict(analysis, price),
         held=partial(held, analysis),
-        evidence=partial(evidence, analysis),
         shares=shares,
         profile=profile,
         devices=devices,

@@ -43,8 +43,8 @@ class ListedRun:
     exit_status: int | None = None
     cost: float | None = None  # dollars
     step_seconds: float | None = None  # mean of the training steps of all ranks
-    loss: str = ""  # the last one, as written; "": none was published
     step_change: float | None = None  # from the step time of the run before, as a ratio
+    loss: str = ""  # the last one, as written; "": none was published
 
     @property
     def page(self) -> Path | None:

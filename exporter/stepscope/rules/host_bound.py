@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 from stepscope.common.status import Status
 from stepscope.common.words import count, duration, listing, others, percent
-from stepscope.measurements.components import COMPONENTS_BY_PHASE
 from stepscope.measurements.device_times import shares_of
 from stepscope.measurements.measure import RunMeasurements
+from stepscope.measurements.step_totals import STEP_TOTALS
 from stepscope.measurements.steps import STEP_DURATIONS
 from stepscope.rules.parts.base import OfWholeRun, Verdict, status_of
 from stepscope.rules.parts.host_in_steps import HostPart, largest_part
@@ -82,7 +82,7 @@ class HostBound(OfWholeRun[HostBoundParameters]):
     view = "devices"
 
     measure = STEP_DURATIONS
-    details_of = (COMPONENTS_BY_PHASE,)
+    details_of = (STEP_TOTALS,)
     symptom = IDLE_GPUS
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:

@@ -10,7 +10,7 @@ from stepscope.commands.doctor.checks import Check, Node, of_node
 from stepscope.commands.doctor.server import of_prometheus
 from stepscope.common.console import Console
 from stepscope.common.status import Status
-from stepscope.training.ledger_files import ledger_directory
+from stepscope.exporter.ledgers.folder import add_ledger_dir
 
 FORMAT = 1
 EXAMPLES = """\
@@ -28,13 +28,7 @@ something is (found, failed). Not enough data: that is not measured here, and no
 def add_arguments(parser: ArgumentParser) -> None:
     """Adds the flags of `stepscope doctor`."""
     parser.epilog = EXAMPLES
-    parser.add_argument(
-        "--ledger-dir",
-        type=Path,
-        default=Path(ledger_directory()),
-        metavar="DIR",
-        help="STEPSCOPE_LEDGER_DIR of the training processes (default: %(default)s)",
-    )
+    add_ledger_dir(parser)
     parser.add_argument(
         "--python",
         default=sys.executable,

@@ -10,7 +10,7 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,6 +64,8 @@ def planned(arguments: Namespace) -> Iterator[Plan]:
     launch = read_launch(os.environ, read_ranks(os.environ), name)
     listener = listen(arguments.listen)
     with listener.socket, recording_directory(arguments.out, launch.run) as directory:
+        names = {each.name for each in fields(Plan)} - {"command", "command_line", "typed"}
+        flags = {name: value for name, value in vars(arguments).items() if name in names}
         yield Plan(
             launch=launch,
             node=socket.gethostname().partition(".")[0],
@@ -71,19 +73,10 @@ def planned(arguments: Namespace) -> Iterator[Plan]:
             directory=directory,
             listener=listener,
             command_line=shell_command(command) if arguments.command_line else "",
-            interval=arguments.interval,
-            scan_interval=arguments.scan_interval,
-            external_urls=arguments.external_urls,
-            price=arguments.price,
             machines=machines,
-            lines=arguments.lines,
-            stacks=arguments.stacks,
-            docs_url=arguments.docs_url,
             typed=arguments.typed if arguments.command_line else (),
-            steps=arguments.steps,
-            status_line=arguments.status_line,
-            profile_findings=arguments.profile_findings,
             windows=";".join(arguments.profile),
+            **flags,
         )
 
 

@@ -14,7 +14,7 @@ from stepscope.common.durations import parse_duration
 from stepscope.common.errors import describe
 from stepscope.common.users import user_name
 from stepscope.exporter.ledgers.ages import Now
-from stepscope.exporter.ledgers.folder import PATIENCE_SECONDS, LedgerFolder
+from stepscope.exporter.ledgers.folder import PATIENCE_SECONDS, LedgerFolder, add_ledger_dir
 from stepscope.exporter.ledgers.note import LedgerNote
 from stepscope.exporter.ledgers.presence import UNSAID, Presence, ending, main_thread_state, observed
 from stepscope.exporter.ledgers.reader import (
@@ -32,7 +32,6 @@ from stepscope.exporter.sampling.exposition import number
 from stepscope.exporter.sampling.families import Family, Kind, LabelValues
 from stepscope.exporter.sampling.sample import Sample
 from stepscope.training.layout import FETCH_BOUNDS, STEP_BOUNDS, WAIT_BOUNDS
-from stepscope.training.ledger_files import ledger_directory
 
 
 @collector
@@ -80,13 +79,7 @@ class TrainingCollector(Collector):
 
     @classmethod
     def add_arguments(cls, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "--ledger-dir",
-            type=Path,
-            default=Path(ledger_directory()),
-            metavar="DIR",
-            help="STEPSCOPE_LEDGER_DIR of the training processes (default: %(default)s)",
-        )
+        add_ledger_dir(parser)
         parser.add_argument(
             "--ledger-retention",
             type=parse_duration,

@@ -10,6 +10,7 @@ import os
 import re
 import resource
 import stat
+from argparse import ArgumentParser, _ArgumentGroup
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,6 +30,7 @@ from stepscope.exporter.ledgers.run_totals import Ledger, Run, RunKey
 from stepscope.exporter.sampling.limits import Limits
 from stepscope.training.layout import SUFFIX
 from stepscope.training.ledger_checks import REASONS, LedgerError
+from stepscope.training.ledger_files import ledger_directory
 from stepscope.training.stack_request import REQUEST_SUFFIX as STACK_REQUEST_SUFFIX
 from stepscope.training.stack_request import SUFFIX as STACK_SUFFIX
 
@@ -486,3 +488,14 @@ def open_shared(path: Path, warn: Callable[[str], None]) -> int:
             f"{path}: user {user_name(status.st_uid)} can remove others' ledgers; let root make it, mode 1777"
         )
     return fd
+
+
+def add_ledger_dir(parser: ArgumentParser | _ArgumentGroup) -> None:
+    """Adds the flag `--ledger-dir`."""
+    parser.add_argument(
+        "--ledger-dir",
+        type=Path,
+        default=Path(ledger_directory()),
+        metavar="DIR",
+        help="STEPSCOPE_LEDGER_DIR of the training processes (default: %(default)s)",
+    )

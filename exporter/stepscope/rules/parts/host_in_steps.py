@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stepscope.common.words import ranks_spent
-from stepscope.measurements.components import COMPONENTS_BY_PHASE
 from stepscope.measurements.measure import RunMeasurements
+from stepscope.measurements.step_totals import STEP_TOTALS
 from stepscope.rules.parts.shares import summed
 from stepscope.runs.model import COMPONENTS, PHASES, RankFacts, RunFacts, ranks_of
 
@@ -85,7 +85,7 @@ def largest_part(run: RunMeasurements) -> HostPart | None:
     Garbage counts only where steps were recorded, and within them: much is collected before the first step.
     """
     collected: dict[int, float] = {}
-    for node in run.of(COMPONENTS_BY_PHASE).values():
+    for node in run.of(STEP_TOTALS).values():
         for (rank, _), seconds in node.seconds.items():
             collected[rank] = collected.get(rank, 0.0) + float(seconds[GC])
     parts = [HostPart(part, ranks) for part in PARTS if (ranks := _of_ranks(run.facts, part, collected))]
