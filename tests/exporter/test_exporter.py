@@ -171,9 +171,8 @@ def test_a_log_that_nobody_reads_holds_up_neither_samples_nor_scrapes(ledgers: P
     with subprocess.Popen(command, stderr=subprocess.PIPE, bufsize=0) as process:
         assert process.stderr is not None
         fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 4096)
-        (url,) = re.findall(
-            r"http://\S+?(?=/\n)", process.stderr.readline().decode()
-        )  # no other line is read
+        first = (re.findall(r"http://\S+?(?=/\n)", line.decode()) for line in process.stderr)
+        (url,) = next(filter(None, first))  # no later line is read
         deadline = time.monotonic() + 120
 
         def wait_until_memory_is(read: bool) -> None:
