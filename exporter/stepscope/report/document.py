@@ -75,11 +75,7 @@ def document(
         "measurement": {
             "complete": not sentences.measuring_failures(analysis),
             "failures": sentences.measuring_failures(analysis),
-            "interval": analysis.interval,
-            "samples_taken": analysis.samples_taken,
-            "samples_missed": analysis.samples_missed,
-            "unknowns": analysis.unknowns,
-            "versions": analysis.versions,
+            **_of(analysis, "interval", "samples_taken", "samples_missed", "unknowns", "versions"),
         },
     }
     known: dict[str, Any] = json_value(content)
@@ -99,18 +95,18 @@ def render_json(
     )
 
 
+def _of(thing: Any, *names: str) -> dict[str, Any]:
+    """Returns these attributes under their names."""
+    return {name: getattr(thing, name) for name in names}
+
+
 def _run(analysis: Analysis) -> dict[str, Any]:
     return {
-        "name": analysis.name,
-        "run": analysis.run,
-        "command": analysis.command,
-        "exit_status": analysis.exit_status,
+        **_of(analysis, "name", "run", "command", "exit_status"),
         "ending": _ending(analysis),
         "finished": analysis.finished,
         "start": analysis.date,
-        "first_step_start": analysis.first_step_start,
-        "last_step_end": analysis.last_step_end,
-        "no_steps": analysis.no_steps,
+        **_of(analysis, "first_step_start", "last_step_end", "no_steps"),
         "end": analysis.end_date,
         "seconds": analysis.run_seconds,
         "framework": analysis.framework,
@@ -163,17 +159,12 @@ def _account(account: Account | None) -> dict[str, Any] | None:
     if account is None:
         return None
     return {
-        "seconds": account.seconds,
-        "ranks": account.ranks,
-        "useful_share": account.useful_share,
+        **_of(account, "seconds", "ranks", "useful_share"),
         "leaves": [
             {
                 "part": leaf.key.part,
                 "component": leaf.key.component or None,
-                "seconds": leaf.seconds,
-                "share": leaf.share,
-                "rank": leaf.rank,
-                "rank_seconds": leaf.rank_seconds,
+                **_of(leaf, "seconds", "share", "rank", "rank_seconds"),
                 "lines": [_place(place) for place in leaf.places[:PLACES]],
             }
             for leaf in account.leaves
@@ -199,11 +190,7 @@ def _steps(row: StepDistribution) -> dict[str, Any]:
 def _device(device: DeviceTime) -> dict[str, Any]:
     shares = shares_of([device])
     return {
-        "node": device.node,
-        "rank": device.rank,
-        "device": device.device,
-        "steps": device.steps,
-        "seconds": device.seconds,
+        **_of(device, "node", "rank", "device", "steps", "seconds"),
         "percent": shares.parts if shares else None,
         "idle_percent": shares.idle_for if shares else None,
         "idle_seconds": device.idle_for,
@@ -216,15 +203,8 @@ def _thread(thread: ThreadTime) -> dict[str, Any]:
 
 def _part(part: Part) -> dict[str, Any]:
     return {
-        "node": part.thread.node,
-        "rank": part.thread.rank,
-        "role": part.thread.role,
-        "phase": part.phase,
-        "component": part.component,
-        "seconds": part.seconds,
-        "share": part.share,
-        "words": part.words,
-        "typical_rank": part.typical_rank,
+        **_of(part.thread, "node", "rank", "role"),
+        **_of(part, "phase", "component", "seconds", "share", "words", "typical_rank"),
         "lines": [
             {
                 "place": hot.place.line.place,

@@ -109,9 +109,9 @@ def test_a_run_that_goes_on_is_no_longer_stalled(rules: Path, tmp_path: Path) ->
     test.run(tmp_path)
 
 
-def pausing(run: str, *stays: tuple[str, int, int], minutes: int = 100) -> dict[str, Values]:
+def pausing(run: str, *stays: tuple[str, int, int]) -> dict[str, Values]:
     """A run of 0.5 s steps that makes none while a rank is in a component from one minute to another."""
-    count = 4 * minutes + 1
+    count = 4 * 100 + 1  # of scrapes, in 100 minutes
     labels = f'job="stepscope",instance="node-a",run="{run}"'
     steps, age = [0.0], [0.2]
     places: dict[str, list[float | None]] = {}
