@@ -306,6 +306,7 @@ def test_a_mistake_is_one_line_with_its_fix(
 
 
 def test_the_answer_file_goes_with_the_ledger(stack: ExitStack, tmp_path: Path) -> None:
+    from stepscope.exporter.ledgers.ages import Now
     from stepscope.exporter.ledgers.folder import LedgerFolder
     from stepscope.exporter.sampling.limits import Limits
 
@@ -316,8 +317,8 @@ def test_the_answer_file_goes_with_the_ledger(stack: ExitStack, tmp_path: Path) 
     process.kill()
     process.wait()
     for ledger in folder.ledgers:
-        ledger.end_at(0.0, 0.0)
-    folder.tidy(time.time())
+        ledger.end_at(Now(0.0, 0.0))
+    folder.tidy(time.monotonic())
     assert [name for name in os.listdir(tmp_path) if ".ledger" in name] == []
     folder.close()
 

@@ -25,6 +25,7 @@ from stepscope.exporter.collectors.run_processes import RunProcessesCollector
 from stepscope.exporter.collectors.training import TrainingCollector
 from stepscope.exporter.exporter import Exporter
 from stepscope.exporter.sampling.exposition import Format
+from stepscope.exporter.sampling.sampler import Clock
 
 from tests.support.fake_nvml import FakeNvml
 from tests.support.host_collectors import host_collectors
@@ -77,6 +78,16 @@ def train(trainer: TrainingProcess) -> None:
     trainer.steps(1.0, phase="eval")
 
 
+class TurnedClock(Clock):
+    """The system's clock, but monotonic time is the only one of `now`."""
+
+    def __init__(self, now: list[float]) -> None:
+        self._now = now
+
+    def monotonic(self) -> float:
+        return self._now[0]
+
+
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Exporter]:
     """A node after some ticks: `resnet` trains on two ranks, `bert` has ended."""
@@ -86,7 +97,7 @@ def node(tmp_path: Path) -> Iterator[Exporter]:
     clock = [1000.0]  # half a second passes from tick to tick
     gpus = GpuCollector(nvml.library, clock=lambda: clock[0], longest_patience=20)
     # By the processes' clock bert ended long ago, but its end is still published.
-    training = TrainingCollector(ledgers, retention=1e10, monotonic=lambda: clock[0])
+    training = TrainingCollector(ledgers, retention=1e10)
     use = RunProcessesCollector(procfs, tmp_path / "cgroup")  # where the run's processes are out of sight
     pauses = RankPausesCollector(procfs, tmp_path / "cgroup")
     of_runs = [use, pauses, RunGpusCollector(), GpuHoldersCollector(), FileSystemsCollector(procfs)]
@@ -97,7 +108,7 @@ def node(tmp_path: Path) -> Iterator[Exporter]:
     with TrainingProcess(ledgers, "bert", clock=CLOCK - 3600) as trainer:
         trainer.steps(2.0)
     # How long the GPU collector waits follows from the interval.
-    exporter = Exporter(collectors, interval=20.0, state_directory=ledgers)
+    exporter = Exporter(collectors, interval=20.0, state_directory=ledgers, clock=TurnedClock(clock))
     with (
         TrainingProcess(ledgers, clock=CLOCK) as rank_0,
         TrainingProcess(ledgers, rank=1, clock=CLOCK) as rank_1,

@@ -105,6 +105,16 @@ def test_own_time_is_that_of_training_steps_without_communication(ledgers: Path)
     assert run.totals.own_squared_seconds == sum(seconds**2 for seconds in own)
 
 
+def test_a_clock_that_is_set_by_an_hour_makes_no_finalization_of_an_hour(ledgers: Path) -> None:
+    script = """
+    with stepscope.step("train"): pass
+    real = time.time
+    time.time = lambda: real() + 3600
+    stepscope.finish()
+    """
+    assert run_to_end(script, ledgers).totals.phase_seconds["finalization"] < 3600
+
+
 def test_phases_with_initialization_other_and_finalization_fill_the_whole_run(ledgers: Path) -> None:
     run = run_to_end(
         """

@@ -43,9 +43,7 @@ class SimulatedTraining(TrainingCollector):
 
     def __init__(self, directory: Path, simulation: SimulatedNode, clock: "SimulatedClock") -> None:
         open_ledger = partial(AliveReader, living=simulation.living, owners=simulation.owners)
-        super().__init__(
-            directory, open_ledger=open_ledger, procfs=directory / "proc", monotonic=clock.monotonic
-        )
+        super().__init__(directory, open_ledger=open_ledger, procfs=directory / "proc")
         self._clock = clock
 
     def collect(self, sample: Sample) -> None:

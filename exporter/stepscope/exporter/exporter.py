@@ -28,7 +28,7 @@ from stepscope.exporter.sampling.profiles import Profile, ProfileFilter
 from stepscope.exporter.sampling.registry import PATIENCE_SECONDS, Registry, Sink
 from stepscope.exporter.sampling.sample import Sample
 from stepscope.exporter.sampling.sample_counters import SampleCounters
-from stepscope.exporter.sampling.sampler import Clock, Sampler
+from stepscope.exporter.sampling.sampler import Clock, Sampler, SteadyClock
 from stepscope.exporter.sampling.series_limit import SeriesLimit, series_of
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Exporter:
         simulated: str = "",
         patience: float = PATIENCE_SECONDS,
     ) -> None:
-        clock = clock or Clock()
+        clock = clock or (SteadyClock() if recording else Clock())
         self.simulated = simulated
         self.node = node or socket.gethostname().partition(".")[0]
         self._clock = clock

@@ -95,7 +95,7 @@ class StepscopeCollector(Collector):
                 try:
                     ledger.read(now)
                 except FileNotFoundError:
-                    ledger.end_at(now.wall, now.wall)
+                    ledger.end_at(now)
                 except (OSError, LedgerError):  # its last totals remain
                     continue
 

@@ -35,7 +35,7 @@ class Node:
             process = stack.enter_context(training(script, directory, environment))
             wait_for_line(process)
             self.processes.append(process)
-        self.collector = TrainingCollector(directory, monotonic=lambda: time.monotonic() + self.later)
+        self.collector = TrainingCollector(directory)
         stack.callback(self.collector.close)
 
     def ledger(self, rank: int) -> Path:
@@ -47,7 +47,8 @@ class Node:
 
     def after(self, seconds: float = 0.0) -> None:
         self.later += seconds
-        self.collector.collect(Sample(time=time.time() + self.later))
+        later = self.later
+        self.collector.collect(Sample(time=time.time() + later, monotonic=time.monotonic() + later))
 
     def values(self, name: str) -> dict[tuple[str, ...], float]:
         family = next(each for each in self.collector.families if each.name == f"stepscope_{name}")
@@ -179,9 +180,7 @@ def test_a_finished_step_is_progress_without_any_component(tmp_path: Path, stack
 
 def test_a_process_out_of_sight_has_a_place_but_no_state(tmp_path: Path, stack: ExitStack) -> None:
     node = Node(tmp_path, stack, f"{STEPS}\nhold()\nhold()")
-    node.collector = TrainingCollector(
-        tmp_path, procfs=tmp_path / "proc", monotonic=lambda: time.monotonic() + node.later
-    )
+    node.collector = TrainingCollector(tmp_path, procfs=tmp_path / "proc")
     put_place(node.ledger(0), "backward", time.perf_counter())
     node.after(MINUTE)
     assert (node.states(), node.places()) == ({}, {"0": ("backward", "", 1)})

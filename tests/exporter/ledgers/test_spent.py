@@ -205,14 +205,12 @@ class Exporter:
 
     def __init__(self, ledgers: Path, state: Path) -> None:
         state.mkdir(exist_ok=True)
-        self._now = CLOCK
-        self.collector = TrainingCollector(ledgers, monotonic=lambda: self._now)
+        self.collector = TrainingCollector(ledgers)
         self.collector.remember_in(state)
 
     def at(self, seconds: float) -> dict[str, float]:
         """Returns what is published so many seconds after the start."""
-        self._now = CLOCK + seconds
-        self.collector.collect(Sample(time=self._now))
+        self.collector.collect(Sample(time=CLOCK + seconds))
         (family,) = (
             each for each in self.collector.families if each.name == "stepscope_account_seconds_total"
         )

@@ -69,12 +69,10 @@ CLOCKS = pytest.mark.parametrize(
 
 def scraped(folder: Path, clocks: Clocks, scrape: int, minutes: float, until: float) -> Series:
     """The series of a process that steps until its clock shows `until`, as the exporter publishes them."""
-    present, shown = clocks(0.0), [0.0]  # what the exporter's clock shows
+    present = clocks(0.0)  # what the exporter's clock shows
     assert present is not None
     ledger = RankLedger(folder, "run", 0, all_scenarios()["healthy"](), present.wall)
-    collector = TrainingCollector(
-        folder, open_ledger=partial(AliveReader, living={ledger.path}), monotonic=lambda: shown[-1]
-    )
+    collector = TrainingCollector(folder, open_ledger=partial(AliveReader, living={ledger.path}))
 
     def scrapes() -> Iterator[Iterable[Family]]:
         nonlocal present
@@ -83,11 +81,10 @@ def scraped(folder: Path, clocks: Clocks, scrape: int, minutes: float, until: fl
             now = SAMPLE * sample
             present = clocks(now)
             if present is not None:
-                shown.append(present.monotonic)
                 while STEP * (steps + 1) <= min(present.monotonic, until):
                     ledger.record(Step(steps, Work(), STEP * steps, STEP * (steps + 1), 0.0))
                     steps += 1
-                collector.collect(Sample(time=present.wall))
+                collector.collect(Sample(time=present.wall, monotonic=present.monotonic))
             if now % scrape == 0:
                 yield collector.families if present is not None else ()
 
@@ -176,10 +173,8 @@ def test_an_exporter_that_starts_late_knows_how_long_nothing_has_happened(tmp_pa
         (3600.0, 99.0),
         (-3600.0, 0.0),
     ):  # a clock that went back shows nothing
-        collector = TrainingCollector(
-            tmp_path, open_ledger=partial(AliveReader, living={ledger.path}), monotonic=lambda: 100.0
-        )
-        collector.collect(Sample(time=1100.0 + step))
+        collector = TrainingCollector(tmp_path, open_ledger=partial(AliveReader, living={ledger.path}))
+        collector.collect(Sample(time=1100.0 + step, monotonic=100.0))
         ages = next(each for each in collector.families if each.name == "stepscope_run_last_step_age_seconds")
         assert dict(ages.samples) == {("run",): expected}
         collector.close()

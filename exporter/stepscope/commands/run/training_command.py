@@ -6,7 +6,6 @@ sender. A signal from the terminal reaches the command too; a signal to this pro
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +23,7 @@ from stepscope.common.signals import (
     unblocked,
 )
 from stepscope.exporter.ledgers.presence import OUTSIDE, TERMINAL
+from stepscope.exporter.sampling.sampler import SteadyClock
 
 SENT_BY_TERMINAL = 0x80  # si_code SI_KERNEL, sigaction(2)
 
@@ -38,6 +38,7 @@ class TrainingCommand:
         self._words = list(words)
         self._environment = dict(environment)
         self._mask = mask
+        self._clock = SteadyClock()
         self.pid = 0
         self.end: float | None = None  # seconds since the epoch
         self.ended_by: int | None = None  # the signal that was sent to stop it, or that killed it
@@ -94,7 +95,7 @@ class TrainingCommand:
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if pid == 0:
             return None
-        self.end = time.time()
+        self.end = self._clock.time()
         code = os.waitstatus_to_exitcode(status)
         # The command was asked, too, and quicker.
         if self.ended_by is None and (asked := pending(STOPPING)) and (it := signal.sigtimedwait(asked, 0)):

@@ -44,11 +44,11 @@ class RankPausesCollector(Collector):
 
     def collect(self, sample: Sample) -> None:
         self._hierarchies = self._hierarchies or Hierarchies(self._procfs, self._root)
-        elapsed, self._last_time = sample.time - self._last_time, sample.time
+        elapsed, self._last_time = sample.monotonic - self._last_time, sample.monotonic
         in_time = 0 < elapsed < LATE * sample.interval
         look = partial(self._look, sample, elapsed if in_time else 0.0, self._hierarchies)
         self.apart.each("run {}".format, sample.runs, look)
-        for key in [key for key, seen in self._seen.items() if sample.time - seen > RETENTION_SECONDS]:
+        for key in [key for key, seen in self._seen.items() if sample.monotonic - seen > RETENTION_SECONDS]:
             del self._ranks[key], self._seen[key]
         paused: dict[LabelValues, float] = {
             (label, str(rank), reason): seconds
@@ -68,5 +68,5 @@ class RankPausesCollector(Collector):
                 pauses.look(self._procfs, hierarchies, process.pid, elapsed)
             except (OSError, IndexError, ValueError):  # it has ended, or its kernel does not count
                 continue
-            self._ranks[key], self._seen[key] = pauses, sample.time
+            self._ranks[key], self._seen[key] = pauses, sample.monotonic
             process.paused_seconds = dict(pauses.seconds)

@@ -90,7 +90,7 @@ class RunProcessesCollector(Collector):
         )
 
     def collect(self, sample: Sample) -> None:
-        elapsed, self._last_time = sample.time - self._last_time, sample.time
+        elapsed, self._last_time = sample.monotonic - self._last_time, sample.monotonic
         for label in sample.runs:
             self._runs.setdefault(label, _Run())
         self.apart.each(

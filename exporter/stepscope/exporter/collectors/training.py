@@ -1,7 +1,6 @@
 """Steps, their components and data loading of the training processes, from the ledgers of --ledger-dir."""
 
 import os
-import time
 from argparse import ArgumentParser
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -53,13 +52,12 @@ class TrainingCollector(Collector):
         procfs: Path = Path("/proc"),
         command: Command | None = None,
         open_ledger: Callable[[Path], LedgerReader] = LedgerReader,
-        monotonic: Callable[[], float] = time.monotonic,
         state: Callable[[Ledger], str] | None = None,
     ) -> None:
-        self._monotonic = monotonic
+        self._now = 0.0  # on the monotonic clock, at the last sample
         self._state = state or (lambda ledger: main_thread_state(procfs, ledger.pid))
         self._command = command
-        self._processes = RunProcesses(procfs, monotonic, command)
+        self._processes = RunProcesses(procfs, lambda: self._now, command)
         self.folder = LedgerFolder(directory, retention, open_ledger)
         self.observed_run: str | None = None  # that was named by a flag; it may have no ledger
         self.keep_steps = False  # whether step records are kept for `take_steps`
@@ -94,13 +92,13 @@ class TrainingCollector(Collector):
 
     def collect(self, sample: Sample) -> None:
         self._look(sample.time)
-        now = Now(sample.time, self._monotonic())
+        now, self._now = Now(sample.time, sample.monotonic), sample.monotonic
         for place, ledger in enumerate(list(self.ledgers)):
             self._read(ledger, now)
             if not ledger.alive or place >= self.folder.descriptors:
                 ledger.reader.close()
         self.apart.each(
-            "dead ledgers in {}".format, [self.folder.path], lambda _: self.folder.tidy(sample.time)
+            "dead ledgers in {}".format, [self.folder.path], lambda _: self.folder.tidy(now.monotonic)
         )
         for limit, left_out in self.folder.left_out().items():
             self.reached.report(limit, left_out)
@@ -176,12 +174,12 @@ class TrainingCollector(Collector):
         try:
             records, lost = ledger.read(now)
         except FileNotFoundError:  # removed while no descriptor was open
-            ledger.end_at(now.wall, now.wall)
+            ledger.end_at(now)
             return
         except OSError as error:
             # Too many open files, no memory: it may pass, but nothing stale is published.
-            ledger.failing_since = ledger.failing_since or now.wall
-            if now.wall - ledger.failing_since > PATIENCE_SECONDS:
+            ledger.failing_since = ledger.failing_since or now.monotonic
+            if now.monotonic - ledger.failing_since > PATIENCE_SECONDS:
                 self.folder.refuse(ledger, error)
             return
         except LedgerError as error:

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from math import inf, nan
+from math import inf, isfinite, nan
 from operator import add
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ class Ledger:
         self.presence = Presence(RUNNING)
         self.alive = False
         self.pid: int | None = None  # of its process in the exporter's procfs; None: not known
-        self.died: float | None = None  # when it was first seen dead
+        self.died: float | None = None  # when it was first seen dead, on the monotonic clock
         self.end: float | None = None  # of the process: from the ledger, otherwise the nearest known time
         self.exception: tuple[str, str] | None = None  # that ended its process: type and place
         self.failing_since: float | None = None  # of its file system, for a reason that may pass
@@ -54,7 +54,7 @@ class Ledger:
         self.ages.look(self.header, self.totals, self.reader.clock_offset, now)
         if not alive:
             self.exception = self.reader.exception()
-            self.end_at(now.wall if was_alive else self.totals.last_step_end or self.header.start, now.wall)
+            self.end_at(now, None if was_alive else self.totals.last_step_end or self.header.start)
         self.alive, self.failing_since = alive, None
         self._spend(now)
         counted, self._counts_losses = self._counts_losses, True
@@ -71,9 +71,15 @@ class Ledger:
         living = self.alive
         self.presence = presence(self.ages, now, partial(state, self)) if living else left(self.totals)
 
-    def end_at(self, end: float, now: float) -> None:
-        """Notes that its process is dead: since `end`, unless the ledger has its end."""
-        self.alive, self.died, self.end = False, now, self.totals.end or end
+    def end_at(self, now: Now, end: float | None = None) -> None:
+        """Notes that its process is dead: since the end in its ledger, otherwise since `end` (None: now).
+
+        Now is on the clock of the process, which counts on from its start: nobody sets it.
+        """
+        lived = now.monotonic - self.ages.start  # inf: never looked at
+        latest = self.header.start + lived if isfinite(lived) else now.wall
+        latest = max(latest, self.totals.last_step_end or 0.0)
+        self.alive, self.died, self.end = False, now.monotonic, self.totals.end or end or latest
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isnan, nan
 
 from stepscope.exporter.sampling.quantities import counter, gauge, per_core, quantities_of
 
@@ -171,6 +172,7 @@ class Sample:
 
     time: float  # seconds since the epoch
     interval: float = 0.5  # seconds, the sampler's
+    monotonic: float = nan  # seconds on a clock that nobody sets; without one: `time`
     cpus: tuple[str, ...] = ()
     cpu_utilization_ratio: list[float] = field(
         default_factory=list,
@@ -197,6 +199,10 @@ class Sample:
     gpu_processes: dict[str, dict[int, float]] = field(default_factory=dict)
     driver_version: str = ""
     runs: dict[str, RunSample] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isnan(self.monotonic):
+            self.monotonic = self.time
 
 
 NODE_QUANTITIES = quantities_of(Sample, "")

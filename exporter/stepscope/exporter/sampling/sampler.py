@@ -31,6 +31,19 @@ class Clock:
         return stopping.wait(seconds)
 
 
+class SteadyClock(Clock):
+    """The system's clock when this one was made, and the time that has passed since: nobody sets it.
+
+    The times of a recording are those of the steps, which processes measure from their own start.
+    """
+
+    def __init__(self) -> None:
+        self._epoch = time.time() - time.monotonic()
+
+    def time(self) -> float:
+        return self._epoch + self.monotonic()
+
+
 class Schedule:
     """Absolute deadlines, `interval` apart: a late tick does not delay later ticks."""
 
@@ -122,7 +135,9 @@ class Sampler:
 
     def tick(self) -> None:
         """Takes one sample; the sampler's thread calls this at each deadline."""
-        self._registry.collect(Sample(time=self._clock.time(), interval=self._interval))
+        clock = self._clock
+        sample = Sample(time=clock.time(), interval=self._interval, monotonic=clock.monotonic())
+        self._registry.collect(sample)
         self._ticks_count += 1
         self._publish()
         self._last_tick = self._clock.monotonic()

@@ -37,7 +37,6 @@ class ReplayedNode:
             directory,
             procfs=directory / "proc",
             open_ledger=self._ledgers.__getitem__,
-            monotonic=lambda: self._now,
             state=lambda ledger: self._ledgers[ledger.reader.path].state,
         )
         self._run = run.label
