@@ -1,6 +1,7 @@
 """The ledger directory is shared by people who do not know each other: a bad ledger costs only itself."""
 
 import gc
+import itertools
 import logging
 import os
 import struct
@@ -440,6 +441,24 @@ def test_a_user_with_many_ledgers_crowds_out_no_other(ledgers: Path) -> None:
         for _ in range(3):
             node.tick()
             assert node.collector.active_runs == {label("flood-0"), label("flood-1"), label("first")}
+
+
+@as_root
+def test_the_ledgers_of_a_user_with_many_files_wait_and_nobody_elses(
+    ledgers: Path, healthy: TrainingProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    healthy.steps(0.25)
+    (own,) = ledgers.iterdir()
+    for number in range(30):
+        planted = ledgers / f"planted-{number}.{number:08x}.ledger"
+        planted.write_bytes(b"planted")
+        os.chown(planted, NOBODY, NOBODY)
+    own.rename(ledgers / "last.00000000.ledger")  # its change is the newest
+    looks = itertools.count()  # two files per look
+    monkeypatch.setattr(folder, "monotonic", lambda: next(looks) / 3 * folder.LOOK_SECONDS)
+    node = Node(ledgers)
+    node.tick()
+    assert node.collector.active_runs == {RESNET}
 
 
 @as_root

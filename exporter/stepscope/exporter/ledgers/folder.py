@@ -56,11 +56,35 @@ class _File:
 
     inode: int
     state: str = "new"  # dead, read, left out, refused, spoilt (while it was read), counted (to the end)
+    owner: int = 0  # of a new file
     changed: tuple[int, int] | None = None  # size and last change of a refused file
     key: RunKey | None = None  # of a file that is left out
     limit: str = ""  # that leaves it out; "": its run is not known yet
     expires: float = inf  # when a dead ledger that is left out is removed
     unnamed_since: float = inf  # when it was first seen without a label that stays
+
+
+class _Turns:
+    """Files that wait, of each user in turn: those of one user hold up nobody else's."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, deque[str]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._names)
+
+    def add(self, name: str, file: _File) -> None:
+        owner = file.key.owner if file.key else file.owner
+        self._names.setdefault(owner, deque()).append(name)
+
+    def next(self) -> str:
+        """Returns the next file; that of another user, if there is one, comes after it."""
+        owner = next(iter(self._names))
+        names = self._names.pop(owner)
+        name = names.popleft()
+        if names:
+            self._names[owner] = names
+        return name
 
 
 class LedgerFolder:
@@ -86,8 +110,7 @@ class LedgerFolder:
         self._retention = retention
         self._open_ledger = open_ledger
         self._files: dict[str, _File] = {}
-        self._new: deque[str] = deque()
-        self._dead: deque[str] = deque()
+        self._new, self._dead = _Turns(), _Turns()
         self._left_out: set[str] = set()
         self._left_out_by_run: dict[str, Counter[str]] = {"ledgers": Counter(), "ranks": Counter()}
         self._counted: dict[str, int] = {}  # files to remove once the note has them, with their inode
@@ -111,13 +134,14 @@ class LedgerFolder:
         later: list[str] = []
         try:
             while self._new and monotonic() < deadline:
-                self._examine(self._new.popleft(), now, limits, later)
+                self._examine(self._new.next(), now, limits, later)
             deadline = min(deadline, monotonic() + DEAD_SECONDS)
             while self._dead and not self._new and monotonic() < deadline:
-                self._examine_dead(self._dead.popleft(), now, limits, later)
+                self._examine_dead(self._dead.next(), now, limits, later)
             self._complete = self._complete or not (self._new or self._dead)
         finally:
-            self._new.extend(later)
+            for name in later:
+                self._new.add(name, self._files[name])
 
     def tidy(self, now: float) -> None:
         """Retires ledgers of processes that died `retention` seconds ago, then removes their files."""
@@ -163,8 +187,8 @@ class LedgerFolder:
         name = ledger.reader.path.name
         self.forget(ledger, counted=False)
         if name in self._files:
-            self._files[name].state = "new"
-            self._new.append(name)
+            self._files[name] = file = _File(self._files[name].inode, owner=ledger.key.owner)
+            self._new.add(name, file)
 
     def forget(self, ledger: Ledger, counted: bool = True) -> None:
         """Reads a ledger no more. Its run keeps the counts unless it may be read again."""
@@ -226,7 +250,8 @@ class LedgerFolder:
             if self._files[name].state != "read":  # a process may write on in a file without a name
                 self._forget_file(name)
         # The oldest first, by a time that its owner cannot set: it keeps its name.
-        self._new.extend(name for _, name in sorted(new))
+        for _, name in sorted(new):
+            self._new.add(name, self._files[name])
         return due
 
     def _try_again(self, now: float, limits: Limits) -> None:
@@ -241,7 +266,7 @@ class LedgerFolder:
             elif room > 0 or (not dead and tried[owner] < TRIED_AGAIN):
                 room -= 1
                 tried[owner] += 1
-                self._new.append(name)
+                self._new.add(name, file)
 
     def _count_to_the_end(self, name: str) -> None:
         self._left_out.discard(name)
@@ -265,7 +290,7 @@ class LedgerFolder:
             self._files[entry.name] = _File(inode, "counted")
             self._remove(entry.name, inode)
             return
-        self._files[entry.name] = _File(inode)
+        self._files[entry.name] = _File(inode, owner=status.st_uid)
         self._left_out.discard(entry.name)
         new.append((status.st_ctime_ns, entry.name))
 
@@ -298,7 +323,7 @@ class LedgerFolder:
         reader.close()
         if alive is not None:
             self._files[name].state = "dead"
-            self._dead.append(name)
+            self._dead.add(name, self._files[name])
 
     def _examine_dead(self, name: str, now: float, limits: Limits, later: list[str]) -> None:
         """Reads a dead ledger if it died recently or its run still trains; otherwise removes it."""
@@ -359,7 +384,7 @@ class LedgerFolder:
             self._forget_file(name)
         else:
             self._left_out.discard(name)
-            self._files[name] = _File(status.st_ino, "refused", (status.st_size, status.st_mtime_ns))
+            self._files[name] = _File(status.st_ino, "refused", changed=(status.st_size, status.st_mtime_ns))
 
     def _complain(self, text: str) -> None:
         if text not in self._complaints:
@@ -420,7 +445,7 @@ class LedgerFolder:
         return ""
 
     def _leave_out(self, name: str, key: RunKey, limit: str, expires: float) -> None:
-        self._files[name] = _File(self._files[name].inode, "left out", None, key, limit, expires)
+        self._files[name] = _File(self._files[name].inode, "left out", key=key, limit=limit, expires=expires)
         self._left_out.add(name)
 
     def _displaced_by(self, owner: int) -> Ledger | None:
