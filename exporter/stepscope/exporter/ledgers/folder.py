@@ -65,7 +65,7 @@ class _File:
 
 
 class _Turns:
-    """Files that wait, of each user in turn: those of one user hold up nobody else's."""
+    """Files that wait, of each user in turn: those of one user delay nobody else's."""
 
     def __init__(self) -> None:
         self._names: dict[int, deque[str]] = {}
