@@ -35,6 +35,7 @@ class Standstills(NamedTuple):
     steps: Times
     explained: NDArray[np.bool_]  # by work that the run is known to do
     in_script: NDArray[np.bool_]  # in code of the script, outside all components, for not too long
+    long_in_script: NDArray[np.bool_]  # and for longer
 
 
 class Pauses(State):

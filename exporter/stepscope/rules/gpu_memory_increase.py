@@ -8,6 +8,7 @@ exceeds all that the memory was before: its own variation.
 
 import math
 from dataclasses import dataclass
+from math import inf
 from typing import Annotated, Any
 
 import numpy as np
@@ -51,6 +52,7 @@ from stepscope.rules.parts.topics import Effect
 MEAN = "run_instance_gpu:stepscope_gpu_memory:mean"
 ROSE = "instance_gpu:gpu_memory:rise"  # of readings of other exporters
 RISE = "run_instance_gpu:stepscope_gpu_memory:rise"
+LOADS = inf  # seconds until the first step in which a model may be loaded: however late
 
 Horizon = Annotated[float, Bounds(0, 60, "minutes")]
 
@@ -104,7 +106,8 @@ class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, Rises]):
         return judgement(view.enough, (view.lasting, view.lasting > increase), debugger=debugger)
 
     def is_usual(self, beginning: Beginning) -> bool:
-        return beginning.is_starting(60 * (self.parameters.hold + self.parameters.horizon) + 2 * MINUTE)
+        seconds = 60 * (self.parameters.hold + self.parameters.horizon) + 2 * MINUTE
+        return beginning.is_starting(seconds, LOADS)
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rules; moving averages cover at least one scrape interval, one per evaluation."""
@@ -137,7 +140,7 @@ class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, Rises]):
                 Alert(
                     f"{RISE} > {ratio(parameters.increase)}\n"
                     f"  and {scraping.held(MEMORY_READINGS, before)} > {parameters.patience}\n"
-                    f"  unless ignoring (gpu) ({is_starting(scraping, before + MINUTE)})",
+                    f"  unless ignoring (gpu) ({is_starting(scraping, before + MINUTE, LOADS)})",
                     summary=f"{WHERE} suddenly uses much more memory",
                     description=f"In run {{{{ $labels.run }}}}, the used memory of {WHERE} rose by "
                     "{{ $value | humanizePercentage }} of its total memory within "
@@ -188,7 +191,7 @@ class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, Rises]):
         highs = highest(now.recorded_over(MEAN, baseline, before))
         rise = both(lows, highs, lambda low, high: _rounded(low - high))
         earlier, labels = now.held(MEMORY_READINGS, scraping.hold, ago=before), list(rise)
-        starting = is_starting(scraping, before + MINUTE).value(now)
+        starting = is_starting(scraping, before + MINUTE, LOADS).value(now)
         goes_on = np.array([without(gpu, "gpu") not in starting for gpu in labels], bool)
         view = Rises(goes_on & (column(earlier, labels) > self.parameters.patience), column(rise, labels))
         return Scraped(labels, view, {RISE: rise})

@@ -38,7 +38,7 @@ from stepscope.rules.parts.parameters import (
 )
 from stepscope.rules.parts.promql import MINUTE, OF_NODE, Alert, PrometheusRules, Scraping, looked_up
 from stepscope.rules.parts.registry import rule
-from stepscope.rules.parts.starting import Saving
+from stepscope.rules.parts.starting import Pausing
 from stepscope.runs.model import gpu_labels
 
 DISTANCE = "run_instance:stepscope_gpu_load_distance:max"
@@ -98,9 +98,9 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
     def _window(self, scraping: Scraping) -> Window:
         return scraping.last(MINUTE * self.parameters.live_window)
 
-    def _saving(self, scraping: Scraping) -> Saving:
-        """Returns the runs whose ranks wait for one that saves, until their GPUs differ by the threshold."""
-        return Saving(scraping, self._window(scraping).seconds, self.parameters.threshold)
+    def _pausing(self, scraping: Scraping) -> Pausing:
+        """Returns the runs whose ranks wait for one that pauses, until their GPUs differ by the threshold."""
+        return Pausing(scraping, self._window(scraping).seconds, self.parameters.threshold)
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rules: the widest gap at any bound between the largest and the smallest count.
@@ -135,7 +135,7 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
             ],
             alerts=[
                 Alert(
-                    f"{DISTANCE} > {parameters.threshold:.12g} {self._saving(scraping)}",
+                    f"{DISTANCE} > {parameters.threshold:.12g} {self._pausing(scraping)}",
                     summary="Unbalanced GPU load on {{ $labels.instance }}",
                     description=f"In the last {parameters.live_window:g} minutes of run "
                     "{{ $labels.run }}, the distributions of the utilisation of two GPUs "
@@ -164,7 +164,7 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
             for labels, gap in widest.items()
             for counts in (of_node[labels],)
         }
-        judged = self._saving(scraping).spares(now, distances)
+        judged = self._pausing(scraping).spares(now, distances)
         view = Distances(column(distances, distances), np.where(judged, np.inf, 0.0))
         return Scraped(list(distances), view, {DISTANCE: distances})
 

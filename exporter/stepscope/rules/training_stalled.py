@@ -21,7 +21,6 @@ from stepscope.measurements.hangs import Hang, hangs
 from stepscope.measurements.measure import Measure, RunMeasurements
 from stepscope.measurements.pauses import (
     HOST,
-    KNOWN_PLACES,
     TIMES_LONGER,
     NodePauses,
     Pause,
@@ -42,6 +41,7 @@ from stepscope.rules.parts.parameters import Factor, Minutes, Parameters, StepCo
 from stepscope.rules.parts.promql import MINUTE, OF_RUN, Alert, PrometheusRules, Scraping, looked_up
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.remedies import no_steps
+from stepscope.rules.parts.starting import OF_WORK
 from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import Stay, ranks_of
 
@@ -52,7 +52,6 @@ START = "stepscope_run_start_time_seconds"
 PLACE = "stepscope_rank_component_age_seconds"
 STAY = "run_instance_component:stepscope_longest_stay:seconds"
 AS_BEFORE = "run_instance_component:stepscope_usual_stay:seconds"
-OF_WORK = f'component=~"{"|".join((*KNOWN_PLACES, HOST))}"'
 EARLIER, RECENT = 360 * MINUTE, 30 * MINUTE  # stays of the last hours, and those that are not earlier ones
 
 
@@ -62,7 +61,7 @@ class TrainingStalledParameters(Parameters):
     minimum: Annotated[Minutes, "a stall lasts longer than this, however short the steps are"] = 1
     patience: Annotated[StepCount, "decisions begin after this many steps of a rank"] = 20
     known: Annotated[
-        Minutes, "a checkpoint or a compilation is no stall for this time, code of the script is not critical"
+        Minutes, "a checkpoint or a compilation is no stall for this time, code of the script is information"
     ] = 10
 
 
@@ -106,7 +105,10 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
         is_long = (view.seconds > parameters.factor * view.usual) & (view.seconds > 60 * parameters.minimum)
         is_stall = is_long & ~view.explained
         return judgement(
-            enough, (view.seconds, is_stall & ~view.in_script), (view.seconds, is_stall & view.in_script)
+            enough,
+            (view.seconds, is_stall & ~view.in_script & ~view.long_in_script),
+            (view.seconds, is_stall & view.in_script),
+            (view.seconds, is_stall & view.long_in_script),
         )
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
@@ -122,7 +124,7 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
             f"  unless {ended}\n"
             f"  unless on (cluster, run) {AS_BEFORE}"
         )
-        in_script = f'on (cluster, run) ({STAY}{{component="{HOST}"}} <= {known})'
+        in_script = f'{STAY}{{component="{HOST}"}}'
         stalled = partial(
             Alert,
             summary="Run {{ $labels.run }} has stalled on {{ $labels.instance }}",
@@ -154,15 +156,20 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
             ],
             alerts=[
                 stalled(
-                    f"{is_stall}\n  unless {in_script}",
+                    f"{is_stall}\n  unless on (cluster, run) {in_script}",
                     severity="critical",
                     labels={"standstill": "symptom", "place": "other"},
                 ),
                 # Text generation or an evaluation without a loader looks like this the first time.
                 stalled(
-                    f"{is_stall}\n  and {in_script}",
+                    f"{is_stall}\n  and on (cluster, run) ({in_script} <= {known})",
                     severity="info",
                     labels={"standstill": "symptom", "place": "script"},
+                ),
+                # Or a job that waits for its next data: money is lost, and nobody knows that it hangs.
+                stalled(
+                    f"{is_stall}\n  and on (cluster, run) ({in_script} > {known})",
+                    labels={"standstill": "symptom", "place": "long script"},
                 ),
             ],
         )
@@ -186,7 +193,8 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
             Standstills(
                 *(column(ages, nodes), usual, most),
                 _of_runs(nodes, as_before),
-                _of_runs(nodes, short & in_script),
+                _of_runs(nodes, in_script & short),
+                _of_runs(nodes, in_script - short),
             ),
             {AS_BEFORE: as_before},
         )
@@ -245,7 +253,7 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
                 seconds = np.maximum(np.array(observed, np.float64), 0.0)
                 no = np.zeros(len(pauses), bool)
                 view = Standstills(
-                    seconds, np.full_like(seconds, usual), np.full_like(seconds, steps), no, no
+                    seconds, np.full_like(seconds, usual), np.full_like(seconds, steps), no, no, no
                 )
                 judged = self.judge_whole(view) if run.whole else self.judge(view)
                 stalls = list(compress(pauses, judged.fired))

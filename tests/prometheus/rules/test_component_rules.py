@@ -155,23 +155,24 @@ def test_work_that_the_run_is_known_to_do_is_no_stall_while_it_lasts_as_usual(
     test.run(tmp_path)
 
 
-def test_code_of_the_script_is_information_the_first_time_and_critical_if_it_lasts(
+def test_code_of_the_script_is_information_the_first_time_and_a_warning_if_it_lasts(
     rules: Path, tmp_path: Path
 ) -> None:
     """Text generation or an evaluation, of two minutes first, then of four and of nine."""
     test = RuleTest(rules)
     test.add(pausing("generates", ("host", 10, 12), ("host", 50, 54), ("host", 90, 99)))
     test.add(pausing("hangs", ("host", 10, 25)))
-    for run, at, place in (
-        ("generates", 11.25, "script"),
+    for run, at, severity in (
+        ("generates", 11.25, "info"),
         ("generates", 54, None),
         ("generates", 98, None),  # eight minutes, twice as long as the one before
-        ("generates", 98.25, "script"),
-        ("hangs", 20, "script"),
-        ("hangs", 20.25, "other"),
+        ("generates", 98.25, "info"),
+        ("hangs", 20, "info"),
+        ("hangs", 20.25, "warning"),
     ):
-        for one, severity in (("script", "info"), ("other", "critical")):
-            test.firing("TrainingStalled", 60 * at, int(one == place), run=run, place=one, severity=severity)
+        for place, one in (("script", "info"), ("long script", "warning"), ("other", "critical")):
+            fires = int(one == severity)
+            test.firing("TrainingStalled", 60 * at, fires, run=run, place=place, severity=one)
     test.run(tmp_path)
 
 

@@ -241,10 +241,10 @@ def test_a_checkpoint_of_20_s_or_a_minute_every_ten_minutes_is_no_fluctuation(
     test.run(tmp_path)
 
 
-def test_gpus_idle_before_the_first_step_or_in_a_long_checkpoint_are_no_finding_of_their_own(
+def test_gpus_idle_before_the_first_step_or_in_a_long_pause_are_no_finding_of_their_own(
     rules: Path, tmp_path: Path
 ) -> None:
-    """Starts are MaxInitializationTime's, from 20 minutes on; checkpoints of 10 are TrainingStalled's."""
+    """Starts are MaxInitializationTime's, from 20 minutes on; pauses of 10 are TrainingStalled's."""
     minutes = 60
     minute = np.arange(120 * minutes) / 120
     ages = [15.0 * scrape for scrape in range(4 * minutes)]
@@ -253,6 +253,7 @@ def test_gpus_idle_before_the_first_step_or_in_a_long_checkpoint_are_no_finding_
         "compiles": (minute < 17, minute < 17, 17),
         "downloads": (minute < 40, minute < 40, 40),
         "saves": (saves, np.zeros(len(minute)), 1),  # the second GPU waits in a kernel for the first
+        "waits": (saves, np.zeros(len(minute)), 1),
         "idles": (saves, np.zeros(len(minute)), 1),
     }
     test = RuleTest(rules)
@@ -266,14 +267,16 @@ def test_gpus_idle_before_the_first_step_or_in_a_long_checkpoint_are_no_finding_
     ended = '{job="stepscope",instance="node-a",run="downloads"}'  # after 55 minutes
     test.add({f"stepscope_run_age_seconds{ended}": [age if age < 3300 else None for age in ages]})
     test.add({f"stepscope_run_end_time_seconds{ended}": [3301.0 if age >= 3300 else None for age in ages]})
-    of_rank = '{job="stepscope",instance="node-a",run="saves",rank="0",component="checkpoint",operation=""}'
     stay = [age - 1800 if 1810 <= age < 2160 else None for age in ages]
-    test.add({f"stepscope_rank_component_age_seconds{of_rank}": stay})
+    for run, component in (("saves", "checkpoint"), ("waits", "host")):
+        of_rank = f'{{job="stepscope",instance="node-a",run="{run}",rank="0",component="{component}"}}'
+        test.add({f"stepscope_rank_component_age_seconds{of_rank}": stay})
     for each in range(minutes):
         for rule in ("IdleGPU", "LowGPUUtilization"):
             test.firing(rule, 60 * each, 0, run="compiles")
         for rule in ("LoadBalancing", "LowGPUUtilization"):
             test.firing(rule, 60 * each, 0, run="saves")
+            test.firing(rule, 60 * each, 0, run="waits")
         test.firing("MaxInitializationTime", 60 * each, int(20 < each < 40), run="downloads", stage="waiting")
         if each < 20:
             test.firing("IdleGPU", 60 * each, 0, run="downloads")
@@ -387,9 +390,12 @@ def test_gpu_memory_that_rises_within_a_minute_and_stays_alerts_and_slow_growth_
         "before-patience": (np.where(time < 400, 0.3, 0.6), 0),
         "first-step": (np.where(time < 600, 0.5, 0.9), 0),
         "after-it": (np.where(time < 600, 0.5, 0.9), 1),
+        "loads-late": (np.where(time < 600, 0.5, 0.9), 0),
     }
     test.add(first_step("first-step", 600, time[-1]))
     test.add(first_step("after-it", 240, time[-1]))
+    prepares = 'stepscope_run_age_seconds{job="stepscope",instance="node-a",run="loads-late"}'
+    test.add({prepares: [1800.0 + 15 * scrape for scrape in range(int(time[-1] / 15))]})
     for run, (memory, fires) in cases.items():
         test.add(
             only(

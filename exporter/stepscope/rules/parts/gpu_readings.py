@@ -30,12 +30,12 @@ from stepscope.rules.parts.promql import (
     Scraping,
     at_most,
 )
-from stepscope.rules.parts.starting import Beginning, Saving, is_short_evaluation, is_starting
+from stepscope.rules.parts.starting import Beginning, Pausing, is_short_evaluation, is_starting
 from stepscope.rules.parts.tallied import Patient
 from stepscope.rules.parts.topics import IDLE_GPUS
 
 AFTER_START = 5 * MINUTE  # readings of a start are not judged: MaxInitializationTime does that
-MOSTLY_SAVING = 0.5  # of the window: what is idle then is so because of the checkpoint
+MOSTLY_PAUSING = 0.5  # of the window: what is idle then is so because of the pause
 HISTOGRAMS: dict[Quantity, str] = {"gpu": GPU_SAMPLES, "gpu_memory": MEMORY_SAMPLES, "cpu": CPU_SAMPLES}
 
 
@@ -84,7 +84,7 @@ class FollowsReadings(Patient[P, RecentReadings | CountedWindow]):
             records=[Record(series, share(*asked)) for series, asked in self.recorded.items()],
             alerts=self.alerts(
                 f"{scraping.held(GPUS)} > {parameters.patience}\n  {going_on(scraping)}\n"
-                f"  unless ignoring (gpu) ({self._usual(scraping)})\n  {self._saving(scraping)}"
+                f"  unless ignoring (gpu) ({self._usual(scraping)})\n  {self._pausing(scraping)}"
             ),
         )
 
@@ -92,9 +92,9 @@ class FollowsReadings(Patient[P, RecentReadings | CountedWindow]):
         """Returns the runs, by node, in which idle GPUs are usual so early."""
         return is_short_evaluation(scraping) | is_starting(scraping, AFTER_START)
 
-    def _saving(self, scraping: Scraping) -> Saving:
+    def _pausing(self, scraping: Scraping) -> Pausing:
         parameters: Any = self.parameters
-        return Saving(scraping, scraping.window(parameters.window), MOSTLY_SAVING)
+        return Pausing(scraping, scraping.window(parameters.window), MOSTLY_PAUSING)
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[CountedWindow]:
         parameters: Any = self.parameters
@@ -110,7 +110,7 @@ class FollowsReadings(Patient[P, RecentReadings | CountedWindow]):
         enough = enough_readings(now, readings, labels, parameters.patience, scraping.hold)
         usual = self._usual(scraping).value(now)
         enough &= np.array([without(gpu, "gpu") not in usual for gpu in labels], bool)
-        enough &= self._saving(scraping).spares(now, labels)
+        enough &= self._pausing(scraping).spares(now, labels)
         return Scraped(labels, CountedWindow(enough, shares))
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:

@@ -1,14 +1,16 @@
-"""Finds runs that have just started, or save a checkpoint: what cores and GPUs do then is not training.
+"""Finds runs that have just started, or pause: what cores and GPUs do then is not training.
 
 Starts are found twice: in Prometheus, and for the live page and terminal of `stepscope run`.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
+from stepscope.measurements.pauses import HOST, KNOWN_PLACES
 from stepscope.measurements.scraped import Labels, Moment, without
 from stepscope.rules.parts.expressions import Expression, LastValues
 from stepscope.rules.parts.judgement import Booleans
@@ -18,6 +20,7 @@ from stepscope.runs.model import RankFacts
 START = "stepscope_run_start_time_seconds"
 FIRST_STEP = "stepscope_run_first_step_time_seconds"
 STAYS = "stepscope_rank_component_age_seconds"
+OF_WORK = f'component=~"{"|".join((*KNOWN_PLACES, HOST))}"'
 AGE = "stepscope_run_age_seconds"  # on the exporter's own clock
 PHASE_SECONDS = "stepscope_phase_seconds_total"
 SLOW = 20 * MINUTE  # a longer start is a finding of MaxInitializationTime, and rules may say why
@@ -25,10 +28,13 @@ SHORT_EVALUATION = 60 * MINUTE
 MOST = 3  # times the start: of a window over all of the run, a third is the start
 
 
-def is_starting(scraping: Scraping, seconds: float) -> Expression:
-    """Returns the runs, by node, whose first step is not over yet, or was in the last `seconds`."""
+def is_starting(scraping: Scraping, seconds: float, slow: float = SLOW) -> Expression:
+    """Returns the runs, by node, whose first step is not over yet, or was in the last `seconds`.
+
+    After `slow` seconds without a step, a run counts as started.
+    """
     start, first, age = map(scraping.held, (START, FIRST_STEP, AGE))
-    waits = (age < SLOW).unless(first)
+    waits = (age if slow == inf else age < slow).unless(first)
     return waits | (age - (first - start) < seconds) if seconds else waits
 
 
@@ -49,10 +55,10 @@ def is_mostly_start(scraping: Scraping, window: float) -> Expression:
 
 
 @dataclass(frozen=True)
-class Saving:
-    """The runs, by node, that saved a checkpoint for more than `share` of the last `window` seconds.
+class Pausing:
+    """The runs, by node, that saved a checkpoint, compiled, or ran code of the script between steps.
 
-    TrainingStalled says when one takes too long.
+    They did so for more than `share` of the last `window` seconds. TrainingStalled says if it takes too long.
     """
 
     scraping: Scraping
@@ -64,14 +70,17 @@ class Saving:
 
     def spares(self, now: Moment, labels: Iterable[Labels]) -> Booleans:
         """Returns which of the labels are not of such a run."""
-        saving = self._expression.value(now)
-        return np.array([without(each, "gpu") not in saving for each in labels], bool)
+        pausing = self._expression.value(now)
+        return np.array([without(each, "gpu") not in pausing for each in labels], bool)
 
     @property
     def _expression(self) -> Expression:
-        # The last age of a stay is its length so far.
-        stays = LastValues(f'{STAYS}{{component="checkpoint"}}', self.scraping.reach(self.window), 0.0)
-        return stays.max_without("rank", "component", "operation") > self.share * self.window
+        # The last age of a stay is its length so far: nearly a scrape less than it becomes.
+        stays = LastValues(f"{STAYS}{{{OF_WORK}}}", self.scraping.reach(self.window), 0.0)
+        return (
+            stays.max_without("rank", "component", "operation")
+            > self.share * self.window - self.scraping.interval
+        )
 
 
 class Beginning(NamedTuple):
@@ -81,10 +90,10 @@ class Beginning(NamedTuple):
     first_step: float | None  # from its start to its first step; None: there is none yet
     phases: frozenset[str]  # in which it has been
 
-    def is_starting(self, seconds: float) -> bool:
+    def is_starting(self, seconds: float, slow: float = SLOW) -> bool:
         """Returns what the function `is_starting` finds."""
         if self.first_step is None:
-            return self.age < SLOW
+            return self.age < slow
         return self.age - self.first_step < seconds
 
     def is_short_evaluation(self) -> bool:
