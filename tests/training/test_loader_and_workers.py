@@ -225,6 +225,35 @@ def test_a_fetch_that_waits_for_a_core_is_told_from_one_that_sleeps(ledgers: Pat
     assert slept == pytest.approx(3, abs=0.5)
 
 
+def test_a_thread_that_loses_its_core_when_its_cpu_time_is_read_does_not_seem_to_sleep(ledgers: Path) -> None:
+    """On a busy machine, Linux often lets others run then: half of a short fetch seemed to wait for storage."""
+    run = run_to_end(
+        """
+        import sys
+        class Machine:  # on which the thread loses its core for 10 s at each look at its CPU time
+            wall = cpu = waited = 0.0
+            pid = os.getpid()
+            def work(self): self.wall += 1; self.cpu += 1
+            def cpu_time(self):
+                cpu = self.cpu
+                self.wall += 10; self.waited += 10
+                return cpu
+            def seconds(self): return self.waited
+        machine, module = Machine(), sys.modules["stepscope.training.fetch"]
+        module.perf_counter = lambda: machine.wall
+        module.fetch._cpu_time = machine.cpu_time
+        module._thread.core_wait = machine
+        for _ in range(3):
+            with stepscope.fetch: machine.work()
+        """,
+        ledgers,
+    )
+    totals = run.totals
+    assert totals.fetch_cpu_seconds == 3
+    assert totals.fetch_core_wait_seconds > 0
+    assert totals.fetch_sum == totals.fetch_cpu_seconds + totals.fetch_core_wait_seconds
+
+
 def test_fetches_without_workers_start_the_run_and_nested_or_failed_ones_do_not_count(ledgers: Path) -> None:
     run = run_to_end(
         """

@@ -143,16 +143,18 @@ class _Fetch:
         if _thread.depth == 1:
             if _thread.core_wait is None or _thread.core_wait.pid != os.getpid():
                 _thread.core_wait = CoreWait()
-            _thread.began = perf_counter()  # first and last, so that it contains what the others count
+            # Linux notices in `_cpu_time` that the thread has had its turn, and lets others run as that returns:
+            # before the fetch begins, and before its wait for a core is read.
             _thread.cpu_began = self._cpu_time()
+            _thread.began = perf_counter()
             _thread.core_wait_began = _thread.core_wait.seconds()
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         _thread.depth -= 1
         if _thread.depth == 0 and error is None:
             assert _thread.core_wait is not None
-            core_wait_seconds = _thread.core_wait.seconds() - _thread.core_wait_began
             cpu_seconds = self._cpu_time() - _thread.cpu_began
+            core_wait_seconds = _thread.core_wait.seconds() - _thread.core_wait_began
             seconds = perf_counter() - _thread.began
             _own_slot().count(seconds, cpu_seconds, core_wait_seconds)
 
