@@ -1,5 +1,6 @@
 """DataStarved: does training wait for data, and why. The causes are those of examples/images/slow.py."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -231,6 +232,15 @@ def test_batches_of_a_few_milliseconds_get_another_remedy_than_workers() -> None
     assert cause == "the rank fetches each batch itself, in 1.00 ms"
     assert remedy.startswith("Fetch whole batches at once")
     assert "num_workers" not in remedy
+
+
+def test_batches_of_a_few_milliseconds_are_short_however_long_they_wait_for_a_core() -> None:
+    full = CoresInUse(allowed=2.0, loaders=0.0, rest=0.3, others=1.7)
+    one = loading(fetch_seconds=40.0, fetch_cpu_seconds=9.5, fetch_core_wait_seconds=30.0, in_use=full)
+    assert one.cause() == "neighbours"
+    many = replace(one, fetches=5_000)
+    assert many.words()[0] == "the rank fetches each batch itself, in 2.00 ms"
+    assert many.words()[1].startswith("Fetch whole batches at once")
 
 
 def test_one_worker_that_is_busy_is_never_said_to_keep_up() -> None:

@@ -138,9 +138,7 @@ class Loading:
     @property
     def workers_needed(self) -> int:
         """Returns the workers that would keep up: seconds of fetching per second of computing."""
-        work = (
-            self.fetch_seconds - self.fetch_core_wait_seconds if self.workers_wait else self.fetch_cpu_seconds
-        )
+        work = self.fetching_seconds if self.workers_wait else self.fetch_cpu_seconds
         if self.workers == 0 and self.fetch_seconds:  # a wait is a fetch; other fetches were for evaluation
             work *= self.wait_seconds / self.fetch_seconds
         return math.ceil(work / self.computing_seconds)
@@ -166,8 +164,16 @@ class Loading:
 
     @property
     def is_short(self) -> bool:
-        """Returns whether this process fetches a batch in less time than a worker takes to hand it over."""
-        return self.workers == 0 and 0 < self.fetch_seconds < SHORT_FETCH * self.fetches
+        """Returns whether this process fetches a batch in less time than a worker takes to hand it over.
+
+        Waits for a core do not count: a worker would wait, too.
+        """
+        return self.workers == 0 and 0 < self.fetching_seconds < SHORT_FETCH * self.fetches
+
+    @property
+    def fetching_seconds(self) -> float:
+        """Returns the seconds of fetches without waits for a core."""
+        return max(self.fetch_seconds - self.fetch_core_wait_seconds, 0.0)
 
     @property
     def workers_busy(self) -> float:
@@ -181,7 +187,7 @@ class Loading:
         if not self.fetch_seconds:
             slow = self.io_wait > WAITING_FOR_IO
             return "slow storage" if slow else "too few workers" if self.workers == 0 else "not known"
-        if self.others_fill_cores:
+        if self.others_fill_cores and not self.is_short:  # a remedy for short fetches helps there as well
             return "neighbours"
         if self.workers and self.restart_seconds > RESTARTS * self.wait_seconds:
             return "restarts"
@@ -312,7 +318,7 @@ class Loading:
                 )
             if self.is_short:
                 return (
-                    f"the rank fetches each batch itself, in {duration(self.fetch_seconds / self.fetches)}",
+                    f"the rank fetches each batch itself, in {duration(self.fetching_seconds / self.fetches)}",
                     "Fetch whole batches at once: index the tensors with all indices of a batch (a "
                     "`__getitems__` of the dataset), or collate in one call. A worker would take about as "
                     "long to hand a batch over.",
