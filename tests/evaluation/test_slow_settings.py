@@ -210,3 +210,24 @@ def test_idle_cores_do_not_matter_if_a_gpu_computes() -> None:
     idle = replace(run, run_cores=[RunCores("node-a", 8.0, 1.0, 0.0)])
     assert found(idle)
     assert not found(replace(idle, gpu_use=[GPU]))
+
+
+@pytest.mark.parametrize(
+    ("used", "unused", "forward", "lost"),
+    [
+        (0.001, 0.004, 0.5, 400.0),  # four fifths of the forward time, as in each step
+        (0.003, 0.012, 0.5, 200.0),  # the script evaluates in few steps, and the looks were at these
+        (0.003, 0.002, 0.9, None),  # the lines of the forward pass are not those of what is unused
+        (0.001, 0.004, 0.12, None),  # little
+        (0.0, 0.0, 0.9, None),
+    ],
+)
+def test_passes_that_no_backward_pass_goes_through_cost_what_others_do_not_take(
+    used: float, unused: float, forward: float, lost: float | None
+) -> None:
+    gauges = {"forward_used_seconds": used, "forward_unused_seconds": unused}
+    run = replace(run_with(gauges, forward=forward, backward=0.1), steps=trained(100_000))
+    assert [title for title, _ in found(run)] == ["Forward passes without a backward pass"] * (
+        lost is not None
+    )
+    assert [seconds for _, seconds in found(run)] == ([] if lost is None else [pytest.approx(lost)])

@@ -226,7 +226,7 @@ def test_a_fetch_that_waits_for_a_core_is_told_from_one_that_sleeps(ledgers: Pat
 
 
 def test_a_thread_that_loses_its_core_when_its_cpu_time_is_read_does_not_seem_to_sleep(ledgers: Path) -> None:
-    """On a busy machine, Linux often lets others run then: half of a short fetch seemed to wait for storage."""
+    """On a busy machine, Linux often lets others run then: half of a fetch seemed to wait for storage."""
     run = run_to_end(
         """
         import sys

@@ -303,7 +303,7 @@ SECOND = (
         report="pytorch/pytorch/issues/40005",
     ),
     Situation("evaluates_in_train_mode", "evaluates without `model.eval()`", ("eval",)),
-    Situation("evaluates_with_gradients", "evaluates without `torch.no_grad()`", ("eval",)),
+    Situation("evaluates_with_gradients", "evaluates without `torch.no_grad()`", says="no_grad"),
     Situation("double_precision", "computes in double precision", says="float64|double precision"),
     Situation("profiler_left_on", "PyTorch's profiler is on all the time", says="profil"),
     Situation("slow_pipe", "prints into a pipe whose reader is slow", HOST, ("HostBound",)),

@@ -15,6 +15,8 @@ from stepscope.training.layout import (
     EAGER,
     FIRST_LOOK,
     FIRST_OPERATORS,
+    FORWARD_UNUSED,
+    FORWARD_USED,
     LEAVES,
     LOOKS_EVERY,
     MOST_OPERATORS,
@@ -70,6 +72,10 @@ COMPUTE_WITH_TENSORS = (
     "Compute with tensors on whole batches instead of Python and NumPy, or in the data set, before the model "
     "is called. What never changes can be kept."
 )
+RECORD_LESS = (
+    "Call the model under `torch.no_grad()` where nothing is learned from its result, and evaluate every N "
+    "steps or epochs. If only the result of the last pass is needed, call the model once."
+)
 AT_ONCE = "Let the optimizer update all tensors at once: `fused=True`, or `foreach=True`."
 
 
@@ -86,7 +92,8 @@ def slow_settings(analysis: Analysis) -> Iterator[RuleResult]:
         yield from passes
         if not eager:  # which explains what takes longer than it should
             if not passes:
-                yield from _forward_alone(analysis, analysis.account, analysis.run_seconds)
+                unused = list(_unused_results(analysis, analysis.account, analysis.run_seconds))
+                yield from unused or _forward_alone(analysis, analysis.account, analysis.run_seconds)
             yield from _optimizer(analysis, analysis.account, analysis.run_seconds)
         yield from _threads(analysis, analysis.account, analysis.run_seconds)
 
@@ -153,6 +160,28 @@ def _optimizer(analysis: Analysis, account: Account, run_seconds: float) -> Iter
     elif spent > LONGER * passes > 0 and not analysis.uses_gpus:
         evidence = f"It takes {number(round(spent / passes, 1))} times as long as forward and backward pass"
         yield of_part(LargePart(OPTIMIZER, spent, UPDATE_LESS, evidence), run_seconds)
+
+
+def _unused_results(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+    """Yields that most of the forward time is for results that no backward pass goes through.
+
+    What is not used in each step as in the looks is not counted: a look may be where the script evaluates.
+    """
+    used, unused = (analysis.gauges.get(name, 0.0) for name in (FORWARD_USED, FORWARD_UNUSED))
+    steps = sum(one.count for one in analysis.steps if one.phase == FORWARD.part)
+    if unused <= used or not steps:
+        return
+    part, spent = unused / (used + unused), account.share(*FORWARD)
+    lost = min(part * spent, spent - used * steps / account.seconds)
+    if lost >= LARGE:
+        evidence = (
+            "Autograd records forward passes of the model that no backward pass follows: "
+            f"{share(part, 1.0)} of the forward time in the steps that hooks looked at"
+        )
+        yield of_part(
+            LargePart(FORWARD, lost, RECORD_LESS, evidence, "Forward passes without a backward pass"),
+            run_seconds,
+        )
 
 
 def _forward_alone(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:

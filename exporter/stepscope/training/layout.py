@@ -224,11 +224,13 @@ SCRIPT_GAUGES, FRAMEWORK_GAUGES = 32, 16  # at most
 # tensors the optimizer updates one by one, how many in double precision, the bytes of unused parameters that
 # were searched for, and at which share of the looks the script's own profiler ran. Then the operators of a
 # forward pass that its backward pass goes through, and the tensors that get gradients; at most MOST_OPERATORS
-# together; and the operators at the first look.
+# together; and the operators at the first look. Then the seconds per step of forward passes of the trained
+# model that a backward pass goes through, and of those that none does although autograd recorded them.
 ANOMALY_DETECTION, THREADS, TENSORS = "anomaly_detection", "torch_threads", "optimizer_single_tensors"
 UNUSED_PARAMETERS, DOUBLES, PROFILED = "unused_parameter_bytes", "optimizer_double_tensors", "profiler_ratio"
 OPERATORS, LEAVES, MOST_OPERATORS = "graph_operators", "graph_leaves", 5000
 FIRST_OPERATORS = "graph_operators_at_first"
+FORWARD_USED, FORWARD_UNUSED = "forward_used_seconds", "forward_unused_seconds"
 FIRST_LOOK, LOOKS_EVERY = (
     20,
     1280,
@@ -238,7 +240,7 @@ EAGER = "keras_run_eagerly"  # 1: Keras runs each operation of TensorFlow by its
 SETTINGS = frozenset(  # they say nothing of training
     (
         *(ANOMALY_DETECTION, THREADS, TENSORS, DOUBLES, UNUSED_PARAMETERS, PROFILED),
-        *(OPERATORS, LEAVES, FIRST_OPERATORS, SEQUENTIAL_MAPS, EAGER),
+        *(OPERATORS, LEAVES, FIRST_OPERATORS, FORWARD_USED, FORWARD_UNUSED, SEQUENTIAL_MAPS, EAGER),
     )
 )
 GAUGES = SCRIPT_GAUGES + FRAMEWORK_GAUGES

@@ -125,7 +125,9 @@ class LineSampler:
         # Seconds for which the main thread had waited for a core: at the latest sample, and when the open
         # step began or was last seen to be a long one.
         self._waits = self._counted_waits = 0.0
-        self._own_cpu = 0.0  # of the threads before this one
+        self._own_cpu = 0.0  # of the threads before this one,
+        # and when they began, how many ticks passed and are skipped, and when times were read, and which.
+        self._before: tuple[float, int, int, float, tuple[float, float]] | None = None
         self._owed = -CREDIT  # ticks: CPU time beyond what is allowed
         self._failed = False
         self._stop = self._ended = allocate_lock()
@@ -185,9 +187,13 @@ class LineSampler:
         table, named, threads = self._table, dict[int, tuple[str, str]](), OtherThreads()
         begin = looked = monotonic()
         times = main.times()
-        self._waits = self._counted_waits = times[1]
-        tick, jitter = 0, begin % 1.0
-        usual, skipped = 0.0, 0  # CPU time of a sample, in ticks of ALLOWED; how many ticks are skipped now
+        tick = skipped = 0  # how many have passed, and are skipped now
+        if self._before is None:
+            self._waits = self._counted_waits = times[1]
+        else:  # the first sample counts what the fork took: the main thread is still in its line
+            begin, tick, skipped, looked, times = self._before
+        jitter = begin % 1.0
+        usual = 0.0  # CPU time of a sample, in ticks of ALLOWED
         stopped, alone = False, _count() < 2  # the other one is this
         list(threads.ran())
         while not stopped:
@@ -229,6 +235,7 @@ class LineSampler:
                 for frame, seconds in ran_meanwhile:
                     table.count(OTHER_THREAD, self._names.of([frame]), RUNNING, seconds / layout.TICK_SECONDS)
                 self._close_step(table)
+                self._before = begin, tick, skipped, looked, times
             if self._until_look <= 0:
                 self._until_look = LOOK_TICKS
                 self._identify(table, tick)

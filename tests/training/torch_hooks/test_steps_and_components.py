@@ -4,7 +4,16 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from stepscope.training.layout import COMPONENTS, DOUBLES, FIRST_OPERATORS, LEAVES, OPERATORS, PROFILED
+from stepscope.training.layout import (
+    COMPONENTS,
+    DOUBLES,
+    FIRST_OPERATORS,
+    FORWARD_UNUSED,
+    FORWARD_USED,
+    LEAVES,
+    OPERATORS,
+    PROFILED,
+)
 
 from tests.support.pytorch import needs_torch
 from tests.support.torch_script import Rank, Trained, train
@@ -610,3 +619,50 @@ def test_an_error_ends_the_script_as_without_hooks_and_its_steps_stay(timed: Tra
     assert rank.totals.end is not None
     assert timed.errors.splitlines()[-1].startswith("RuntimeError: mat1 and mat2 shapes cannot be multiplied")
     assert "stepscope:" not in timed.errors
+
+
+VALIDATES = """
+x, y = data.tensors
+teacher = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(24):
+    teacher(x)  # is not trained
+    loss = loss_of(model(x), y)
+    for _ in range(3): loss_of(model(x), y).item()
+    loss.backward(); optimizer.step(); optimizer.zero_grad()
+"""
+USES_ALL = """
+x, y = data.tensors
+critic, generator = Net(), torch.nn.Linear(2, x.shape[1])
+of_critic, of_generator = (torch.optim.SGD(each.parameters(), lr=0.01) for each in (critic, generator))
+class Flat(Net):
+    def forward(self, x): return Net.forward(self, x).view(-1)
+flat = Flat()
+of_critic.add_param_group({"params": flat.parameters()})
+for step in range(24):
+    with torch.no_grad(): critic(x)
+    scores = flat(x)
+    scores /= 2  # its function is another one from now on
+    scores.mean().backward()
+    made = generator(torch.ones(8, 2))  # goes through a backward pass after the step of the critic
+    points = x.clone().requires_grad_()
+    slope, = torch.autograd.grad(critic(points).sum(), points, create_graph=True)
+    loss = {"loss": critic(made.detach()).mean(), "more": [critic(x).mean()]}
+    (loss["loss"] + loss["more"][0] + slope.square().mean()).backward()
+    of_critic.step(); of_critic.zero_grad()
+    critic(made).mean().backward()
+    of_generator.step(); of_generator.zero_grad(); of_critic.zero_grad()
+"""
+
+
+def test_passes_of_the_trained_model_that_no_backward_pass_goes_through_are_timed(tmp_path: Path) -> None:
+    trained = train(each("validates", VALIDATES), folder=tmp_path)
+    gauges = of(trained, "validates").totals.gauges
+    assert gauges[FORWARD_UNUSED] > gauges[FORWARD_USED] > 0
+
+
+def test_no_pass_is_unused_that_any_kind_of_backward_pass_goes_through(tmp_path: Path) -> None:
+    trained = train(each("uses all", USES_ALL), folder=tmp_path)
+    gauges = of(trained, "uses all").totals.gauges
+    assert OPERATORS in gauges, "hooks looked"
+    assert FORWARD_UNUSED not in gauges

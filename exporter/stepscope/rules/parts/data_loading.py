@@ -317,8 +317,9 @@ class Loading:
                     f"Let worker processes load ahead (num_workers=1 or more). {HOW_TO_TIME}"
                 )
             if self.is_short:
+                of_a_fetch = duration(self.fetching_seconds / self.fetches)
                 return (
-                    f"the rank fetches each batch itself, in {duration(self.fetching_seconds / self.fetches)}",
+                    f"the rank fetches each batch itself, in {of_a_fetch}",
                     "Fetch whole batches at once: index the tensors with all indices of a batch (a "
                     "`__getitems__` of the dataset), or collate in one call. A worker would take about as "
                     "long to hand a batch over.",

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from _thread import get_ident
 from contextlib import suppress
+from time import perf_counter
 
 import torch
 from torch.nn import Module
@@ -28,6 +29,7 @@ from stepscope.training.frameworks.torch_hooks.patches import (
     replace,
     switched_off,
 )
+from stepscope.training.frameworks.torch_hooks.results import CODES, compiles_backward, results
 from stepscope.training.frameworks.torch_hooks.steps import distributed, trains
 from stepscope.training.layout import FIRST_OPERATORS, LEAVES, MOST_OPERATORS, OPERATIONS, OPERATORS
 from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
@@ -74,7 +76,7 @@ def _quick_forward(original: Callable[..., Any]) -> Any:
         original, careful, torch.is_grad_enabled, automatic, is_compiling, is_known
     )
     timed._torchdynamo_inline = original  # what Dynamo compiles in place of it
-    _codes.extend((timed.__code__, careful.__code__))
+    _codes.extend((timed.__code__, careful.__code__, *CODES))
     return timed
 
 
@@ -96,17 +98,22 @@ def _timed_forward(original: Callable[..., Any]) -> Callable[..., Any]:
                 automatic.evaluates()
                 if automatic.waits is None and trains(arguments[0]):  # no teacher, no target network
                     begin = recorder.so_far()
+            watched = perf_counter() if results.watched and gradients() else 0.0
             place = enter(_FORWARD)
             if device.measures and place >= 0:
                 device.begins(_FORWARD)
         except Exception as error:  # noqa: BLE001 - nothing may raise into training
             tracing = switched_off("the forward pass", error)
             return original(*arguments, **keywords)
+        result: Any = None
         try:
-            return original(*arguments, **keywords)
+            result = original(*arguments, **keywords)
+            return result
         finally:
             try:
                 leave(place)
+                if watched and trains(arguments[0]):
+                    results.passed(result, perf_counter() - watched)
                 if begin:
                     automatic.evaluation_goes_on(begin, arguments[0].training)
                 if device.measures and place == 0:
@@ -142,6 +149,8 @@ def _timed_backward(original: Callable[..., Any]) -> Callable[..., Any]:
             if automatic.evaluation is not None:
                 automatic.end_evaluation()
             automatic.trained = True
+            if results.watched and compiles_backward():
+                results.forget()
             if OPERATORS in automatic.unusual:
                 automatic.unusual.discard(OPERATORS)
                 with suppress(Exception):  # then they are not known

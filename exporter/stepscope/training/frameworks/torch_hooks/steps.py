@@ -22,6 +22,7 @@ from stepscope.training.frameworks.torch_hooks.patches import (
     switched_off,
 )
 from stepscope.training.frameworks.torch_hooks.profiler import profiler
+from stepscope.training.frameworks.torch_hooks.results import results
 from stepscope.training.layout import (
     ANOMALY_DETECTION,
     DOUBLES,
@@ -219,9 +220,11 @@ def _after(optimizer: Optimizer, *_: object) -> None:
         if device.measures or ended % STEPS == 0:
             device.step_ended(ended)
         automatic.unusual.discard(OPERATORS)
+        results.step_ended()
         looks, between = divmod(ended, FIRST_LOOK)
         if not between and (ended % LOOKS_EVERY == 0 or looks & (looks - 1) == 0):  # it takes all parameters
             automatic.unusual.add(OPERATORS)  # the next backward pass counts them
+            results.begin()
             with suppress(Exception):  # of classes that are not PyTorch's own: then they are not known
                 publish(_settings(optimizer))
     except Exception as error:  # noqa: BLE001 - nothing may raise into training

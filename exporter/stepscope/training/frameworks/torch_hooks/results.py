@@ -1,0 +1,118 @@
+"""Finds forward passes whose results no backward pass goes through, although autograd recorded them.
+
+A look watches the forward passes of one training step, and backward passes until the end of the next one. As
+a rule, what is not gone through by then is an evaluation without `torch.no_grad()`.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+
+import torch
+
+from stepscope.training.automatic import automatic
+from stepscope.training.frameworks.published import publish
+from stepscope.training.layout import FORWARD_UNUSED, FORWARD_USED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_LOOK = "a look at results"  # why hooks are careful
+_MOST_PASSES, _MOST_TENSORS = 1000, 16  # of a look, and of a result
+
+
+class Results:
+    """The looks of this process. Sums are over looks, so that gauges are seconds per step."""
+
+    def __init__(self) -> None:
+        self.watched = False  # whether passes are watched now
+        self._steps = 0  # that ended since the look began
+        self._passes: list[list[Any]] = []  # of seconds, and whether a backward pass goes through
+        self._handles: list[Any] = []
+        self._looks = 0
+        self._used = self._unused = 0.0
+
+    def begin(self) -> None:
+        """Begins a look, with a training step."""
+        self.forget()
+        if not compiles_backward():
+            self.watched = True
+            automatic.unusual.add(_LOOK)
+
+    def passed(self, result: object, seconds: float) -> None:
+        """Watches what a forward pass with gradients returned, which took so long."""
+        with suppress(Exception):  # of classes that are not PyTorch's own
+            functions = _functions(result)
+            if functions and len(self._passes) < _MOST_PASSES:
+                one = [seconds, False]
+                for function in functions:
+                    self._handles.append(function.register_prehook(_Use(one)))
+                self._passes.append(one)
+
+    def step_ended(self) -> None:
+        """Ends a training step, and the look with the second one."""
+        if _LOOK not in automatic.unusual:
+            return
+        self.watched = False
+        self._steps += 1
+        if self._steps == 2:
+            passes = self._passes
+            self._looks += 1
+            self._used += sum(seconds for seconds, used in passes if used)
+            self._unused += sum(seconds for seconds, used in passes if not used)
+            self.forget()
+            if self._unused:
+                publish({FORWARD_USED: self._used / self._looks, FORWARD_UNUSED: self._unused / self._looks})
+
+    def forget(self) -> None:
+        """Ends a look without a result, and takes its hooks away."""
+        automatic.unusual.discard(_LOOK)
+        self.watched, self._steps = False, 0
+        for handle in self._handles:
+            handle.remove()
+        self._passes, self._handles = [], []
+
+
+class _Use:
+    """A hook that autograd calls before it goes through a result."""
+
+    __slots__ = ("_one",)
+
+    def __init__(self, one: list[Any]) -> None:
+        self._one = one
+
+    def __call__(self, *_: object) -> None:
+        self._one[1] = True
+
+
+def _functions(result: object) -> list[Any]:
+    """Returns the functions of autograd that made the tensors of a result; []: none, or too many to watch."""
+    found: list[Any] = []
+    inside: list[object] = [result]
+    while inside and len(inside) + len(found) <= _MOST_TENSORS:
+        one = inside.pop()
+        if isinstance(one, torch.Tensor):
+            if one._is_view():  # it gets another function once the script writes into it
+                one = one._base
+            if one.grad_fn is not None:
+                found.append(one.grad_fn)
+        elif isinstance(one, dict):
+            inside.extend(one.values())
+        elif isinstance(one, (list, tuple)):
+            inside.extend(one)
+    return [] if inside else found
+
+
+def compiles_backward() -> bool:
+    """Returns whether Dynamo compiles backward passes now, or will: it would compile our hooks, too."""
+    compiled = sys.modules.get("torch._dynamo.compiled_autograd")
+    config = sys.modules.get("torch._dynamo.config")
+    return bool(
+        getattr(compiled, "compiled_autograd_enabled", False) or getattr(config, "compiled_autograd", False)
+    )
+
+
+results = Results()
+CODES = tuple(each.__code__ for each in (Results.passed, _Use.__init__, _Use.__call__, _functions))
