@@ -264,6 +264,8 @@ def test_advice_speaks_of_the_framework_that_trains(framework: str, word: str) -
         ("", {"lock": 300.0}, "a lock"),
         ("torch._tensor.item", {"running": 10.0, "other": 290.0}, "vectorise"),  # it waits for a device
         ("torch.utils.data.dataloader.__del__", {"lock": 300.0}, "iter(loader)"),
+        ("multiprocessing.context.Pool", {"lock": 300.0}, "Make the pool once"),
+        ("multiprocessing.pool.map", {"lock": 300.0}, "waits for a lock"),
     ],
 )
 def test_advice_on_a_line_that_waits_is_to_wait_less(

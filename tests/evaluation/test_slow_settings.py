@@ -170,6 +170,23 @@ def test_a_loop_over_many_small_operators_is_a_finding(
     assert found(replace(run, steps=[])) == []
 
 
+@pytest.mark.parametrize(
+    ("forward", "own", "title", "lost"),
+    [
+        (0.039, 0.3, "Your own code", 739.0),  # 1.95 us for each operator: the pass calls few of them
+        (0.041, 0.3, "Forward pass", 441.0),
+        (0.039, 0.09, "Forward pass", 439.0),  # nobody knows who calls them
+    ],
+)
+def test_many_small_operators_are_called_by_own_code_if_the_forward_pass_is_too_short_for_them(
+    forward: float, own: float, title: str, lost: float
+) -> None:
+    gauges = {"graph_operators": 5000.0, "graph_leaves": 10.0}
+    run = replace(run_with(gauges, forward=forward, host=own, backward=0.4), steps=trained(4000))
+    ((said, seconds),) = found(run)
+    assert (said, round(seconds)) == (title, lost)
+
+
 @pytest.mark.parametrize(("size", "titles"), [(0.0, ["A search for unused parameters"]), (8.0, [])])
 def test_a_search_for_unused_parameters_is_a_finding_if_there_are_none(
     size: float, titles: list[str]

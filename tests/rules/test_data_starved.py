@@ -243,6 +243,18 @@ def test_batches_of_a_few_milliseconds_are_short_however_long_they_wait_for_a_co
     assert many.words()[1].startswith("Fetch whole batches at once")
 
 
+def test_the_little_that_is_neither_computing_nor_a_wait_for_a_core_is_no_slow_storage() -> None:
+    busy = {"workers": 2, "fetch_cpu_seconds": 0.5}
+    assert loading(**busy, fetch_core_wait_seconds=7.4).cause() == "slow storage"
+    assert loading(**busy, fetch_core_wait_seconds=7.6).cause() != "slow storage"
+
+
+def test_a_short_fetch_that_waits_gets_the_remedy_for_short_fetches() -> None:
+    cause, remedy = loading(fetches=10_000, fetch_cpu_seconds=1.0).words()
+    assert cause == "the rank fetches each batch itself, in 1.00 ms"
+    assert remedy.startswith("Fetch whole batches at once")
+
+
 def test_one_worker_that_is_busy_is_never_said_to_keep_up() -> None:
     one = loading(workers=1, fetch_seconds=14.0, fetch_cpu_seconds=5.0, fetch_core_wait_seconds=6.0)
     cause, remedy = one.words()
@@ -282,7 +294,9 @@ def test_ranks_share_the_cores_of_their_node() -> None:
     assert found.details["ranks"][0]["cores"] == 4
 
 
-def on_own_cores(loaders: float, rest: float, others: float, core_wait: float = 0.0) -> RuleResult:
+def on_own_cores(
+    loaders: float, rest: float, others: float, core_wait: float = 0.0, data_wait: float = 0.45
+) -> RuleResult:
     """Two workers on 2 cores; all in cores on average, over 100 s."""
     seconds = 0.5 * np.arange(201)
     use = {
@@ -291,7 +305,7 @@ def on_own_cores(loaders: float, rest: float, others: float, core_wait: float = 
         "other_cpu_seconds": others * seconds,
     }
     samples = node_samples(np.ones((201, 2)), of_run=use)
-    trained = node_steps(np.full(200, 0.5), data_wait=np.full(200, 0.45))
+    trained = node_steps(np.full(200, 0.5), data_wait=np.full(200, data_wait))
     fetched = 100 * loaders + core_wait
     loader = Loader(0, "train", 2, None, None, None, 200, fetched, 100 * loaders, core_wait)
     return result(samples, trained, facts=run_facts(ranks=[rank_facts(loaders=[loader])]))
@@ -308,17 +322,18 @@ def test_full_cores_are_full_of_the_run_s_own_loaders_if_these_use_them() -> Non
 
 
 @pytest.mark.parametrize(
-    ("others", "core_wait", "named"),
+    ("others", "core_wait", "data_wait", "named"),
     [
-        (1.4, 60.0, True),
-        (1.4, 9.0, False),  # the workers hardly wait for a core
-        (0.5, 60.0, False),  # the cores are not full
+        (1.4, 60.0, 0.375, True),
+        (1.4, 60.0, 0.38, False),  # fetches take 50 s, and steps compute for less than half of that
+        (1.4, 9.0, 0.375, False),  # the workers hardly wait for a core
+        (0.5, 60.0, 0.375, False),  # the cores are not full
     ],
 )
 def test_neighbours_are_named_if_they_fill_the_cores_that_fetches_wait_for(
-    others: float, core_wait: float, named: bool
+    others: float, core_wait: float, data_wait: float, named: bool
 ) -> None:
-    found = on_own_cores(loaders=0.5, rest=0.1, others=others, core_wait=core_wait)
+    found = on_own_cores(0.5, 0.1, others, core_wait, data_wait)
     assert (found.details["cause"] == "neighbours") == named
     assert ("full of neighbours" in found.finding) == named
 
@@ -378,6 +393,10 @@ def test_workers_that_start_again_at_each_epoch_are_to_be_kept_or_the_sampler_is
     assert "although the workers persist" in kept.words()[0]
     assert "persistent_workers" not in kept.words()[1]
     assert loading(**waiting | {"workers": 0}, restart_seconds=6.0).cause() == "too few workers"
+    full = CoresInUse(allowed=2.0, loaders=0.1, rest=0.3, others=1.6)
+    waiting |= {"fetch_seconds": 10.0, "fetch_cpu_seconds": 2.0, "fetch_core_wait_seconds": 8.0}
+    assert loading(**waiting, in_use=full, restart_seconds=4.9).cause() == "neighbours"
+    assert loading(**waiting, in_use=full, restart_seconds=6.0).cause() == "restarts", "it is in no fetch"
 
 
 def test_workers_with_more_threads_than_cores_are_told_to_use_one() -> None:

@@ -6,7 +6,7 @@ crash under the profiler, an evaluation in training mode, double precision, grap
 that saves. Two of these scripts were changed as well: `graph_grows` got smaller, and the reader of
 `slow_pipe` slower.
 
-The last four are misses of 41 later scripts, each found wrong or without a line before that was fixed. Their
+The last eight are misses of 63 later scripts, each found wrong or without a line before that was fixed. Their
 truths here were written after that, so they only show that it stays fixed.
 """
 
@@ -341,4 +341,22 @@ SECOND = (
         "rollouts", "an environment in plain Python", ("eval", "between_steps", *HOST), says="your own code"
     ),
     Situation("jax_recompiles", "JAX: compiles again at each new length", ("train.compile",), needs=("jax",)),
+    Situation("pool_each_step", "makes a pool of processes in each step", HOST, ("HostBound",), says="pool"),
+    Situation("validates_each_step", "computes the validation loss in each step", says="no_grad"),
+    Situation(
+        "tensors_one_by_one",
+        "a loader takes tensors in memory one by one",
+        WAIT,
+        LOADING,
+        says="whole batches",
+        never="storage is slow",
+        report="pytorch/pytorch/issues/106704",
+    ),
+    Situation(
+        "loss_sample_by_sample",
+        "a loss in a Python loop",
+        (*HOST, "train.forward", "train.backward"),
+        ("HostBound",),
+        says="vectorise|few operators",
+    ),
 )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from stepscope.common.words import count, duration, number, share
-from stepscope.evaluation.account import Account, Key
+from stepscope.evaluation.account import HOST, Account, Key
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.places import MAIN_THREADS
 from stepscope.evaluation.unexplained import LARGE, LargePart, finding, is_busy, of_part, own_share
@@ -35,9 +35,12 @@ MANY_TENSORS = 100  # that an optimizer updates one by one
 OPTIMIZES = 0.2  # of the run: healthy steps spend less on their optimizer
 MANY_OPERATORS, MANY_PER_LEAF = 1000, 10  # of a step, and per parameter: deep models have 1 to 5
 SMALL = 40e-6  # seconds: twice what PyTorch takes for an operator and its gradient, whatever they compute
+IN_NO_TIME = 2e-6  # seconds: PyTorch needs more for any operator that it records for a gradient
 GROWN, CERTAIN = 4.0, 8.0  # times the operators of the first look: sequences of different lengths differ less
 LONGER = 3.0  # times what usually takes as long: an optimizer's step, or a forward pass
-OPTIMIZER, FORWARD, BACKWARD = (Key("train", name) for name in ("optimizer", "forward", "backward"))
+OPTIMIZER, FORWARD, BACKWARD, OWN = (
+    Key("train", name) for name in ("optimizer", "forward", "backward", HOST)
+)
 SWITCH_OFF = "Switch it off once the error is found: it keeps a stack trace of every operation."
 FIND_NO_MORE = (
     "Remove `find_unused_parameters=True`: each step searches the whole graph, and finds none. A model whose "
@@ -207,13 +210,19 @@ def _eagerly(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
 
 
 def _small_operators(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
-    """Yields that forward and backward pass loop over very many, very small operators."""
+    """Yields that forward and backward pass loop over very many, very small operators.
+
+    The script's own code calls most of them, in a loss for example, if the forward pass is too short for that.
+    """
     operators, leaves = (int(analysis.gauges.get(name, 0)) for name in (OPERATORS, LEAVES))
     steps = sum(one.count for one in analysis.steps if one.phase == FORWARD.part)
     spent = account.share(*FORWARD) + account.share(*BACKWARD)
     few = operators < max(MANY_OPERATORS, MANY_PER_LEAF * leaves)
     if few or not steps or spent < LARGE or is_busy(analysis):
         return
+    begin, own = FORWARD, account.share(*OWN)
+    if account.share(*FORWARD) * account.seconds < IN_NO_TIME * steps * operators and own >= LARGE:
+        begin, spent = OWN, spent + own
     each = spent * account.seconds / (steps * operators)
     if each <= SMALL:
         some = "at least " if operators + leaves >= MOST_OPERATORS else ""
@@ -221,7 +230,7 @@ def _small_operators(analysis: Analysis, account: Account, run_seconds: float) -
             f"It and the backward pass go through {some}{number(operators)} operators per step, "
             f"{duration(each)} each: the call of each costs more than what it computes"
         )
-        yield of_part(LargePart(FORWARD, spent, IN_BULK, evidence), run_seconds)
+        yield of_part(LargePart(begin, spent, IN_BULK, evidence), run_seconds)
 
 
 def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:

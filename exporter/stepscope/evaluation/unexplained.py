@@ -95,6 +95,16 @@ RESTART_LESS = (
     "The loader starts and ends its workers here. Call `iter(loader)` once per epoch, not in each step, and "
     "keep the workers alive (persistent_workers=True)."
 )
+START_ONCE = (
+    "This line starts or ends processes. Make the pool once, before the loop, and keep it: to start a "
+    "process takes longer than most of what it computes in a step."
+)
+# Functions of multiprocessing and concurrent.futures that start or end processes.
+STARTS_PROCESSES = (
+    *("multiprocessing.context.Pool", "multiprocessing.pool.__init__", "multiprocessing.pool.__exit__"),
+    *("multiprocessing.pool.terminate", "multiprocessing.pool.join", "multiprocessing.process.start"),
+    *("concurrent.futures.process.__init__", "concurrent.futures.process.submit"),
+)
 KEEP_COMPILED = (
     "Keep what was compiled from run to run (the cache of torch.compile, `jax_compilation_cache_dir`), or "
     "compile less of the model."
@@ -304,6 +314,8 @@ def _of_wait(leaf: Leaf) -> str | None:
     first = leaf.places[0].line
     if first.library.startswith("torch.utils.data.dataloader."):
         return RESTART_LESS
+    if any(place.line.library.startswith(STARTS_PROCESSES) for place in _own_places(leaf)):
+        return START_ONCE
     state = max(first.seconds, key=lambda each: first.seconds[each])
     if state != "running" and first.library.startswith("subprocess."):  # it may wait for the program's output
         state = "child"

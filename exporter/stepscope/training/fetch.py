@@ -143,11 +143,11 @@ class _Fetch:
         if _thread.depth == 1:
             if _thread.core_wait is None or _thread.core_wait.pid != os.getpid():
                 _thread.core_wait = CoreWait()
-            # Linux notices in `_cpu_time` that the thread has had its turn, and lets others run as that
-            # returns: before the fetch begins, and before its wait for a core is read.
-            _thread.cpu_began = self._cpu_time()
+            # In this order, each contains the next one. Linux notices in `_cpu_time` that the thread has had
+            # its turn, and lets others run as that returns: that is a wait for a core, in the fetch.
             _thread.began = perf_counter()
             _thread.core_wait_began = _thread.core_wait.seconds()
+            _thread.cpu_began = self._cpu_time()
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         _thread.depth -= 1

@@ -25,6 +25,7 @@ Cause = Literal[
 ]
 
 CPU_BOUND = 0.5  # workers compute for more than this share of a fetch, not counting waits for a core
+LEAST_WAITING = 0.2  # of a fetch: below it, no storage is slow
 WAITING_FOR_IO = 0.2  # if fetches were not timed, storage is slow if cores wait for it for more of the time
 CORES_FULL = 0.85  # above this use of the cores that the run may use, they are full
 WAITING_FOR_CORE = 0.2  # fetches that wait for a core for more of their time do so because of neighbours
@@ -122,6 +123,9 @@ class Loading:
         """Returns whether fetches wait for something other than a core. False if they were not timed."""
         if self.fetch_core_wait_seconds:
             # Waits for a core count for neither side: computing and waking up from a read both need one.
+            # On a busy machine, what little is left is no measure: a lock that a thread without a core holds.
+            if self.waiting_share < LEAST_WAITING:
+                return False
             return self.cpu_share <= CPU_BOUND * (self.cpu_share + self.waiting_share)
         return self.cpu_share <= CPU_BOUND * self.cpu_share_of_computing
 
@@ -187,10 +191,10 @@ class Loading:
         if not self.fetch_seconds:
             slow = self.io_wait > WAITING_FOR_IO
             return "slow storage" if slow else "too few workers" if self.workers == 0 else "not known"
-        if self.others_fill_cores and not self.is_short:  # a remedy for short fetches helps there as well
-            return "neighbours"
         if self.workers and self.restart_seconds > RESTARTS * self.wait_seconds:
             return "restarts"
+        if self.others_fill_cores and not self.is_short:  # a remedy for short fetches helps there as well
+            return "neighbours"
         if self.one_does_all:
             return "one worker"
         if self.workers == 0 and self.wait_seconds - self.fetch_seconds > OF_THE_SAMPLER * self.wait_seconds:
@@ -201,7 +205,7 @@ class Loading:
             and self.worker_threads > TOO_MANY_THREADS * max(self.workers, self.cores)
         ):
             return "threads"
-        if self.workers_wait:
+        if self.workers_wait and not self.is_short:
             locked = self.waits.get("lock", 0.0) > WAITING_FOR_LOCK
             return "lock" if self.workers and locked else "slow storage"
         if self.workers == 0:
@@ -229,7 +233,12 @@ class Loading:
 
     @property
     def others_fill_cores(self) -> bool:
-        """Returns whether fetches wait for cores that are full, mostly of other processes, most of all."""
+        """Returns whether fetches wait for cores that are full, mostly of other processes, most of all.
+
+        Workers whose fetches take longer than steps compute are late on free cores, too.
+        """
+        if self.workers and self.fetching_seconds > self.workers * self.computing_seconds:
+            return False
         waits = self.fetch_core_wait_seconds > self.fetch_seconds * max(WAITING_FOR_CORE, self.waiting_share)
         use = self.in_use
         return waits and use is not None and use.are_full and use.others > use.loaders + use.rest
@@ -278,8 +287,8 @@ class Loading:
                 return (
                     f"{waits} the first batch of an epoch, although the workers persist: the sampler or the "
                     "dataset starts again",
-                    "Make the start of an epoch cheap: shuffle with `torch.randperm`, and keep what the "
-                    "dataset loads from one epoch to the next.",
+                    "Make the start of an epoch cheap: shuffle with `torch.randperm`, draw no more items "
+                    "than an epoch has, and keep what the dataset loads from one epoch to the next.",
                 )
             return (
                 f"{waits} the first batch of an epoch, because {has} start again at each epoch",
