@@ -388,6 +388,15 @@ def test_of_a_framework_that_runs_everything_the_innermost_function_is_named() -
     )
 
 
+def test_the_function_that_was_called_is_named_instead_of_its_decorator_s() -> None:
+    torch = "/x/site-packages/torch"
+    around = (f"{torch}/distributed/c10d_logger.py", 2, "_exception_logger.<locals>.wrapper")
+    called = (f"{torch}/distributed/distributed_c10d.py", 1, "all_gather_object")
+    own = ("train.py", 4, "main")
+    assert named(called, around, own)["library"].endswith("distributed_c10d.all_gather_object")
+    assert named(around, own)["library"].endswith("wrapper"), "of what has no Python"
+
+
 def test_the_frames_of_a_forked_process_end_where_multiprocessing_began_it() -> None:
     began = (f"{LIBRARY}/multiprocessing/process.py", 3, "BaseProcess._bootstrap")
     loop = ("/x/site-packages/torch/utils/data/_utils/worker.py", 1, "_worker_loop")

@@ -212,7 +212,7 @@ def _eagerly(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
 def _small_operators(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
     """Yields that forward and backward pass loop over very many, very small operators.
 
-    The script's own code calls most of them, in a loss for example, if the forward pass is too short for that.
+    If the forward pass is too short for that, own code calls most of them, in a loss for example.
     """
     operators, leaves = (int(analysis.gauges.get(name, 0)) for name in (OPERATORS, LEAVES))
     steps = sum(one.count for one in analysis.steps if one.phase == FORWARD.part)

@@ -39,6 +39,8 @@ _RUNNERS = _LOOPS.union(
 )
 _FORKED_IN = f"{os.sep}multiprocessing{os.sep}process.py"
 _PASS_ON = frozenset(["_call_impl", "_wrapped_call_impl"])  # of a module of PyTorch: they say nothing
+# Functions that decorators of PyTorch put around others, such as collectives and steps of optimizers.
+_AROUND = frozenset(["wrapper", "decorate_context", "_use_grad"])
 _IMPORT = "import"
 _NO_CODE = ("__init__", "<shim>")  # files of frames that CPython 3.12 and later put between those of code
 
@@ -74,7 +76,8 @@ class LineNames:
                     break
                 own = frame
             elif own is None:
-                called = frame
+                if called is None or _function(frame).rpartition(".")[2] not in _AROUND:
+                    called = frame
                 inner.setdefault(self._package(frame[0]), frame)
         loop = ""
         if called and (runner := _function(called).rpartition(".")[2]) in _RUNNERS:
