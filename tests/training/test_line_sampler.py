@@ -395,6 +395,11 @@ def test_the_function_that_was_called_is_named_instead_of_its_decorator_s() -> N
     own = ("train.py", 4, "main")
     assert named(called, around, own)["library"].endswith("distributed_c10d.all_gather_object")
     assert named(around, own)["library"].endswith("wrapper"), "of what has no Python"
+    keras = "/x/site-packages/keras/src"
+    fit = (f"{keras}/trainers/trainer.py", 2, "Trainer.fit")
+    around = (f"{keras}/utils/traceback_utils.py", 3, "filter_traceback.<locals>.error_handler")
+    layer = (f"{keras}/layers/core/dense.py", 1, "Dense.call")
+    assert named(layer, around, fit, around, own)["library"].startswith("fit: "), "a loop that runs what is given"
 
 
 def test_the_frames_of_a_forked_process_end_where_multiprocessing_began_it() -> None:

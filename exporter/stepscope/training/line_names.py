@@ -39,8 +39,8 @@ _RUNNERS = _LOOPS.union(
 )
 _FORKED_IN = f"{os.sep}multiprocessing{os.sep}process.py"
 _PASS_ON = frozenset(["_call_impl", "_wrapped_call_impl"])  # of a module of PyTorch: they say nothing
-# Functions that decorators of PyTorch put around others, such as collectives and steps of optimizers.
-_AROUND = frozenset(["wrapper", "decorate_context", "_use_grad"])
+# Functions that decorators of PyTorch and Keras put around others, such as collectives, steps and `fit`.
+_AROUND = frozenset(["wrapper", "decorate_context", "_use_grad", "error_handler"])
 _IMPORT = "import"
 _NO_CODE = ("__init__", "<shim>")  # files of frames that CPython 3.12 and later put between those of code
 
