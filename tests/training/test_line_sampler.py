@@ -399,7 +399,7 @@ def test_the_function_that_was_called_is_named_instead_of_its_decorator_s() -> N
     fit = (f"{keras}/trainers/trainer.py", 2, "Trainer.fit")
     around = (f"{keras}/utils/traceback_utils.py", 3, "filter_traceback.<locals>.error_handler")
     layer = (f"{keras}/layers/core/dense.py", 1, "Dense.call")
-    assert named(layer, around, fit, around, own)["library"].startswith("fit: "), "a loop that runs what is given"
+    assert named(layer, around, fit, around, own)["library"].startswith("fit: "), "it runs what it is given"
 
 
 def test_the_frames_of_a_forked_process_end_where_multiprocessing_began_it() -> None:

@@ -330,8 +330,8 @@ class Loading:
                 return (
                     f"the rank fetches each batch itself, in {of_a_fetch}",
                     "Fetch whole batches at once: index the tensors with all indices of a batch (a "
-                    "`__getitems__` of the dataset), or collate in one call. A worker would take about as "
-                    "long to hand a batch over.",
+                    "`__getitems__` of the dataset), collate in one call, or use larger batches. A worker "
+                    "would take about as long to hand a batch over.",
                 )
             best = self.workers_suggested or needed
             enough = (
