@@ -32,7 +32,7 @@ if __name__ == "__main__":
         elif step % 100 == 0:
             rows = kept.map(features, range(SIZE))
         x = torch.tensor(rows)
-        for _ in range(4):
+        for _ in range(2):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
