@@ -80,7 +80,6 @@ class Exporter:
         clock = clock or (SteadyClock() if recording else Clock())
         self.simulated = simulated
         self.node = node or socket.gethostname().partition(".")[0]
-        self._clock = clock
         self._training = training = next(
             (each for each in collectors if isinstance(each, TrainingCollector)), None
         )
@@ -185,7 +184,7 @@ class Exporter:
 
     def _end_recording(self) -> None:
         if self._recording and self._training:
-            self._registry.collect_last(self._training, Sample(time=self._clock.time()))
+            self._registry.collect_last(self._training, self._sampler.sample())
         if self._recording:
             self._recording.close()
 

@@ -135,13 +135,15 @@ class Sampler:
 
     def tick(self) -> None:
         """Takes one sample; the sampler's thread calls this at each deadline."""
-        clock = self._clock
-        sample = Sample(time=clock.time(), interval=self._interval, monotonic=clock.monotonic())
-        self._registry.collect(sample)
+        self._registry.collect(self.sample())
         self._ticks_count += 1
         self._publish()
         self._last_tick = self._clock.monotonic()
         self._complaint = ""
+
+    def sample(self) -> Sample:
+        """Returns an empty sample of this moment."""
+        return Sample(self._clock.time(), self._interval, monotonic=self._clock.monotonic())
 
     def _complain(self, complaint: str) -> None:
         if complaint != self._complaint:  # once, not at each tick
