@@ -244,6 +244,13 @@ def test_pauses_that_are_not_its_own_work_are_told_apart() -> None:
     )
     assert "SIGSTOP" in found.recommendation
     assert found.details["paused_seconds"] == paused
+    partly = [
+        rank_facts(rank, node="node-0", paused_seconds={"stopped": 12.0 * (rank == 1)}) for rank in range(3)
+    ]
+    found = result(*steps, facts=run_facts(ranks=partly), deviations=1)
+    assert "Most of this is not its own work: it was stopped by a signal for 12.0 s" in found.finding
+    assert "SIGSTOP" in found.recommendation
+    assert "time what each rank does" in found.recommendation
     short = [rank_facts(rank, node="node-0", paused_seconds={"stopped": 4.0 * rank}) for rank in range(3)]
     assert "not its own work" not in result(*steps, facts=run_facts(ranks=short), deviations=1).finding
 

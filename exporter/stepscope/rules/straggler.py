@@ -71,6 +71,7 @@ STEADY, STEADY_WINDOWS = 0.8, 3  # the share of the windows, and how many at lea
 # Or in so many windows, while no other rank is slow in more than an eighth of them:
 # chance would choose each rank equally often.
 BY_CHANCE = 8
+OWN_WORK = 0.25  # of the excess: with less left, pauses explain all of it
 HOST = "host"  # the own time of a step outside all components
 
 OWN_SECONDS, OWN_SQUARES = "stepscope_step_own_seconds_total", "stepscope_step_own_squared_seconds_total"
@@ -382,13 +383,23 @@ class Accused(NamedTuple):
         return f"{told}: {took} per step, {others} on the other ranks{self._pauses_in_words()}"
 
     @property
+    def _paused_longer(self) -> dict[str, float]:
+        """Returns the seconds of pauses beyond the other ranks', by reason."""
+        return {reason: mine - theirs for reason, (mine, theirs) in self.pauses.items()}
+
+    @property
     def long_pauses(self) -> list[str]:
         """Returns the reasons of pauses, the longest first, if they explain most of the excess."""
-        more = {reason: mine - theirs for reason, (mine, theirs) in self.pauses.items()}
+        more = self._paused_longer
         if sum(more.values()) <= self.excess / 2:
             return []
         most_first = sorted(more, key=lambda reason: -more[reason])
         return [reason for reason in most_first if more[reason] > self.excess / 10]
+
+    @property
+    def works_longer(self) -> bool:
+        """Returns whether much of the excess remains without the pauses."""
+        return sum(self._paused_longer.values()) < (1 - OWN_WORK) * self.excess
 
     @property
     def excess(self) -> float:
@@ -405,10 +416,11 @@ class Accused(NamedTuple):
 
     @property
     def remedy(self) -> str | None:
+        own = SLOW_RANK.get(self.component) if self.timed else UNTIMED_RANK
         pauses = self.long_pauses
-        if pauses:
-            return PAUSED_RANK[pauses[0]]
-        return SLOW_RANK.get(self.component) if self.timed else UNTIMED_RANK
+        if not pauses:
+            return own
+        return f"{PAUSED_RANK[pauses[0]]} {own}" if own and self.works_longer else PAUSED_RANK[pauses[0]]
 
     def _pauses_in_words(self) -> str:
         parts = [
@@ -416,7 +428,10 @@ class Accused(NamedTuple):
             f"(the other ranks: {duration(self.pauses[reason][1])})"
             for reason in self.long_pauses
         ]
-        return f". This is not its own work: it was {' and '.join(parts)}" if parts else ""
+        if not parts:
+            return ""
+        this = "Most of this" if self.works_longer else "This"
+        return f". {this} is not its own work: it was {' and '.join(parts)}"
 
     def details(self) -> dict[str, Any]:
         return {
