@@ -18,6 +18,7 @@ from stepscope.demo.simulation import Simulation
 from stepscope.evaluation.account import Account, Key, Leaf, account, name_of
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.places import places
 from stepscope.evaluation.problems import problems, problems_of, small_problems
 from stepscope.evaluation.unexplained import unexplained, unseen
 from stepscope.runs.model import COMPONENTS, PHASES, LineTime, RankFacts, ThreadTime
@@ -266,6 +267,8 @@ def test_advice_speaks_of_the_framework_that_trains(framework: str, word: str) -
         ("torch.utils.data.dataloader.__del__", {"lock": 300.0}, "iter(loader)"),
         ("multiprocessing.context.Pool", {"lock": 300.0}, "Make the pool once"),
         ("multiprocessing.pool.map", {"lock": 300.0}, "waits for a lock"),
+        ("torch.distributed.distributed_c10d.all_gather_object", {"running": 300.0}, "Gather tensors"),
+        ("torch.distributed.distributed_c10d.broadcast_object_list", {"lock": 300.0}, "Gather tensors"),
     ],
 )
 def test_advice_on_a_line_that_waits_is_to_wait_less(
@@ -278,6 +281,22 @@ def test_advice_on_a_line_that_waits_is_to_wait_less(
     account = replace(run.account, leaves=(replace(host, lines=(slow,)), forward))
     (found,) = unexplained(replace(run, account=account))
     assert word in found.recommendation
+
+
+def test_a_long_name_of_a_library_is_shown_by_its_end_with_the_loop_that_runs_it() -> None:
+    def shown(library: str) -> str:
+        (place,) = places([LineTime("train", "host", "train.py:3", "", library, "", "", {"running": 1.0})])
+        return place.words
+
+    assert (
+        shown("torch.distributed.distributed_c10d.broadcast")
+        == "train.py:3 (distributed.distributed_c10d.broadcast)"
+    )
+    assert (
+        shown("fit: lightning.fabric.loggers.csv_logs.save")
+        == "train.py:3 (fit: fabric.loggers.csv_logs.save)"
+    )
+    assert shown("json.loads") == "train.py:3 (json.loads)"
 
 
 def test_advice_on_an_evaluation_speaks_of_its_own_code_if_that_is_most_of_it() -> None:

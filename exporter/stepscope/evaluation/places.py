@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from stepscope.runs.model import LineTime
 
+SHOWN = 40  # characters of a function of a library, at its end
 LEAST_PLACE = 0.1  # of the time of lines: a place with less is not named
 MAIN_THREADS = ("training", "script")  # roles of the processes whose lines are the run's wall time
 
@@ -21,11 +22,19 @@ class Place:
     @property
     def words(self) -> str:
         """Returns "load, data.py:14 (json.loads)", "data.py:3", or "import": in no line of the user's."""
-        at, library = self.line.place, self.line.library
+        at, library = self.line.place, self.called
         if not at:
             return library or "other lines"
         function = f"{self.function}, " if self.function else ""
         return f"{function}{at}" + (f" ({library})" if library else "")
+
+    @property
+    def called(self) -> str:
+        """Returns the last parts of the library function's name; "" if the line called none."""
+        loop, colon, name = self.line.library.rpartition(": ")
+        most = SHOWN - len(loop + colon)
+        end = name[-most:]
+        return loop + colon + (name if len(name) <= most else end.partition(".")[2] or end)
 
     @property
     def is_known(self) -> bool:

@@ -44,6 +44,7 @@ USUAL = (
     *("import", "torch.nn.", "torch.optim.", "torch.autograd.", "torch._tensor.backward"),
     *("torch._compile.", "torch.distributed."),
 )
+OBJECTS = re.compile(r"torch\.distributed\..*_object")  # its collectives that pickle what they send
 DEVICES = ("torch.", "tensorflow.", "jax.", "keras.", "cupy.")  # libraries that wait for a device
 # In a framework's loop (`fit: module.function`, line_names.py): what the user gave it to log, save or call.
 GIVEN = re.compile("log|callback|integrat|track|save|checkpoint", re.IGNORECASE)
@@ -94,6 +95,10 @@ WAIT_LESS = {
 RESTART_LESS = (
     "The loader starts and ends its workers here. Call `iter(loader)` once per epoch, not in each step, and "
     "keep the workers alive (persistent_workers=True)."
+)
+SEND_TENSORS = (
+    "Collectives of objects pickle, send and unpickle them. Gather tensors (`dist.all_gather_into_tensor`), "
+    "or collect on each rank and gather once, at the end."
 )
 START_ONCE = (
     "This line starts or ends processes. Make the pool once, before the loop, and keep it: to start a "
@@ -272,7 +277,7 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
             evidence = f"{share(spent + garbage, of_main)} of the time of steps"
             if garbage:
                 evidence += f", {share(garbage, of_main)} to collect the garbage of these lines"
-            remedy = (_of_wait(leaf) if component == HOST else None) or _remedies(analysis)[component]
+            remedy = (_of_line(leaf) if component == HOST else None) or _remedies(analysis)[component]
             brings = GC if garbage else ""
             yield LargePart(leaf.key, spent + garbage, remedy, evidence, brings=brings)
         elif part == BETWEEN:
@@ -307,8 +312,11 @@ def _remedies(analysis: Analysis) -> dict[str, str]:
     return OF_TENSORFLOW if name in ("keras", "tensorflow") and not on_torch else REMEDIES
 
 
-def _of_wait(leaf: Leaf) -> str | None:
-    """Returns what to do about a line that mostly waits, and in no function that waits for a device."""
+def _of_line(leaf: Leaf) -> str | None:
+    """Returns what to do about a line that calls a function with advice of its own, or that mostly waits.
+
+    A function that waits for a device computes.
+    """
     if not leaf.places or not leaf.places[0].is_known:
         return None
     first = leaf.places[0].line
@@ -316,6 +324,8 @@ def _of_wait(leaf: Leaf) -> str | None:
         return RESTART_LESS
     if any(place.line.library.startswith(STARTS_PROCESSES) for place in _own_places(leaf)):
         return START_ONCE
+    if OBJECTS.match(first.library):
+        return SEND_TENSORS
     state = max(first.seconds, key=lambda each: first.seconds[each])
     if state != "running" and first.library.startswith("subprocess."):  # it may wait for the program's output
         state = "child"
@@ -345,7 +355,8 @@ def _own_places(leaf: Leaf) -> list[Place]:
 
 def _is_own(line: LineTime) -> bool:
     of_a_loop = ": " in line.library and not GIVEN.search(line.library)
-    return bool(line.place) and not of_a_loop and not line.library.startswith(USUAL)
+    usual = line.library.startswith(USUAL) and not OBJECTS.match(line.library)
+    return bool(line.place) and not of_a_loop and not usual
 
 
 def _evaluation(account: Account, analysis: Analysis, explained: Collection[str]) -> Iterator[LargePart]:

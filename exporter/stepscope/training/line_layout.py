@@ -1,7 +1,7 @@
 """The layout of a file of line samples, shared by the writer (any Python process) and the reader (exporter).
 
     header    1024 bytes      the writer: run, rank, pid, role; totals
-    slots     256 bytes each  a place in the code: how often the main thread was seen there, by its state
+    slots     320 bytes each  a place in the code: how often the main thread was seen there, by its state
     nodes     128 bytes each  a tree of whole stacks: how often a stack of the main thread ended there
 
 All numbers are little-endian. Counts are ticks of TICK_SECONDS. A slot has a checksum, because its writer may
@@ -40,7 +40,7 @@ ROLE, USED, RANK, TICKS, SECONDS, RAN_SECONDS, CORE_WAIT_SECONDS, OWN_CPU_SECOND
 USED_NODES, LONG_CORE_WAIT_SECONDS = 9, 10
 NUMBERS = 11
 
-SLOT_BYTES = 256
+SLOT_BYTES = 320
 SLOT = Struct("<qq")  # CRC-32 of the second number and the text; the code: 16 x phase + component (+ LONG)
 COUNTS = 2  # the doubles of a slot before its counts
 TEXT_AT = 8 * (COUNTS + len(STATES))

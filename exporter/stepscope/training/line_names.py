@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MOST_FILES = 10_000  # remembered; generated code may have a new name each time
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", f".zip{os.sep}")
 # The characters of each field: together they fit into line_layout.TEXT_BYTES unless they are not ASCII.
-_PLACE, _FUNCTION, _LIBRARY = 60, 32, 40
+_PLACE, _FUNCTION, _LIBRARY = 60, 32, 76
 _LINE_NUMBER = 8
 _WHOLE = 100  # characters of a function of a library in a whole stack
 # Functions that run whatever a framework does: its innermost function says more. `_call_impl`: of a module.
@@ -182,7 +182,7 @@ class LineNames:
                 name = name[len(self._library) :]
             module = name.removesuffix(".py").removesuffix(f"{os.sep}__init__").strip(os.sep)
         words = [*module.split(os.sep), _function(frame)] if module else [_function(frame)]
-        return _end(clean(".".join(words)), size, ".")
+        return _with_package(clean(".".join(words)), size)
 
 
 def _main_file() -> str:
@@ -196,6 +196,14 @@ def _end(name: str, size: int, separator: str) -> str:
         return name
     end = name[-size:]
     return end.partition(separator)[2] or end
+
+
+def _with_package(name: str, size: int) -> str:
+    """Returns a name of at most `size` characters, a long one as "torch...distributed_c10d.broadcast"."""
+    if len(name) <= size:
+        return name
+    package = name.partition(".")[0][: size // 2]
+    return f"{package}...{_end(name, size - len(package) - 3, '.')}"
 
 
 def _function(frame: Frame) -> str:
