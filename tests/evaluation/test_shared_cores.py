@@ -63,7 +63,7 @@ def test_loader_workers_take_cores_from_computing_if_there_are_too_few(
 ) -> None:
     (problem,) = problems_of(analysis)
     assert problem.shared_seconds == pytest.approx(seconds)
-    assert ("uses cores that computing uses, too" in evidence(analysis, problem)) is bool(seconds)
+    assert ("computing may take up to" in evidence(analysis, problem)) is bool(seconds)
     assert ("Cheaper fetches" in problem.rule.recommendation) is bool(seconds)
 
 

@@ -40,6 +40,19 @@ def found(run: Analysis) -> list[tuple[str, float]]:
     return [(each.about.subject, each.seconds_lost) for each in slow_settings(run)]
 
 
+def with_forward(run: Analysis, libraries: dict[str, float]) -> Analysis:
+    """Returns the run with seconds of its forward passes by the function that their line calls."""
+    lines = tuple(
+        LineTime("train", "forward", "net.py:9", "forward", library, "", "", {"running": seconds})
+        for library, seconds in libraries.items()
+    )
+    assert run.account is not None
+    leaves = tuple(
+        replace(leaf, lines=lines) if leaf.key.component == "forward" else leaf for leaf in run.account.leaves
+    )
+    return replace(run, account=replace(run.account, leaves=leaves))
+
+
 def test_anomaly_detection_that_was_left_on_is_a_finding_without_an_estimate() -> None:
     run = run_with({"anomaly_detection": 1.0}, forward=0.5, backward=0.4)
     (found,) = problems_of(run)
@@ -47,6 +60,13 @@ def test_anomaly_detection_that_was_left_on_is_a_finding_without_an_estimate() -
     assert found.seconds_lost == 0
     assert "took 90 % of the run" in found.rule.finding
     assert verdict(run).sentence == "Anomaly detection may slow your run down; how much is not known."
+
+
+def test_anomaly_detection_costs_at_least_the_stack_traces_of_forward_passes() -> None:
+    run = run_with({"anomaly_detection": 1.0}, forward=0.5, backward=0.4)
+    traces, linear = "torch.fx.traceback.format_stack", "torch.nn.modules.linear.forward"
+    assert found(with_forward(run, {traces: 4.0, linear: 1.0})) == [("Anomaly detection", 400.0)]
+    assert found(with_forward(run, {traces: 1.0, linear: 9.0})) == [("Anomaly detection", 0.0)], "too little"
 
 
 @pytest.mark.parametrize(("ratio", "steps", "titles"), [(0.75, 80, 1), (0.74, 80, 0), (1.0, 79, 0)])
@@ -79,15 +99,7 @@ def test_a_part_that_takes_much_longer_than_what_it_belongs_to_is_a_finding() ->
 def test_own_code_in_forward_passes_is_a_finding_if_these_take_much_longer_than_backward_passes(
     forward: float, backward: float, library: str, seconds: list[int]
 ) -> None:
-    run = run_with({}, forward=forward, backward=backward)
-    assert run.account is not None
-    spent = {"running": 1000 * forward}
-    line = LineTime("train", "forward", "net.py:9", "forward", library, "", "", spent)
-    leaves = tuple(
-        replace(leaf, lines=(line,)) if leaf.key.component == "forward" else leaf
-        for leaf in run.account.leaves
-    )
-    run = replace(run, account=replace(run.account, leaves=leaves))
+    run = with_forward(run_with({}, forward=forward, backward=backward), {library: 1000 * forward})
     assert [round(lost) for _, lost in found(run)] == seconds
 
 

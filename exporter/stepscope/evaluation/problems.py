@@ -33,7 +33,7 @@ class Problem:
     rule: RuleResult
     also: list[RuleResult]
     places: Sequence[Place] = ()  # of the user's code, in which most of the time was lost; () if not known
-    shared_seconds: float = 0.0  # the most that computing can also gain, from cores that the cause used
+    shared_seconds: float = 0.0  # the most that computing can also gain without the cause
 
     @property
     def estimate(self) -> RuleResult:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from stepscope.common.words import count, duration, number, share
-from stepscope.evaluation.account import HOST, Account, Key
+from stepscope.evaluation.account import HOST, Account, Key, Leaf
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.places import MAIN_THREADS
 from stepscope.evaluation.unexplained import LARGE, LargePart, finding, is_busy, of_part, own_share
@@ -41,6 +41,7 @@ LONGER = 3.0  # times what usually takes as long: an optimizer's step, or a forw
 OPTIMIZER, FORWARD, BACKWARD, OWN = (
     Key("train", name) for name in ("optimizer", "forward", "backward", HOST)
 )
+STACK_TRACES = "traceback.format_stack"  # a function that autograd calls per operator to detect anomalies
 SWITCH_OFF = "Switch it off once the error is found: it keeps a stack trace of every operation."
 FIND_NO_MORE = (
     "Remove `find_unused_parameters=True`: each step searches the whole graph, and finds none. A model whose "
@@ -85,7 +86,7 @@ AT_ONCE = "Let the optimizer update all tensors at once: `fused=True`, or `forea
 def slow_settings(analysis: Analysis) -> Iterator[RuleResult]:
     """Yields a finding per setting that costs time. It has an estimate only where that was measured."""
     if analysis.account is not None and analysis.run_seconds:
-        yield from _anomaly_detection(analysis, analysis.account)
+        yield from _anomaly_detection(analysis, analysis.account, analysis.run_seconds)
         yield from _profiler(analysis, analysis.account)
         yield from _unused_parameters(analysis)
         yield from _double_precision(analysis, analysis.account)
@@ -101,11 +102,28 @@ def slow_settings(analysis: Analysis) -> Iterator[RuleResult]:
         yield from _threads(analysis, analysis.account, analysis.run_seconds)
 
 
-def _anomaly_detection(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
-    if analysis.gauges.get(ANOMALY_DETECTION):
-        passes = share(account.share(*FORWARD) + account.share(*BACKWARD), 1.0)
-        said = f"`torch.autograd.set_detect_anomaly` is on. Both passes took {passes} of the run{OF_THAT}"
+def _anomaly_detection(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+    """Yields that anomaly detection is on. It costs at least what forward passes spend on stack traces."""
+    if not analysis.gauges.get(ANOMALY_DETECTION):
+        return
+    is_on = "`torch.autograd.set_detect_anomaly` is on"
+    passes = account.share(*FORWARD) + account.share(*BACKWARD)
+    lost = sum(leaf.share * _of_stack_traces(leaf) for leaf in account.leaves if leaf.key == FORWARD)
+    if lost >= LARGE:
+        spent = share(lost, account.share(*FORWARD))
+        evidence = f"{is_on}, and forward passes spent {spent} of their time on stack traces"
+        part = LargePart(FORWARD, lost, SWITCH_OFF, evidence, "Anomaly detection")
+        found = of_part(part, run_seconds)
+        yield replace(found, details=found.details | {"shared_seconds": (passes - lost) * run_seconds})
+    else:
+        said = f"{is_on}. Both passes took {share(passes, 1.0)} of the run{OF_THAT}"
         yield finding("Anomaly detection", said, SWITCH_OFF)
+
+
+def _of_stack_traces(leaf: Leaf) -> float:
+    """Returns the share of the leaf's sampled time in which stack traces were kept for autograd."""
+    kept = sum(line.total for line in leaf.lines if line.library.endswith(STACK_TRACES))
+    return kept / sum(line.total for line in leaf.lines) if kept else 0.0
 
 
 def _profiler(analysis: Analysis, account: Account) -> Iterator[RuleResult]:

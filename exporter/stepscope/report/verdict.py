@@ -102,10 +102,7 @@ def evidence(analysis: Analysis, problem: Problem) -> str:
     """Returns the evidence of a problem in one line: numbers, ranks, baseline, and when it held."""
     parts = [problem.rule.finding, held(analysis, problem.rule)]
     if problem.shared_seconds:
-        parts.append(
-            "What causes it uses cores that computing uses, too: without it, computing may take up to "
-            f"{duration(problem.shared_seconds)} less."
-        )
+        parts.append(f"Without this, computing may take up to {duration(problem.shared_seconds)} less, too.")
     return " ".join(filter(None, parts))
 
 
