@@ -106,6 +106,8 @@ def _of_run(analysis: Analysis) -> list[Problem]:
 def _located(problem: Problem, analysis: Analysis) -> Problem:
     found = _places(problem, analysis)
     shared = shared_seconds(problem.rule, found, analysis)
+    if shared < SMALL * (analysis.run_seconds or 0.0):
+        shared = 0.0
     if shared and problem.rule.about.topic == DataStarved.topic:
         advice = f"{problem.rule.recommendation} {CHEAPER}"
         problem = replace(problem, rule=replace(problem.rule, recommendation=advice))
