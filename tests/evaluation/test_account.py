@@ -444,6 +444,28 @@ def test_what_pytorch_does_for_a_step_is_not_the_user_s_own_code() -> None:
     assert unexplained(with_lines("train__host", 300, loss, metric, print_)) == []
 
 
+@pytest.mark.parametrize(
+    ("library", "lost"),
+    [
+        ("torch.nn.modules.module.load_state_dict", 400),
+        ("torch.nn.modules.module.zero_grad", 0),
+        ("torch.nn.modules.module._call_impl", 0),
+        ("torch.optim.optimizer.state_dict", 400),
+        ("torch.optim.optimizer.zero_grad", 0),
+        ("torch.distributed.distributed_c10d.all_gather_object", 400),
+        ("torch.distributed.distributed_c10d.all_reduce", 0),
+    ],
+)
+def test_copies_of_weights_and_objects_that_ranks_exchange_are_the_script_s_choice(
+    library: str, lost: float
+) -> None:
+    seconds = sum(
+        found.seconds_lost
+        for found in unexplained(with_lines("train__host", 400, line("train.py:3", 400.0, library=library)))
+    )
+    assert seconds == pytest.approx(lost)
+
+
 def test_the_loop_of_a_framework_is_not_the_user_s_own_code_but_what_they_gave_it_is() -> None:
     loop = line("train.py:9", 1.0, library="fit: precision.precision.optimizer_step")
     logger = line("train.py:9", 1.0, library="fit: fabric.loggers.csv_logs.save")

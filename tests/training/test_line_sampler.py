@@ -359,7 +359,7 @@ def test_a_long_name_keeps_its_package_and_loses_whole_parts_after_it() -> None:
     ("file", "function", "library"),
     [
         (f"{LIBRARY}/json/__init__.py", "loads", "json.loads"),
-        ("/x/site-packages/torch/optim/sgd.py", "SGD.step", "torch.optim.sgd.SGD.step"),
+        ("/x/site-packages/torch/optim/sgd.py", "SGD.step", "torch.optim.sgd.step"),
         ("/x/python3.zip/queue.py", "get", "queue.get"),
         ("<frozen importlib._bootstrap>", "_find_and_load", "import"),
         ("<frozen runpy>", "run_path", "runpy.run_path"),
@@ -384,9 +384,7 @@ def test_of_a_framework_that_runs_everything_the_innermost_function_is_named() -
     assert named(*frames)["library"] == "fit: lightning.fabric.loggers.csv_logs.save"
     model = (f"{packages}/torch/nn/modules/linear.py", 5, "Linear.forward")
     called = (f"{packages}/torch/nn/modules/module.py", 6, "Module._call_impl")
-    assert (
-        named(model, called, ("train.py", 4, "main"))["library"] == "torch.nn.modules.linear.Linear.forward"
-    )
+    assert named(model, called, ("train.py", 4, "main"))["library"] == "torch.nn.modules.linear.forward"
 
 
 def test_the_function_that_was_called_is_named_instead_of_its_decorator_s() -> None:
@@ -408,7 +406,7 @@ def test_the_frames_of_a_forked_process_end_where_multiprocessing_began_it() -> 
     loop = ("/x/site-packages/torch/utils/data/_utils/worker.py", 1, "_worker_loop")
     waits = (f"{LIBRARY}/multiprocessing/queues.py", 1, "Queue.get")
     found = named(waits, loop, began, ("train.py", 9, "main"))
-    assert (found["place"], found["library"]) == ("", "multiprocessing.queues.Queue.get")
+    assert (found["place"], found["library"]) == ("", "multiprocessing.queues.get")
     assert named(waits, ("train.py", 7, "Rows.__getitem__"), loop, began)["place"] == "train.py:7"
 
 

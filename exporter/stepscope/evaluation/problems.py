@@ -13,6 +13,7 @@ from stepscope.evaluation.places import LEAST_PLACE, MAIN_THREADS, Place, places
 from stepscope.evaluation.restarts import restarted
 from stepscope.evaluation.shared_cores import CHEAPER, shared_seconds
 from stepscope.evaluation.slow_settings import slow_settings
+from stepscope.evaluation.slower_steps import slower_steps
 from stepscope.evaluation.traced_devices import traced_devices
 from stepscope.evaluation.unexplained import unexplained
 from stepscope.rules.data_starved import DataStarved
@@ -91,16 +92,15 @@ def small_problems(analysis: Analysis) -> list[Problem]:
 
 
 def _of_run(analysis: Analysis) -> list[Problem]:
-    found = problems(
-        [
-            *analysis.rules,
-            *unexplained(analysis),
-            *restarted(analysis),
-            *slow_settings(analysis),
-            *traced_devices(analysis),
-        ]
-    )
-    return [_located(problem, analysis) for problem in found]
+    found = [
+        *analysis.rules,
+        *unexplained(analysis),
+        *restarted(analysis),
+        *slow_settings(analysis),
+        *traced_devices(analysis),
+    ]
+    found += slower_steps(analysis, found)
+    return [_located(problem, analysis) for problem in problems(found)]
 
 
 def _located(problem: Problem, analysis: Analysis) -> Problem:

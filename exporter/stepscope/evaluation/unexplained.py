@@ -45,6 +45,10 @@ USUAL = (
     *("torch._compile.", "torch.distributed."),
 )
 OBJECTS = re.compile(r"torch\.distributed\..*_object")  # its collectives that pickle what they send
+# What no step needs, and so is the script's choice: saved states, and methods of modules but their calls.
+CHOSEN = re.compile(
+    rf"{OBJECTS.pattern}|torch\.nn\.modules\.module\.(?!_|forward|zero_grad)|torch\.optim\..*state_dict"
+)
 DEVICES = ("torch.", "tensorflow.", "jax.", "keras.", "cupy.")  # libraries that wait for a device
 # In a framework's loop (`fit: module.function`, line_names.py): what the user gave it to log, save or call.
 GIVEN = re.compile("log|callback|integrat|track|save|checkpoint", re.IGNORECASE)
@@ -355,7 +359,7 @@ def _own_places(leaf: Leaf) -> list[Place]:
 
 def _is_own(line: LineTime) -> bool:
     of_a_loop = ": " in line.library and not GIVEN.search(line.library)
-    usual = line.library.startswith(USUAL) and not OBJECTS.match(line.library)
+    usual = line.library.startswith(USUAL) and not CHOSEN.match(line.library)
     return bool(line.place) and not of_a_loop and not usual
 
 

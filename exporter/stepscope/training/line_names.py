@@ -168,8 +168,11 @@ class LineNames:
         return line or self._lines.get((file, function), 1)
 
     def _function_of_library(self, frame: Frame, size: int = _LIBRARY) -> str:
-        """Returns `module.function`, of a file that no package has the function alone."""
-        name = frame[0]
+        """Returns `module.function`, of a file that no package has the function alone.
+
+        Python 3.14 says the class of a method, too, and older ones do not.
+        """
+        name, function = frame[0], _function(frame).rpartition(".")[2]
         if name.startswith("<frozen importlib"):
             return _IMPORT
         module = ""
@@ -181,7 +184,7 @@ class LineNames:
             if name.startswith(self._library):
                 name = name[len(self._library) :]
             module = name.removesuffix(".py").removesuffix(f"{os.sep}__init__").strip(os.sep)
-        words = [*module.split(os.sep), _function(frame)] if module else [_function(frame)]
+        words = [*module.split(os.sep), function] if module else [function]
         return _with_package(clean(".".join(words)), size)
 
 

@@ -1,0 +1,72 @@
+"""Finds steps that take longer and longer, if nothing that was found explains it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from stepscope.common.status import Status
+from stepscope.common.words import duration, number, share
+from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.places import MAIN_THREADS
+from stepscope.evaluation.unexplained import finding
+from stepscope.measurements.timeline import StepTimeline
+
+PARTS = 6  # of the training steps, in order: their medians rise from part to part
+FEWEST = 15  # marked steps per part
+SHORTEST = 10.0  # seconds of the run
+SLOWER = 1.5  # times as long in the last part as in the first
+LEVEL = 0.95  # of the median before: with less, steps got faster
+RISES, RISE = 3, 1.03  # how many parts are longer than the one before, by what factor: one jump is no growth
+NEIGHBOURS = 0.1  # of the cores: if others use more, they may be why
+FIND_WHAT_GROWS = (
+    "Look for what grows from step to step: tensors, lists or histories that are kept, sequences, or numbers "
+    "that get tiny, with which CPUs are slow (`torch.set_flush_denormal(True)`). Profile windows of an early "
+    "and a late step show which operators take longer. Batches that grow by design are no fault."
+)
+
+
+def slower_steps(analysis: Analysis, found: Sequence[RuleResult]) -> Iterator[RuleResult]:
+    """Yields that steps got slower: what they took beyond the first ones, and nothing of `found` explains."""
+    run_seconds = analysis.run_seconds
+    if not run_seconds or run_seconds < SHORTEST or analysis.is_trace or _has_neighbours(analysis):
+        return
+    for timeline in analysis.timelines:
+        medians = _rising(timeline)
+        if medians is None:
+            continue
+        first, last = medians
+        beyond = sum(max(mark.seconds - first, 0.0) for mark in timeline.marks if mark.phase == "train")
+        threads = (thread for thread in analysis.threads if thread.role in MAIN_THREADS)
+        waited = max((thread.core_wait_seconds for thread in threads), default=0.0)
+        known = max((one.seconds_lost for one in found if one.status is Status.FOUND), default=0.0)
+        lost = min(beyond * timeline.every, run_seconds) - waited - known
+        if lost > 0:
+            said = (
+                f"{share(lost, run_seconds)} of the run, {duration(lost)}. Training steps took "
+                f"{duration(first)} at first and {duration(last)} at the end, "
+                f"{number(round(last / first, 1))} times as long. What grows was not measured."
+            )
+            slower = finding("Steps that get slower", said, FIND_WHAT_GROWS)
+            yield replace(slower, seconds_lost=lost, cause_known=False)
+            return
+
+
+def _rising(timeline: StepTimeline) -> tuple[float, float] | None:
+    """Returns the median seconds of the first and the last steps; None unless they rise all the time."""
+    seconds = np.array([mark.seconds for mark in timeline.marks if mark.phase == "train"])
+    if len(seconds) < PARTS * FEWEST:
+        return None
+    parts = np.array_split(seconds, PARTS)
+    medians = np.array([np.median(part) for part in parts])
+    factors = medians[1:] / np.maximum(medians[:-1], 1e-9)
+    rises = factors.min() >= LEVEL and int((factors >= RISE).sum()) >= RISES
+    apart = np.percentile(parts[0], 75) < np.percentile(parts[-1], 25)
+    if not (rises and apart and medians[-1] >= SLOWER * medians[0]):
+        return None
+    return float(medians[0]), float(medians[-1])
+
+
+def _has_neighbours(analysis: Analysis) -> bool:
+    allowed = sum(cores.allowed for cores in analysis.run_cores)
+    return sum(cores.others for cores in analysis.run_cores) > NEIGHBOURS * allowed

@@ -1,0 +1,72 @@
+"""Steps that take longer and longer, without a cause that was measured."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from stepscope.common.status import Status
+from stepscope.evaluation.analysis import Analysis, RunCores
+from stepscope.evaluation.problems import problems_of
+from stepscope.measurements.timeline import StepMark, StepTimeline
+
+from tests.support.analysis import nothing_found, rule
+
+MARKS, EVERY = 120, 10
+
+
+def run(took: "np.ndarray[tuple[int], np.dtype[np.float64]]", phase: str = "train") -> Analysis:
+    """Returns a run of 100 s whose marked steps took so many seconds, one after another."""
+    marks = [StepMark(EVERY * place, phase, 1e9 + place, float(each)) for place, each in enumerate(took)]
+    timeline = StepTimeline("a", 1e9, 1.0, 1, {}, 0, EVERY, marks)
+    analysis = nothing_found()
+    return replace(analysis, timelines=[timeline], start=1e9, end=1e9 + 100, rules=[], run_cores=[])
+
+
+def found(analysis: Analysis) -> list[str]:
+    return [problem.title for problem in problems_of(analysis) if "slower" in problem.title]
+
+
+GROWING = np.linspace(0.01, 0.1, MARKS)
+
+
+def test_steps_that_grow_cost_what_they_take_beyond_the_first() -> None:
+    (problem,) = problems_of(run(GROWING))
+    assert problem.title == "Steps that get slower"
+    first = float(np.median(GROWING[:20]))
+    assert problem.seconds_lost == pytest.approx(EVERY * (GROWING - first).clip(0).sum())
+    assert "took 17.2 ms at first and 92.8 ms at the end, 5.4 times as long" in problem.rule.finding
+    assert "Profile windows" in problem.rule.recommendation
+
+
+@pytest.mark.parametrize(
+    "took",
+    [
+        np.full(MARKS, 0.05),
+        np.linspace(0.1, 0.14, MARKS),  # by too little
+        np.linspace(0.1, 0.01, MARKS),  # a warm-up
+        np.repeat([0.01, 0.1], MARKS // 2),  # an event: one jump
+        np.tile(np.linspace(0.01, 0.1, MARKS // 4), 4),  # in each epoch again
+        np.linspace(0.01, 0.1, 89),  # too few
+        np.random.default_rng(1).permutation(GROWING),  # of different lengths
+    ],
+)
+def test_other_steps_do_not_grow(took: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> None:
+    assert found(run(took)) == []
+
+
+def test_steps_of_an_evaluation_say_nothing_about_training() -> None:
+    assert found(run(GROWING, phase="eval")) == []
+
+
+def test_what_was_found_explains_its_seconds_of_growing_steps() -> None:
+    (growing,) = problems_of(run(GROWING))
+    for seconds, left in ((0.9 * growing.seconds_lost, []), (10.0, [growing.seconds_lost - 10.0])):
+        starved = rule("DataStarved", Status.FOUND, finding="It waited.", seconds_lost=seconds)
+        every = problems_of(replace(run(GROWING), rules=[starved]))
+        lost = [problem.seconds_lost for problem in every if problem.title == growing.title]
+        assert lost == pytest.approx(left)
+
+
+def test_neighbours_may_be_why_steps_got_slower() -> None:
+    assert found(replace(run(GROWING), run_cores=[RunCores("a", 4.0, 2.0, 0.5)])) == []
+    assert found(replace(run(GROWING), run_cores=[RunCores("a", 4.0, 2.0, 0.3)]))
