@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from stepscope.common.console import Console
 from stepscope.common.status import Status
-from stepscope.evaluation.analysis import Analysis, RunUse
+from stepscope.evaluation.analysis import Analysis, GpuUse, RunUse
 from stepscope.measurements.step_totals import LastStep
 from stepscope.report.document import document
 from stepscope.report.html import render_html
@@ -124,6 +124,27 @@ def test_the_verdict_counts_the_rules_without_a_judgement_and_says_where_the_rea
             "the report’s section “Rules” has the reasons."
         )
     )
+
+
+@pytest.mark.parametrize("state", [Status.NOT_ENOUGH_DATA, Status.COLLECTING])
+def test_a_run_is_not_healthy_before_a_gpu_with_little_use_can_be_judged(state: Status) -> None:
+    def used(*p95: float) -> Analysis:
+        rest = (1.0, 1.0, 1.0, 8e9, "processes")
+        gpus = [GpuUse("node-a", f"GPU {i}", p, p, p, p, *rest) for i, p in enumerate(p95)]
+        waits = made.rule("LowGPUUtilization", state, finding="Too few readings of a GPU: 960.")
+        return made.slow_loader(rules=[made.rule(), made.rule("DataStarved"), waits], gpu_use=gpus)
+
+    said = verdict(used(95.0, 45.0, 69.0))
+    assert said.status is state
+    assert said.sentences[:2] == [
+        f"{str(state).capitalize()}: a GPU was used 45 % or less in 95 % of its readings.",
+        "Too few readings of a GPU: 960.",
+    ]
+    assert "healthy" not in " ".join(said.sentences)
+    assert verdict(used(95.0, 70.0, math.nan)).status is Status.HEALTHY
+    assert verdict(used()).status is Status.HEALTHY
+    judged = replace(used(45.0), rules=made.nothing_found().rules)
+    assert verdict(judged).status is Status.HEALTHY
 
 
 @pytest.mark.parametrize(

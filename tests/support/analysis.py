@@ -29,6 +29,7 @@ HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.ha
 PARAMETERS: dict[str, dict[str, Any]] = {
     "CPUBottleneck": {"threshold": 50, "cpu_threshold": 90, "gpu_threshold": 10, "patience": 1000},
     "StepOutlier": {"stddev": 3, "n_outliers": 10, "mode": None},
+    "LowGPUUtilization": {"threshold_p95": 70, "threshold_p5": 10, "window": 500, "patience": 1000},
 }
 
 

@@ -23,9 +23,10 @@ from stepscope.evaluation.account import (
     Leaf,
     name_of,
 )
-from stepscope.evaluation.analysis import ACCOUNT, Analysis, RuleResult
+from stepscope.evaluation.analysis import ACCOUNT, Analysis, GpuUse, RuleResult
 from stepscope.evaluation.places import LEAST_PLACE, MAIN_THREADS, Place, places
 from stepscope.measurements.hangs import COMMUNICATION
+from stepscope.rules.low_gpu_utilization import LowGPUUtilization
 from stepscope.rules.max_initialization_time import MaxInitializationTime
 from stepscope.rules.parts.topics import About
 from stepscope.rules.straggler import Straggler
@@ -185,6 +186,16 @@ def unseen(analysis: Analysis) -> float:
 def is_busy(analysis: Analysis) -> bool:
     """Returns whether the run's GPUs are so busy that the host waits for them, whatever line it is in."""
     return bool(analysis.gpu_use) and fmean(use.mean for use in analysis.gpu_use) >= BUSY_GPU
+
+
+def perhaps_idle(analysis: Analysis) -> tuple[GpuUse, RuleResult] | None:
+    """Returns the GPU that was used least, if LowGPUUtilization may fire on it once it can decide."""
+    rule = analysis.result_of(LowGPUUtilization)
+    if rule is None or rule.status not in (Status.NOT_ENOUGH_DATA, Status.COLLECTING):
+        return None
+    threshold = float(rule.parameters["threshold_p95"] or 0)
+    low = [use for use in analysis.gpu_use if use.p95 < threshold]
+    return (min(low, key=lambda use: use.p95), rule) if low else None
 
 
 def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:

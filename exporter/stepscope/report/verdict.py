@@ -15,13 +15,14 @@ from stepscope.common.words import (
     listing,
     money,
     number,
+    percent,
     share,
     uncapitalised,
 )
 from stepscope.evaluation.account import AFTER, BEFORE, name_of
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.problems import Problem, problems_of, small_problems
-from stepscope.evaluation.unexplained import is_accounted, unseen
+from stepscope.evaluation.unexplained import is_accounted, perhaps_idle, unseen
 from stepscope.report.devices import headline
 from stepscope.report.ended import failed, how_it_ended, stopped
 from stepscope.report.figures import cost_of_finding
@@ -87,7 +88,7 @@ def verdict(analysis: Analysis, price: float | None = None) -> RunVerdict:
         if does and knows_lines(analysis):
             first, *does = does
             sentence, details = first, [f"{capitalised(missing)}.", *details]
-        if _knows_where_time_goes(analysis):
+        if _knows_where_time_goes(analysis) and not perhaps_idle(analysis):
             details.insert(0, f"What was recorded looks healthy: {_judged(analysis)}")
     if analysis.no_steps and status is not Status.NOT_ENOUGH_DATA:
         details.append(f"No steps were seen, so only the machine was judged. {analysis.no_steps}")
@@ -115,6 +116,8 @@ def status_of_run(analysis: Analysis) -> Status:
         return Status.FOUND
     if _hides_a_device(analysis) or unseen(analysis) or _outside_steps(analysis) > MOST_OUTSIDE:
         return Status.NOT_ENOUGH_DATA
+    if idle := perhaps_idle(analysis):
+        return idle[1].status
     if _knows_where_time_goes(analysis):
         return Status.NOT_ENOUGH_DATA if unrecorded(analysis) > MOST_UNRECORDED else Status.HEALTHY
     if Status.COLLECTING in states:
@@ -204,6 +207,9 @@ def _missing(analysis: Analysis) -> tuple[str, str]:
         )
     if (outside := _outside_steps(analysis)) > MOST_OUTSIDE:
         return f"{share(outside, 1.0)} of the run is before its first step or after its last", TRAIN_LONGER
+    if idle := perhaps_idle(analysis):
+        gpu, rule = idle
+        return f"a GPU was used {percent(gpu.p95)} or less in 95 % of its readings", rule.finding
     if analysis.too_little:
         return analysis.too_little, CAPTURE_MORE
     if analysis.is_trace and not analysis.steps:
