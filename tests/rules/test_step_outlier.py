@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.as_json import rule_json
 from stepscope.evaluation.engine import evaluate
-from stepscope.measurements.steps import ScrapedSteps
+from stepscope.measurements.steps import Durations, ScrapedSteps
 from stepscope.rules.step_outlier import StepOutlier
-from stepscope.runs.model import Steps, ThreadTime
+from stepscope.runs.model import COMPONENTS, Steps, ThreadTime
 
 from tests.support.few_rules import judged, of_rule, only
 from tests.support.source import INTERVAL, START, MemorySource, node_samples, node_steps, run_facts
@@ -116,12 +116,48 @@ def test_one_first_step_that_compiles_is_not_worth_a_finding() -> None:
     assert result(node_steps(values)).status == "healthy"
 
 
-@pytest.mark.parametrize(("later", "status"), [((), "healthy"), (500, "found"), (21, "found")])
-def test_a_warm_up_has_no_finding_until_a_later_step_is_as_long(later: Any, status: str) -> None:
+@pytest.mark.parametrize(("later", "status"), [(0, "healthy"), (1, "healthy"), (5, "healthy"), (10, "found")])
+def test_a_warm_up_has_no_finding_and_later_steps_must_cost_enough_by_themselves(
+    later: int, status: str
+) -> None:
     values = np.full(1000, 0.1)
     values[:20] = 0.5
-    values[np.array(later, dtype=int)] = 0.5
-    assert result(node_steps(values)).status == status
+    values[500 : 500 + later] = 0.5
+    found = result(node_steps(values, forward=values))
+    assert (found.status, found.violations) == (status, 20 + later)
+    details = found.details["step_details"]["node-a, rank 0, train"]
+    assert len(details["step_numbers"]) == details["number_of_outliers"] == 20 + later
+    if later == 10:
+        assert found.finding.startswith("10 of 1000 train steps took longer than")
+        assert found.seconds_lost == pytest.approx(10 * (0.5 - values.mean()))
+
+
+def test_the_first_step_of_keras_compiles_and_two_later_ones_are_events() -> None:
+    values = np.full(300, 0.05)
+    values[0], values[[100, 250]] = 2.0, 0.6
+    found = result(node_steps(values))
+    assert (found.status, found.violations) == ("healthy", 3)
+
+
+def test_the_warm_up_says_nothing_about_the_component_of_later_outliers() -> None:
+    values, compiled, saved = np.full(1000, 0.1), np.zeros(1000), np.zeros(1000)
+    values[:20] = 2.0
+    compiled[:20] = 1.9
+    values[500:900:10], saved[500:900:10] = 1.5, 1.4
+    assert result(node_steps(values, compile=compiled, checkpoint=saved)).details["component"] == "checkpoint"
+
+
+def test_the_first_steps_of_a_later_window_are_no_warm_up() -> None:
+    long = np.full(500, 0.1)
+    long[:3] = long[200:230] = 1.0
+    durations = Durations()
+    numbers = np.arange(500)
+    views = durations.observe(numbers, long, np.zeros((500, len(COMPONENTS))), np.array([2, 200, 500]))
+    early, before, now = views.moments()
+    assert now.later(0.5) == (30, pytest.approx(30 * (1 - long.mean())))
+    assert (now - before).later(0.5)[0] == 30
+    assert (now - early).later(0.5)[0] == 30
+    assert early.later(0.5)[0] == 0
 
 
 def test_outliers_of_early_scans_that_are_none_of_the_whole_run_were_found() -> None:

@@ -16,6 +16,7 @@ from stepscope.runs.model import COMPONENTS, PHASES, Steps, Times
 
 # The steps that are kept one by one, the longest; the number of outliers is always exact.
 LONGEST_KEPT = 1000
+FIRST_KEPT = 1000  # of the steps that may be a warm-up
 # Fewer steps have no outliers: their standard deviation is too uncertain.
 STEPS_NEEDED = 100
 FEWEST = 3  # steps of a trace in which one can be an outlier
@@ -107,14 +108,14 @@ class Durations(State):
         self.before: list[Times] = []  # the runs of steps before the window
         self.longest: Times = np.empty((0, 2 + len(COMPONENTS)))  # duration, step number, components
         self.at_last_scan = 0  # steps so far
-        self.first_number = 0  # of a step
+        self.first: Times = np.empty((0, 2))  # the first steps: number, duration
 
     def observe(
         self, numbers: NDArray[np.int64], durations: Times, components: Times, scans: Scans
     ) -> StepsAtScans:
         """Adds the steps of a block."""
-        if len(numbers) and not self.sums.count:
-            self.first_number = int(numbers[0])
+        if (room := FIRST_KEPT - len(self.first)) > 0:
+            self.first = np.concatenate((self.first, np.column_stack((numbers, durations))[:room]))
         self._keep_longest(numbers, durations, components)
         moments, start = [], 0
         for end in scans:
@@ -188,8 +189,26 @@ class Durations(State):
         return self.seconds_above(limit) - self.above(limit) * self.sums.mean
 
     def lost(self, limit: float) -> float:
-        """Returns these seconds as a share of all; 0 without any."""
-        return self.excess_seconds(limit) / self.sums.seconds if self.sums.seconds else 0.0
+        """Returns these seconds as a share of all."""
+        return self.share(self.excess_seconds(limit))
+
+    def share(self, seconds: float) -> float:
+        """Returns seconds as a share of all; 0 without any."""
+        return seconds / self.sums.seconds if self.sums.seconds else 0.0
+
+    def warm_up(self, limit: float) -> Times:
+        """Returns the numbers and durations of the first steps that are longer, up to one that is not."""
+        before = sum(map(len, self.before))
+        first = self.first[: before + self.sums.count]
+        usual = np.flatnonzero(first[:, 1] <= limit)
+        warm_up: Times = first[before : usual[0] if len(usual) else None]
+        return warm_up
+
+    def later(self, limit: float) -> tuple[int, float]:
+        """Returns how many are longer after the warm-up, and what they took beyond the mean."""
+        warm_up = self.warm_up(limit)[:, 1]
+        beyond = float(warm_up.sum()) - len(warm_up) * self.sums.mean if len(warm_up) else 0.0
+        return self.above(limit) - len(warm_up), self.excess_seconds(limit) - beyond
 
     def sorted(self) -> Times:
         return np.sort(np.concatenate(self.runs), kind="stable") if self.runs else np.empty(0)
@@ -239,6 +258,15 @@ class StepsAtScans:
     def seconds(self) -> Times:
         """Returns (scans,) the time that they took."""
         return np.array([steps.sums.seconds for steps in self._moments], np.float64)
+
+    def later(self, deviations: float) -> tuple[Times, Times]:
+        """Returns (scans,) the numbers of outliers after the warm-up, and their shares of the steps' time."""
+        found = []
+        for steps in self._moments:
+            count, excess = steps.later(steps.limit(deviations, 1))
+            found.append((count, steps.share(excess)))
+        counts, shares = np.array(found, np.float64).reshape(-1, 2).T
+        return counts, shares
 
     def outliers(self, deviations: float) -> Times:
         """Returns (scans,) the numbers of outliers, above mean + deviations x standard deviation."""

@@ -133,13 +133,17 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
         return {"threshold": stddev, "mode": self.parameters.mode, "n_outliers": n_outliers, "stddev": stddev}
 
     def judge(self, view: StepsAtScans | ScrapedSteps) -> Judgement:
-        return self._judged(view, view.steps >= STEPS_NEEDED)
+        """Decides by the steps after the warm-up: the first ones, if they are outliers, cost no finding."""
+        assert isinstance(view, StepsAtScans)
+        return self._judged(view, view.steps >= STEPS_NEEDED, *view.later(self.parameters.stddev))
 
     def judge_whole(self, view: StepsAtScans | ScrapedSteps) -> Judgement:
         """Judges the few steps of a trace, in which a single outlier may cost much."""
         assert isinstance(view, StepsAtScans)
         moments: list[Durations] = view.moments().tolist()
-        lost = np.array([steps.lost(steps.limit_of_few(self.parameters.stddev)) for steps in moments])
+        limits = [steps.limit_of_few(self.parameters.stddev) for steps in moments]
+        excess = [steps.share(steps.later(limit)[1]) for steps, limit in zip(moments, limits, strict=True)]
+        lost = np.array(excess)
         return judgement(view.steps >= FEWEST, (lost, lost > fraction(self.parameters.time_lost)))
 
     def judge_live(self, view: StepsAtScans | ScrapedSteps, sample_interval: float) -> Judgement:
@@ -151,16 +155,22 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
         long = (view.steps >= LONG_STEPS) & (view.seconds >= self._half_the_window)
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = view.seconds / view.steps
-        at_all_times = view.quickest >= (1 - MISSING * view.lost(self.parameters.stddev)) * mean
-        return self._judged(view, (view.steps >= STEPS_NEEDED) | long, at_all_times)
+        outliers, lost = view.outliers(self.parameters.stddev), view.lost(self.parameters.stddev)
+        at_all_times = view.quickest >= (1 - MISSING * lost) * mean
+        return self._judged(view, (view.steps >= STEPS_NEEDED) | long, outliers, lost, at_all_times)
 
     def _judged(
-        self, view: StepsAtScans | ScrapedSteps, enough: Booleans, recurring: Booleans | bool = True
+        self,
+        view: StepsAtScans | ScrapedSteps,
+        enough: Booleans,
+        outliers: Times,
+        lost: Times,
+        at_all_times: Booleans | bool = True,
     ) -> Judgement:
         parameters = self.parameters
-        outliers, lost = view.outliers(parameters.stddev), view.lost(parameters.stddev)
-        costly = (lost > fraction(parameters.time_lost)) & (outliers >= RECURRING) & recurring
-        return judgement(enough, (lost, costly), debugger=enough & (outliers > parameters.n_outliers))
+        costly = (lost > fraction(parameters.time_lost)) & (outliers >= RECURRING) & at_all_times
+        of_debugger = view.outliers(parameters.stddev) > parameters.n_outliers
+        return judgement(enough, (lost, costly), debugger=enough & of_debugger)
 
     @property
     def _half_the_window(self) -> float:
@@ -443,29 +453,31 @@ class Series:
 
     @property
     def excess_seconds(self) -> float:
-        """Returns the time of outliers beyond the mean."""
-        return self.durations.excess_seconds(self.live_limit)
+        """Returns the time of outliers beyond the mean, without a warm-up."""
+        return self.durations.later(self.live_limit)[1]
 
     def longest_outliers(self) -> Times:
         """Returns the kept outliers as rows (number, duration, components), by number."""
         longest = self.durations.longest
         return longest[longest[:, 0] > self.limit][:, [1, 0, *range(2, longest.shape[1])]]
 
+    def later_outliers(self) -> Times:
+        """Returns these rows without a warm-up."""
+        longest = self.longest_outliers()
+        return longest[~np.isin(longest[:, 0], self.durations.warm_up(self.limit)[:, 0])]
+
     @property
     def only_warm_up(self) -> bool:
         """Returns whether the outliers are the first steps, one after another."""
-        numbers = self.longest_outliers()[:, 0]
-        if not 0 < len(numbers) == self.outliers:
-            return False
-        return bool(numbers.max() - self.durations.first_number < len(numbers))
+        return not self.durations.later(self.live_limit)[0] and self.durations.above(self.live_limit) > 0
 
     def words(self, alone: bool) -> str:
-        limit = self.live_limit
+        later, excess = self.durations.later(self.live_limit)
         of_rank = "" if alone else f" of rank {self.rank}"
         sentence = (
-            f"{self.durations.above(limit)} of {self.count} {self.phase} steps{of_rank} took "
-            f"longer than {duration(limit)} (mean {duration(self.mean)}). Beyond the mean, they cost "
-            f"{duration(self.excess_seconds)}, {percent(100 * self.durations.lost(limit))} of the steps' time"
+            f"{later} of {self.count} {self.phase} steps{of_rank} took longer than "
+            f"{duration(self.live_limit)} (mean {duration(self.mean)}). Beyond the mean, they cost "
+            f"{duration(excess)}, {percent(100 * self.durations.share(excess))} of the steps' time"
             f"{self.scans}"
         )
         period, component = self.period(), self.component()
@@ -483,7 +495,7 @@ class Series:
 
         A few outliers one after another are no habit of the run: they must span half of its steps.
         """
-        gaps = np.diff(np.sort(self.longest_outliers()[:, 0]))
+        gaps = np.diff(np.sort(self.later_outliers()[:, 0]))
         if len(gaps) < REGULAR_GAPS or gaps.sum() < self.count / 2:
             return None
         usual = float(np.median(gaps))
@@ -492,24 +504,24 @@ class Series:
 
     def component(self) -> str | None:
         """Returns the component with more than half of the outliers' time beyond other steps."""
-        beyond = self._beyond_usual()
+        beyond = self._beyond_usual(self.later_outliers())
         return _longer_component(beyond.mean(axis=0)) if len(beyond) else None
 
     def are_of_the_host(self) -> bool:
         """Returns whether components are known, and more than half of that time is in none of them."""
-        beyond = self._beyond_usual()
+        beyond = self._beyond_usual(self.later_outliers())
         if not len(beyond) or not self.durations.sums.components.any():
             return False
         excess, *of_components = beyond.mean(axis=0)
         return bool(excess - np.clip(of_components, 0, None).sum() > excess / 2)
 
-    def _beyond_usual(self) -> Times:
-        """Returns what each outlier took beyond the other steps: its duration, then each component.
+    def _beyond_usual(self, outliers: Times) -> Times:
+        """Returns what each of them took beyond the other steps: its duration, then each component.
 
         There are no rows without outliers, or without other steps.
         """
-        outliers = self.longest_outliers()[:, 1:]
-        return outliers - self._usual() if 0 < len(outliers) < self.count else outliers[:0]
+        took = outliers[:, 1:]
+        return took - self._usual() if 0 < len(self.longest_outliers()) < self.count else took[:0]
 
     def _usual(self) -> Times:
         """Returns the mean duration of the other steps, then of each of their components."""
@@ -520,13 +532,14 @@ class Series:
 
     def own_excess(self) -> float:
         """Returns what outliers took beyond the other steps without communication, in which ranks wait."""
-        beyond = self._beyond_usual()
+        beyond = self._beyond_usual(self.later_outliers())
         return float((beyond[:, 0] - beyond[:, 1 + COMMUNICATION]).clip(0).sum())
 
     def longest_listed(self) -> list[dict[str, Any]]:
         """Returns the longest outliers by number, each with the component that made it long, if known."""
-        beyond = self._beyond_usual()
-        numbers, seconds = self.longest_outliers()[: len(beyond), :2].T
+        outliers = self.longest_outliers()
+        beyond = self._beyond_usual(outliers)
+        numbers, seconds = outliers[: len(beyond), :2].T
         longest = np.argsort(-seconds, kind="stable")[:OUTLIERS_LISTED]
         return [
             {
@@ -579,7 +592,7 @@ class Culprit(NamedTuple):
             "node": self.series.node,
             "rank": self.series.rank,
             "component": self.series.component(),
-            "steps": len(self.series.longest_outliers()),
+            "steps": len(self.series.later_outliers()),
             "own_seconds": self.own,
             "others_seconds": self.others,
         }
@@ -599,7 +612,7 @@ def _culprit(phase: str, series: Sequence[Series]) -> Culprit | None:
         return None
     most = max(own, key=lambda place: own[place])
     others = float(np.median([seconds for place, seconds in own.items() if place != most]))
-    outliers = series[most].longest_outliers()
+    outliers = series[most].later_outliers()
     excess = float((outliers[:, 1] - series[most].mean).sum())
     if not own[most] > excess / 2 > 0 or others > own[most] / 2:
         return None
