@@ -9,7 +9,7 @@ import pytest
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
 from stepscope.report.right_sizing import predictions
-from stepscope.rules.parts.data_loading import CoresInUse, Loading
+from stepscope.rules.parts.data_loading import CoresInUse, Loading, PyDataset
 from stepscope.runs.model import LineTime, Loader, ThreadTime
 
 from tests.support.few_rules import judged, of_rule
@@ -433,3 +433,49 @@ def test_the_lock_is_seen_in_the_lines_of_the_workers() -> None:
 
     assert cause(line("data.py:3", 8.0, 2.0), line("", 0.0, 99.0)) == "lock"  # idle workers have no line
     assert cause(line("data.py:3", 2.0, 8.0)) == "slow storage"
+
+
+@pytest.mark.parametrize(
+    ("python", "facts", "clause", "words"),
+    [
+        (PyDataset(0, False, 0), {}, "one batch after another", "`workers=3` in"),
+        (PyDataset(0, False, 0), {}, "", "`use_multiprocessing=True`, unless `__getitem__` mostly waits"),
+        (
+            PyDataset(0, False, 0),
+            {"workers": 0, "fetch_seconds": 60.0, "fetch_cpu_seconds": 3.0},
+            "",
+            "`__getitem__` mostly waits, so threads are enough.",
+        ),
+        (
+            PyDataset(0, False, 0),
+            {"workers": 0, "fetch_seconds": 60.0, "fetch_cpu_seconds": 59.0},
+            "",
+            "`workers=2` in the `super().__init__` of the PyDataset, and `use_multiprocessing=True`:",
+        ),
+        (PyDataset(4, False, 10), {}, "4 threads of the PyDataset share", "Pass `use_multiprocessing=True`"),
+        (PyDataset(4, True, 10), {}, "the 4 processes of the PyDataset do not keep up", "`workers=8`"),
+        (PyDataset(8, True, 10), {}, "do not keep up on 8 cores", "Make `__getitem__` cheaper"),
+        (PyDataset(4, True, 2), {}, "", "Raise `max_queue_size` from 2"),
+    ],
+)
+def test_a_late_py_dataset_of_keras_gets_the_advice_of_keras(
+    python: PyDataset, facts: dict[str, Any], clause: str, words: str
+) -> None:
+    changes = {"step_seconds": 100.0, "wait_seconds": 60.0, "fetch_seconds": 0.0, **facts}
+    late = loading(py_dataset=python, **changes)
+    assert late.cause() == "PyDataset"
+    assert late.workers_suggested is None
+    why, advice = late.words()
+    assert clause in why
+    assert words in advice
+    assert "num_workers" not in advice
+
+
+def test_the_py_dataset_is_known_from_gauges() -> None:
+    known = {"workers": 2.0, "processes": 0.0, "queue": 10.0}
+    gauges = {f"keras_py_dataset_{name}": value for name, value in known.items()}
+    steps = node_steps(np.full(200, 0.5), data_wait=np.full(200, 0.3))
+    rank = rank_facts(loaders=[Loader(0, "train", 2, None, None)], gauges=gauges)
+    found = result(node_samples(np.full((200, 8), 0.5)), steps, facts=run_facts(ranks=[rank]))
+    assert found.details["cause"] == "PyDataset"
+    assert found.finding.endswith("the 2 threads of the PyDataset share one interpreter.")

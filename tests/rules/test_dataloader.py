@@ -1,5 +1,7 @@
 """Dataloader: workers against cores."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from stepscope.evaluation.analysis import RuleResult
@@ -109,11 +111,11 @@ def test_a_restarted_rank_counts_once() -> None:
     assert result(8, first, again).details["dataloaders"] == 8
 
 
-def of_192(workers: int, allowed: float, limit: float = np.nan) -> RuleResult:
+def of_192(workers: int, allowed: float, limit: float = np.nan, **gauges: float) -> RuleResult:
     """A node with 192 cores, of which the run may use a few."""
     rows = 60
     use = {"allowed_cores": allowed, "cpu_limit_cores": limit, "other_cpu_seconds": 0.0}
-    ranks = [loading(workers)]
+    ranks = [replace(loading(workers), gauges=gauges)]
     samples = node_samples(
         np.zeros((rows, 192)), of_run={name: np.full(rows, value) for name, value in use.items()}
     )
@@ -132,6 +134,8 @@ def test_192_cores_of_which_the_pod_may_use_4_shared_by_16_workers_is_a_finding_
         found.recommendation
         == "Give each rank 4 workers (num_workers=4), or raise its CPU limit to 16 cores."
     )
+    of_keras = of_192(16, 4.0, limit=4.0, keras_py_dataset_workers=16.0)
+    assert of_keras.recommendation == found.recommendation.replace("num_workers", "workers")
 
 
 @pytest.mark.parametrize(("workers", "status"), [(2, "found"), (3, "healthy"), (8, "healthy"), (9, "found")])

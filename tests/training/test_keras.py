@@ -76,6 +76,20 @@ def test_each_batch_of_keras_is_a_step_and_the_weights_are_as_without_hooks(
     assert trained.words == run(tmp_path, "keras_fit", *words, KERAS_BACKEND=backend).stdout
 
 
+@pytest.mark.parametrize("backend", smallest(["torch", "tensorflow", "jax"], range(2)))
+@pytest.mark.parametrize("workers", smallest(["1", "2"], range(1)))
+def test_keras_says_how_batches_of_a_py_dataset_are_made(backend: str, workers: str, tmp_path: Path) -> None:
+    if find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    words = "0.01", str(tmp_path / "of.weights.h5")
+    [trained] = train(tmp_path, "keras_fit", *words, KERAS_BACKEND=backend, PY_WORKERS=workers).values()
+    assert trained.totals.steps == {"train": 24, "eval": 8, "predict": 2}
+    assert trained.seconds("train", "data_wait") > 0
+    said = [trained.totals.gauges[f"keras_py_dataset_{name}"] for name in ("workers", "processes", "queue")]
+    assert said == ([0, 0, 0] if workers == "1" else [2, 0, 4])
+    assert "tf_data_sequential_maps" not in trained.totals.gauges
+
+
 @pytest.fixture(scope="module")
 def variants(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
     folder = tmp_path_factory.mktemp("variants")

@@ -15,13 +15,13 @@ from stepscope.measurements.own_cores import OWN_CORES, OwnCores
 from stepscope.measurements.usage import USAGE
 from stepscope.rules.parts.base import Verdict, status_of
 from stepscope.rules.parts.component_share import ComponentShare, ShareParameters
-from stepscope.rules.parts.data_loading import CoresInUse, Loading
+from stepscope.rules.parts.data_loading import CoresInUse, Loading, PyDataset
 from stepscope.rules.parts.judgement import Tallies, Tally
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.remedies import HOOKS, no_steps
 from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import RankFacts, RunFacts, ranks_of, workers_of
-from stepscope.training.layout import SEQUENTIAL_MAPS
+from stepscope.training.layout import PY_PROCESSES, PY_QUEUE, PY_WORKERS, SEQUENTIAL_MAPS
 from stepscope.training.line_layout import STATES
 
 CONCLUDED = ("hand-over", "not known")  # causes of which no time was measured
@@ -114,7 +114,8 @@ def _loading(run: RunMeasurements, node: str, rank: int, wait: PortionSoFar) -> 
     ranks = ranks_of(run.facts, node)
     processes = ranks.get(rank, [])
     loaders = [loader for process in processes for loader in process.loaders]
-    maps = processes[-1].gauges.get(SEQUENTIAL_MAPS) if processes else None
+    gauges = processes[-1].gauges if processes else {}
+    maps = gauges.get(SEQUENTIAL_MAPS)
     own = run.nodes[node][OWN_CORES]
     of_node = usage.cores or next((len(facts.cpus) for facts in run.facts.nodes if facts.node == node), 0)
     cores = own.allowed if own.allowed > 0 else of_node
@@ -136,8 +137,17 @@ def _loading(run: RunMeasurements, node: str, rank: int, wait: PortionSoFar) -> 
         restart_seconds=sum(loader.restart_seconds or 0.0 for loader in loaders if loader.phase == "train"),
         worker_threads=max((loader.worker_threads or 0 for loader in loaders), default=0),
         sequential_maps=None if maps is None else int(maps),
+        py_dataset=_py_dataset(gauges),
         persistent_workers=next((loader.persistent_workers for loader in reversed(loaders)), None),
     )
+
+
+def _py_dataset(gauges: Mapping[str, float]) -> PyDataset | None:
+    """Returns how Keras makes batches of its PyDataset, if it trains on one."""
+    if PY_WORKERS not in gauges:
+        return None
+    workers, processes, queue = (gauges.get(name, 0.0) for name in (PY_WORKERS, PY_PROCESSES, PY_QUEUE))
+    return PyDataset(int(workers), bool(processes), int(queue))
 
 
 def _waits(facts: RunFacts, node: str, rank: int, workers: int | None) -> dict[str, float]:

@@ -43,6 +43,7 @@ from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.remedies import HOOKS
 from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import Times, ranks_of, workers_of
+from stepscope.training.layout import PY_WORKERS
 
 PER_CORE = "run_instance:stepscope_dataloader_workers_per_core:ratio"
 WORKERS = "stepscope_dataloader_workers"
@@ -233,6 +234,8 @@ class _Loaders:
         loaders = [loader for process in processes for loader in process.loaders]
         self.pin_memory = _agreed(loader.pin_memory for loader in loaders)
         self.prefetch = _agreed(loader.prefetch_factor for loader in loaders)
+        of_keras = any(PY_WORKERS in process.gauges for process in processes)
+        self.option = "workers" if of_keras else "num_workers"
 
     def of_cores(self) -> str:
         """Returns "8 cores and", or "192 cores, of which the run may use 4 because of its CPU limit, and"."""
@@ -251,7 +254,7 @@ class _Loaders:
         if (self.workers or 0) > self.cores:
             what = "CPU limit" if self.cores == self.limit else "affinity or cpuset"
             more = f", or raise its {what} to {self.workers} cores"
-        return f"Give each rank {count(each, 'worker')} (num_workers={each}){more}."
+        return f"Give each rank {count(each, 'worker')} ({self.option}={each}){more}."
 
     def wait_in_words(self) -> str:
         """Returns "; steps of a rank waited for data for up to 47 % of their time", or that it is unknown."""

@@ -236,11 +236,19 @@ FIRST_LOOK, LOOKS_EVERY = (
     1280,
 )  # steps: hooks look at 20, 40, 80, and so on, and at all multiples of 1,280
 SEQUENTIAL_MAPS = "tf_data_sequential_maps"  # of a pipeline of tf.data, that run without parallel calls
+# How many threads or processes make batches of a PyDataset ahead of Keras, 1 if they are processes, and how
+# many batches they may make at once.
+PY_WORKERS, PY_PROCESSES, PY_QUEUE = (
+    "keras_py_dataset_workers",
+    "keras_py_dataset_processes",
+    "keras_py_dataset_queue",
+)
 EAGER = "keras_run_eagerly"  # 1: Keras runs each operation of TensorFlow by itself
 SETTINGS = frozenset(  # they say nothing of training
     (
         *(ANOMALY_DETECTION, THREADS, TENSORS, DOUBLES, UNUSED_PARAMETERS, PROFILED),
         *(OPERATORS, LEAVES, FIRST_OPERATORS, FORWARD_USED, FORWARD_UNUSED, SEQUENTIAL_MAPS, EAGER),
+        *(PY_WORKERS, PY_PROCESSES, PY_QUEUE),
     )
 )
 GAUGES = SCRIPT_GAUGES + FRAMEWORK_GAUGES

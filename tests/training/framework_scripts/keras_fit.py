@@ -24,6 +24,19 @@ def wait(values: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.ensure_shape(tf.numpy_function(slowly, [values], tf.float32), (None, 12, 1)), labels
 
 
+class Batches(keras.utils.PyDataset):  # type: ignore[misc]
+    def __init__(self, values: np.ndarray, **options: int) -> None:
+        super().__init__(**options)
+        self.values = values
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        values = self.values[8 * number : 8 * number + 8]
+        return slowly(values), values.sum(1)
+
+
 def fit(eager: bool = False, at_once: int = 1, watch: bool = False) -> None:
     keras.utils.set_random_seed(3)
     model = keras.Sequential(
@@ -45,6 +58,8 @@ def fit(eager: bool = False, at_once: int = 1, watch: bool = False) -> None:
         training = stepscope.watch(training)
     save = keras.callbacks.ModelCheckpoint(checkpoint, save_weights_only=True)
     data = {"x": values, "y": values.sum(1), "batch_size": 8} if eager else {"x": training}
+    if workers := os.environ.get("PY_WORKERS"):
+        data = {"x": Batches(values, workers=int(workers), max_queue_size=4)}
     model.fit(**data, epochs=3, verbose=0, validation_data=batches.take(2), callbacks=[save])
     model.evaluate(batches.take(2), verbose=0)
     model.predict(batches.take(2), verbose=0)

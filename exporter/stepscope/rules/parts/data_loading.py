@@ -21,6 +21,7 @@ Cause = Literal[
     "hand-over",
     "sequential map",
     "slow pipeline",
+    "PyDataset",
     "not known",
 ]
 
@@ -79,6 +80,14 @@ class CoresInUse(NamedTuple):
         return max(names, key=lambda name: names[name])
 
 
+class PyDataset(NamedTuple):
+    """How batches of a keras.utils.PyDataset are made ahead of the steps."""
+
+    workers: int  # 0: one after another, in one thread
+    processes: bool  # instead of threads
+    queue: int  # at most so many batches at once
+
+
 @dataclass(frozen=True)
 class Loading:
     """The data loading of one rank so far; seconds are sums over its workers or over its steps."""
@@ -102,6 +111,7 @@ class Loading:
     persistent_workers: bool | None = None
     worker_threads: int = 0  # PyTorch's, of all workers of the rank; 0: not known
     sequential_maps: int | None = None  # of tf.data, without parallel calls; None: another loader
+    py_dataset: PyDataset | None = None  # None: another loader
 
     @property
     def computing_seconds(self) -> float:
@@ -186,6 +196,8 @@ class Loading:
 
     def cause(self) -> Cause:
         """Returns the cause that was measured. Only timed fetches show what workers did."""
+        if self.py_dataset is not None:
+            return "PyDataset"
         if self.is_pipeline:
             return "sequential map" if self.sequential_maps else "slow pipeline"
         if not self.fetch_seconds:
@@ -248,6 +260,8 @@ class Loading:
         has = "an unknown number of workers"
         if self.workers is not None:
             has = count(self.workers, "worker") if self.workers else "no worker process"
+        if self.py_dataset is not None:
+            return self._words_of(self.py_dataset)
         if self.is_pipeline:
             return _pipeline_words(self.sequential_maps or 0)
         needed = max(self.workers_needed, 1)
@@ -381,6 +395,37 @@ class Loading:
                 f"Check how many workers the loader has, and how many cores: about {needed} are needed.",
             )
         return f"the cause is unknown, because {NOT_TIMED}", HOW_TO_TIME
+
+    def _words_of(self, python: PyDataset) -> tuple[str, str]:
+        """Returns why a PyDataset is late as a clause, and the remedy. It makes batches all the time."""
+        makes = self.fetch_seconds or max(python.workers, 1) * self.step_seconds
+        wanted = max(math.ceil(makes / self.computing_seconds), python.workers + 1, 2)
+        waits = bool(self.fetch_seconds) and self.workers_wait
+        if self.cores and not waits:
+            wanted = max(min(wanted, int(self.cores)), 2)
+        wider = ""
+        if python.workers > python.queue > 0:
+            wider = f" Raise `max_queue_size` from {python.queue}: only so many batches are made at once."
+        if not python.workers:
+            ahead = f"Let it make them ahead: `workers={wanted}` in the `super().__init__` of the PyDataset"
+            unless = "" if self.fetch_seconds else ", unless `__getitem__` mostly waits"
+            return "the PyDataset makes one batch after another", (
+                f"{ahead}. `__getitem__` mostly waits, so threads are enough."
+                if waits
+                else f"{ahead}, and `use_multiprocessing=True`{unless}: threads share one interpreter."
+            )
+        if not python.processes:
+            return f"the {count(python.workers, 'thread')} of the PyDataset share one interpreter", (
+                "Pass `use_multiprocessing=True` to the PyDataset, for processes instead. If `__getitem__` "
+                f"mostly waits, more `workers` are enough.{wider}"
+            )
+        late = f"the {count(python.workers, 'process', 'processes')} of the PyDataset do not keep up"
+        if wanted > python.workers:
+            return late, f"Pass `workers={wanted}` to the PyDataset.{wider}"
+        return f"{late} on {_cores(self.cores)}", (
+            "Make `__getitem__` cheaper: decode once and keep the result, index whole arrays. More `workers` "
+            f"than cores cannot help.{wider}"
+        )
 
 
 def _pipeline_words(sequential_maps: int) -> tuple[str, str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from weakref import ref
 
 from stepscope.training.automatic import automatic
-from stepscope.training.loader import batch_size_of, settings_of
+from stepscope.training.frameworks.published import publish
+from stepscope.training.layout import PY_PROCESSES, PY_QUEUE, PY_WORKERS
+from stepscope.training.loader import Waits, batch_size_of, settings_of
 from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
 from stepscope.training.session import recorder
 
@@ -47,7 +49,21 @@ class Computing:
         )
         self.rival: Callable[[], object] = _nobody  # returns another one, if it has made the latest step
 
-    def loader(self) -> tuple[Settings, int]:
+    def waits(self, phase: str) -> Waits:
+        """Returns what counts the waits for the loader in Keras's loop, and publishes how it works."""
+        python = getattr(self.adapter, "py_dataset", None) if self.in_loop else None
+        if phase == "train" and python is not None:
+            ahead = self.adapter.enqueuer is not None
+            publish(
+                {
+                    PY_WORKERS: python.workers if ahead else 0,
+                    PY_PROCESSES: float(ahead and bool(python.use_multiprocessing)),
+                    PY_QUEUE: python.max_queue_size if ahead else 0,
+                }
+            )
+        return Waits(phase, *self._loader())
+
+    def _loader(self) -> tuple[Settings, int]:
         """Returns the settings and the batch size of the loader in Keras's loop, as far as they are known."""
         if not self.in_loop or self.adapter is None:
             return (None, None, None), 0

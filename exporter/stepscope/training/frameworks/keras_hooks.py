@@ -182,7 +182,7 @@ def _of_phase(phase: str) -> Waits:
     dataset = getattr(computing.adapter, "_dataset", None)
     if phase == "train" and tensorflow is not None and isinstance(dataset, tensorflow.data.Dataset):
         publish(settings_of_dataset(dataset))
-    return Waits(phase, *computing.loader())
+    return computing.waits(phase)
 
 
 # -- what Keras has in Python anyway -------------------------------------------------------------------

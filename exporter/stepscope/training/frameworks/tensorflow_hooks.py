@@ -113,7 +113,7 @@ def _of_phase(dataset: Any, phase: str) -> Waits:
     of_arrays = computing.in_loop and not hasattr(computing.adapter, "_dataset")  # Keras made it
     if phase == "train" and dataset is not None and not of_arrays:
         publish(settings_of_dataset(dataset))
-    return Waits(phase, *computing.loader())
+    return computing.waits(phase)
 
 
 def settings_of_dataset(dataset: Any) -> dict[str, float]:
