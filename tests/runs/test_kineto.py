@@ -513,6 +513,9 @@ def test_a_gpu_waits_for_data_the_profiler_or_the_host_and_the_host_s_line_is_na
     assert [(part.name, part.calls) for part in device.synchronising] == [
         ("aten::item (cudaStreamSynchronize)", 1)
     ]
+    rows.append(row("python_function", "/tmp/torchinductor_me/ab/cab.py(9): call", 24, 39))
+    generated = summary_of(tmp_path, rows).devices[0]
+    assert {part.site for part in generated.host} == {"train.py(7): step"}
 
 
 def test_collectives_know_their_group_and_bytes(tmp_path: Path) -> None:

@@ -401,6 +401,25 @@ def test_the_function_that_was_called_is_named_instead_of_its_decorator_s() -> N
     assert named(layer, around, fit, around, own)["library"].startswith("fit: "), "it runs what it is given"
 
 
+def test_generated_code_is_nobodys_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = ("train.py", 7, "train")
+    fit = ("/x/site-packages/keras/src/trainers/trainer.py", 2, "Trainer.fit")
+    traced = ("/tmp/__autograph_generated_fileab1_.py", 12, "outer_factory.<locals>.tf__step")
+    for frames in (
+        [traced, fit, own],
+        [("/x/site-packages/tensorflow/ops.py", 1, "matmul"), traced, fit, own],
+    ):
+        found = named(*frames)
+        assert (found["place"], found["library"]) == ("train.py:7", "keras.src.trainers.trainer.Trainer.fit")
+    assert LineNames().whole([traced, fit, own]) == LineNames().whole([fit, own])
+    torch = ("/x/site-packages/torch/_inductor/output_code.py", 3, "CompiledFxGraph.__call__")
+    assert named(("/tmp/torchinductor_me/ab/cabc.py", 40, "call"), torch, own)["place"] == "train.py:7"
+    elsewhere = ("/scratch/inductor/ab/cabc.py", 40, "call")
+    assert named(elsewhere, own)["place"] == "ab/cabc.py:40"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/scratch/inductor")
+    assert named(elsewhere, torch, own)["place"] == "train.py:7"
+
+
 def test_the_frames_of_a_forked_process_end_where_multiprocessing_began_it() -> None:
     began = (f"{LIBRARY}/multiprocessing/process.py", 3, "BaseProcess._bootstrap")
     loop = ("/x/site-packages/torch/utils/data/_utils/worker.py", 1, "_worker_loop")

@@ -17,6 +17,9 @@ VERSION = 1
 SUFFIX = ".lines"
 TICK_SECONDS = 0.05
 
+# In paths of code that AutoGraph and TorchInductor generate, into files that nobody has written.
+GENERATED = ("/__autograph_generated_file", "/torchinductor_")
+
 ROLES = ("script", "training", "loader worker", "child")
 # The main thread had or wanted a core ("running"), or slept in the kernel for one of these.
 STATES = ("running", "disk", "lock", "child", "other")

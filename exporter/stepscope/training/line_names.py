@@ -4,7 +4,8 @@ If that function is one that runs a whole framework, such as `fit`, the framewor
 named after it: `fit: loops.epoch_loop.advance`.
 
 The user's own is the main module, and every file outside the standard library, of `site-packages` and
-`dist-packages`, and of Stepscope. Only names and line numbers are used, never source text.
+`dist-packages`, and of Stepscope. What AutoGraph or TorchInductor generated is nobody's. Only names and line
+numbers are used, never source text.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 
+from stepscope.training.line_layout import GENERATED
 from stepscope.training.stack_tree import SEPARATOR
 
 TYPE_CHECKING = False
@@ -42,6 +44,8 @@ _PASS_ON = frozenset(["_call_impl", "_wrapped_call_impl"])  # of a module of PyT
 # Functions that decorators of PyTorch and Keras put around others, such as collectives, steps and `fit`.
 _AROUND = frozenset(["wrapper", "decorate_context", "_use_grad", "error_handler"])
 _IMPORT = "import"
+_OWN, _LIBRARYS, _NOBODYS = range(3)  # whose a file is
+_CACHE = "TORCHINDUCTOR_CACHE_DIR"  # which PyTorch itself sets
 _NO_CODE = ("__init__", "<shim>")  # files of frames that CPython 3.12 and later put between those of code
 
 
@@ -56,7 +60,7 @@ class LineNames:
         spawned = any("multiprocessing" in word for word in sys.orig_argv[1:])
         self._typed = () if spawned else ("<string>", "<stdin>") if sys.argv[:1] == ["-c"] else ("<stdin>",)
         self._here = os.getcwd().rstrip(os.sep) + os.sep
-        self._known: dict[str, bool] = {}
+        self._known: dict[str, int] = {}
         self._lines: dict[tuple[str, str], int] = {}
         self._words: dict[Frame, str] = {}
 
@@ -65,10 +69,8 @@ class LineNames:
         innermost = called = own = caller = None
         inner: dict[str, Frame] = {}  # the innermost frame of each package
         for frame in self._of_this_process(frames):
-            if frame[0] in _NO_CODE:
-                continue
-            if frame[0].startswith(self._ours):
-                continue  # a hook, between the user and the library, or that the collector of garbage calls
+            if self._whose(frame[0]) == _NOBODYS:
+                continue  # such as a hook, between the user and the library
             innermost = innermost or frame
             if self._is_own(frame[0]):
                 if own is not None:
@@ -119,7 +121,7 @@ class LineNames:
     def _described(self, frame: Frame) -> str:
         """Returns "load, data.py:14" or "torch.nn.functional.linear"; "" for what nobody has to know."""
         name, _, function = frame
-        if name in _NO_CODE or function in _PASS_ON or name.startswith(self._ours):
+        if function in _PASS_ON or self._whose(name) == _NOBODYS:
             return ""
         if not self._is_own(name):
             return self._function_of_library(frame, _WHOLE)
@@ -133,19 +135,28 @@ class LineNames:
         return name.partition(os.sep)[0]
 
     def _is_own(self, name: str) -> bool:
-        own = self._known.get(name)
-        if own is None:
+        return self._whose(name) == _OWN
+
+    def _whose(self, name: str) -> int:
+        whose = self._known.get(name)
+        if whose is None:
             if len(self._known) >= MOST_FILES:
                 self._known.clear()
-            own = self._known[name] = self._find(name)
-        return own
+            whose = self._known[name] = self._find(name)
+        return whose
 
-    def _find(self, name: str) -> bool:
+    def _find(self, name: str) -> int:
+        """Finds whose a file is. Stepscope's is nobody's: its hooks and callbacks run anywhere."""
+        if name in _NO_CODE or name.startswith(self._ours):
+            return _NOBODYS
         if name.startswith("<"):  # made by exec, as in dataclasses; a notebook's cells are the user's own
-            return name.startswith("<ipython") or name in self._typed
+            return _OWN if name.startswith("<ipython") or name in self._typed else _LIBRARYS
         path = name if os.path.isabs(name) else self._here + name
-        packaged = path.startswith((self._library, *self._ours)) or any(part in path for part in _PACKAGES)
-        return not packaged or (path == _main_file() and not path.startswith(self._ours))
+        cache = os.environ.get(_CACHE)
+        if any(part in path for part in GENERATED) or (cache and path.startswith(cache + os.sep)):
+            return _NOBODYS
+        packaged = path.startswith(self._library) or any(part in path for part in _PACKAGES)
+        return _LIBRARYS if packaged and path != _main_file() else _OWN
 
     def _place_and_function(self, frame: Frame) -> list[str]:
         return [self._place(frame), _function(frame)[:_FUNCTION]]

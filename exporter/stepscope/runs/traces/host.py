@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from stepscope.runs.model import HostTime
 from stepscope.runs.traces.events import COPY, MICRO, NONE, OPERATOR, PYTHON, RUNTIME, WAIT, Trace
 from stepscope.runs.traces.intervals import Intervals, Numbers
+from stepscope.training.line_layout import GENERATED
 
+_NOT_OWN = ("site-packages/", *GENERATED)
 LISTED = 200  # parts of the host's time that are kept
 # What the host's time is spent on.
 OPERATORS, FRAMES, CALLS, SYNCHRONISING, ALLOCATING, CAPTURING, COLLECTING, NOT_RECORDED = (
@@ -192,7 +194,7 @@ class _Stack:
 def _site(name: str) -> str:
     """Returns the name of a Python frame if it is in the user's code, otherwise ""."""
     frame = _FRAME.fullmatch(name)
-    if frame is None or "site-packages/" in name or name.startswith("<"):
+    if frame is None or name.startswith("<") or any(part in name for part in _NOT_OWN):
         return ""
     top = frame["file"].lstrip("./").split("/")[0].removesuffix(".py")
     inside = top in _LIBRARIES or ("/lib/python" in name) or (top in sys.stdlib_module_names)
