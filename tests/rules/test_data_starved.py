@@ -1,5 +1,6 @@
 """DataStarved: does training wait for data, and why. The causes are those of examples/images/slow.py."""
 
+from bisect import bisect_left
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ from stepscope.evaluation.engine import evaluate
 from stepscope.report.right_sizing import predictions
 from stepscope.rules.parts.data_loading import CoresInUse, Loading, PyDataset
 from stepscope.runs.model import LineTime, Loader, ThreadTime
+from stepscope.training.layout import FETCH_BOUNDS
 
 from tests.support.few_rules import judged, of_rule
 from tests.support.source import MemorySource, node_samples, node_steps, rank_facts, run_facts
@@ -433,6 +435,43 @@ def test_the_lock_is_seen_in_the_lines_of_the_workers() -> None:
 
     assert cause(line("data.py:3", 8.0, 2.0), line("", 0.0, 99.0)) == "lock"  # idle workers have no line
     assert cause(line("data.py:3", 2.0, 8.0)) == "slow storage"
+
+
+def counts(**fetches: int) -> list[int]:
+    """Returns a histogram: `ms_60=5` fetches of 60 ms."""
+    made = [0] * (len(FETCH_BOUNDS) + 1)
+    for name, number in fetches.items():
+        made[bisect_left(FETCH_BOUNDS, int(name.removeprefix("ms_")) / 1000)] += number
+    return made
+
+
+def test_a_few_long_fetches_need_more_batches_ahead_and_not_storage() -> None:
+    """100 fetches of 2 workers: 95 of 20 ms, and 5 of 1.5 s. A step computes for 100 ms."""
+    uneven = loading(
+        workers=2,
+        prefetch=2,
+        fetch_seconds=9.4,
+        fetch_cpu_seconds=0.5,
+        fetch_counts=counts(ms_20=95, ms_1500=5),
+        step_seconds=15.5,
+        wait_seconds=5.5,
+    )
+    assert uneven.cause() == "uneven fetches"
+    clause, advice = uneven.words()
+    assert clause == (
+        "few fetches are long: 4 batches are made ahead, which last 400 ms, and the longest fetch takes "
+        "up to 1.80 s"
+    )
+    assert "prefetch_factor=9 instead of 2, or num_workers=9 instead of 2" in advice
+    unlike = [
+        replace(uneven, prefetch=None),  # not known
+        replace(uneven, fetch_counts=()),
+        replace(uneven, prefetch=16),  # enough for the long ones
+        replace(uneven, wait_seconds=15.0, step_seconds=25.0),  # most of the wait is for something else
+        replace(uneven, fetch_seconds=25.0, fetch_counts=counts(ms_250=100)),  # all are long
+        replace(uneven, workers=0),
+    ]
+    assert {each.cause() for each in unlike} == {"slow storage"}
 
 
 @pytest.mark.parametrize(

@@ -182,6 +182,7 @@ def test_facts_say_what_the_run_its_node_and_its_ranks_are(tmp_path: Path) -> No
     train, evaluation = good.loaders
     assert (train.workers, train.pin_memory, train.prefetch_factor, train.batch_size) == (4, True, 2, 32)
     assert (train.fetches, train.fetch_seconds, train.fetch_cpu_seconds) == (11, 3.0, 2.5)
+    assert (sum(train.fetch_counts), evaluation.fetch_counts) == (11, ())
     assert (evaluation.workers, evaluation.pin_memory, evaluation.fetches) == (None, None, 0)
     assert evaluation.batch_size is None
     assert facts.unknowns == ()

@@ -6,6 +6,7 @@ is steadier than that of a quarter of an hour: there, a tenth is.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from stepscope.common.status import Status
@@ -137,6 +138,8 @@ def _loading(run: RunMeasurements, node: str, rank: int, wait: PortionSoFar) -> 
         restart_seconds=sum(loader.restart_seconds or 0.0 for loader in loaders if loader.phase == "train"),
         worker_threads=max((loader.worker_threads or 0 for loader in loaders), default=0),
         sequential_maps=None if maps is None else int(maps),
+        prefetch=next((loader.prefetch_factor for loader in loaders if loader.phase == "train"), None),
+        fetch_counts=list(map(sum, zip_longest(*(each.fetch_counts for each in loaders), fillvalue=0))),
         py_dataset=_py_dataset(gauges),
         persistent_workers=next((loader.persistent_workers for loader in reversed(loaders)), None),
     )

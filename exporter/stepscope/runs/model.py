@@ -147,6 +147,7 @@ class Loader:
     worker_threads: int | None = None  # PyTorch's, of all workers together
     persistent_workers: bool | None = None
     restart_seconds: float | None = None  # waits for the first batch of each pass but the first
+    fetch_counts: tuple[int, ...] = ()  # fetches between FETCH_BOUNDS of training/layout.py; (): not known
 
 
 @dataclass(frozen=True, slots=True)

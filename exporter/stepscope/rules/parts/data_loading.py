@@ -1,12 +1,13 @@
 """Finds why data comes too late, from the times of the loader's workers and the cores of their node."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from stepscope.common.words import count, duration, number, percent
 from stepscope.rules.parts.remedies import HOOKS
+from stepscope.training.layout import FETCH_BOUNDS
 
 Cause = Literal[
     "heavy transform",
@@ -16,6 +17,7 @@ Cause = Literal[
     "neighbours",
     "restarts",
     "one worker",
+    "uneven fetches",
     "sampler",
     "threads",
     "hand-over",
@@ -38,6 +40,7 @@ OF_THE_SAMPLER = 0.5  # of a wait without workers: above it, most is in no fetch
 RESTARTS = 0.5  # of the wait for data: above it, most is for the first batch of a pass
 ONE_WORKER = 0.8  # of the seconds of fetches: with more, one of several workers does nearly everything
 TOO_MANY_THREADS = 2  # of workers, per worker and per core of the rank
+UNEVEN = 0.5  # of the wait: above it, most is for long fetches, which the others do not hide
 SEVERAL_THREADS = 1.3  # CPU seconds per second of a fetch: a worker uses more than one thread
 
 NOT_TIMED = "no fetch was timed"
@@ -107,6 +110,8 @@ class Loading:
     # training/line_layout.py, all together 1, or {} if none was seen.
     waits: Mapping[str, float] = field(default_factory=dict)
     busiest_fetch_seconds: float = 0.0  # of fetch_seconds, of the worker with most; 0: not known
+    fetch_counts: Sequence[int] = ()  # fetches between FETCH_BOUNDS
+    prefetch: int | None = None  # batches that each worker makes ahead
     restart_seconds: float = 0.0  # of wait_seconds, for the first batch of each pass but the first
     persistent_workers: bool | None = None
     worker_threads: int = 0  # PyTorch's, of all workers of the rank; 0: not known
@@ -217,6 +222,8 @@ class Loading:
             and self.worker_threads > TOO_MANY_THREADS * max(self.workers, self.cores)
         ):
             return "threads"
+        if self.longest_fetch:
+            return "uneven fetches"
         if self.workers_wait and not self.is_short:
             locked = self.waits.get("lock", 0.0) > WAITING_FOR_LOCK
             return "lock" if self.workers and locked else "slow storage"
@@ -242,6 +249,26 @@ class Loading:
         workers = self.workers or 0
         most = self.busiest_fetch_seconds > ONE_WORKER * self.fetch_seconds
         return most and workers > 1 and self.fetches >= 2 * workers
+
+    @property
+    def hidden_seconds(self) -> float:
+        """Returns how long steps compute with the batches that workers make ahead."""
+        ahead = (self.workers or 0) * (self.prefetch or 0)
+        return ahead * self.computing_seconds / max(self.fetches, 1)
+
+    @property
+    def longest_fetch(self) -> float:
+        """Returns the most seconds that a fetch took, if steps wait for a few long ones; otherwise 0.
+
+        All together the workers keep up, but those fetches outlast the batches that are made ahead.
+        """
+        if not self.hidden_seconds or self.fetching_seconds > (self.workers or 0) * self.computing_seconds:
+            return 0.0
+        bounds = (0.0, *FETCH_BOUNDS, FETCH_BOUNDS[-1])
+        found = [(at, fetches) for at, fetches in enumerate(self.fetch_counts) if fetches]
+        about = [((bounds[at] + bounds[at + 1]) / 2, fetches) for at, fetches in found]
+        beyond = [fetches * max(seconds - self.hidden_seconds, 0.0) for seconds, fetches in about]
+        return bounds[found[-1][0] + 1] if sum(beyond) > UNEVEN * self.wait_seconds else 0.0
 
     @property
     def others_fill_cores(self) -> bool:
@@ -324,6 +351,18 @@ class Loading:
                 f"{percent(100 * self.busiest_fetch_seconds / self.fetch_seconds)} of the fetching",
                 "Split the data over the workers: at least one shard per worker, or every N-th item "
                 "(`torch.utils.data.get_worker_info()`). More workers cannot help.",
+            )
+        if cause == "uneven fetches":
+            workers, prefetch = self.workers or 1, self.prefetch or 1
+            ahead = count(workers * prefetch, "batch", "batches")
+            hidden, longest = self.hidden_seconds, self.longest_fetch
+            times = longest / hidden
+            return (
+                f"few fetches are long: {ahead} are made ahead, which last {duration(hidden)}, and the "
+                f"longest fetch takes up to {duration(longest)}",
+                f"Let more batches be ready: prefetch_factor={math.ceil(times * prefetch)} instead of "
+                f"{prefetch}, or num_workers={math.ceil(times * workers)} instead of {workers}. Or split the "
+                "items that take long.",
             )
         if cause == "sampler":
             return (

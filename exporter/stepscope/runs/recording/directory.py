@@ -640,6 +640,7 @@ def _loaders(row: dict[str, Any]) -> Iterator[Loader]:
     If workers time their fetches for a loader that is not watched, a loader without settings gets them.
     """
     fetched = {name: row[name] for name in (*FETCH_COLUMNS, *WORKER_COLUMNS)}
+    fetched["fetch_counts"] = tuple(count or 0 for count in fetched["fetch_counts"] or ())
     for loader in row["loaders"] or ([{"phase": PHASES[0]}] if fetched["fetches"] else []):
         settings = {name: loader.get(name) for name in LOADER_COLUMNS}
         yield Loader(rank=row["rank"], **settings, **fetched)

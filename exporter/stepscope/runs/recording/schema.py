@@ -52,7 +52,11 @@ HEADER_COLUMNS = ("rank", "pid", "start", "framework", "framework_version", "wor
 MOMENT_COLUMNS = ("first_step_start", "last_step_end", "end")
 FETCH_COLUMNS = ("fetches", "fetch_seconds", "fetch_cpu_seconds", "fetch_core_wait_seconds")
 PAUSE_COLUMNS = {f"{reason}_seconds": reason for reason in REASONS}  # of a rank that could not run
-WORKER_COLUMNS = {"busiest_fetch_seconds": pa.float64(), "worker_threads": pa.int64()}  # null: not known
+WORKER_COLUMNS = {  # null: not known
+    "busiest_fetch_seconds": pa.float64(),
+    "worker_threads": pa.int64(),
+    "fetch_counts": pa.list_(pa.int64()),
+}
 LOADER_COLUMNS = (
     *("phase", "workers", "pin_memory", "prefetch_factor", "batch_size"),
     *("persistent_workers", "restart_seconds"),
