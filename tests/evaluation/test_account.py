@@ -473,6 +473,19 @@ def test_the_loop_of_a_framework_is_not_the_user_s_own_code_but_what_they_gave_i
     assert unexplained(with_lines("train__host", 400, logger))
 
 
+def test_the_loop_of_keras_itself_is_not_the_script_s_own_code() -> None:
+    fit = line("train.py:9", 1.0, library="keras.src.backend.tensorflow.trainer.fit")
+    (found,) = unexplained(with_lines("train__host", 400, fit))
+    assert found.about.subject == "Keras’s own loop"
+    assert "Make epochs longer" in found.recommendation
+    assert unexplained(with_lines("train__host", 90, fit)) == []
+    mine = line("train.py:4", 3.0, library="sklearn.cluster.kmeans.fit")
+    assert {found.about.subject for found in unexplained(with_lines("train__host", 400, fit, mine))} == {
+        "Your own code",
+        "Keras’s own loop",
+    }
+
+
 @pytest.mark.parametrize(
     ("collects", "seconds", "together"),
     [("train.py:4", 190.0, 590.0), ("train.py:9", 190.0, 400.0), ("train.py:4", 401.0, 400.0)],

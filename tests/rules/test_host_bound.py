@@ -163,6 +163,18 @@ def test_the_component_is_named_with_its_remedy(component: str, did: str, remedy
     assert remedy in found.recommendation
 
 
+@pytest.mark.parametrize("framework", ["keras", "tensorflow"])
+def test_who_trains_with_keras_is_told_how_keras_saves_less(framework: str) -> None:
+    ranks = [
+        rank_facts(
+            framework=framework, phase_seconds={"train": 100.0}, component_seconds={"checkpoint": 50.0}
+        )
+    ]
+    found = judged("HostBound", node_steps(np.full(6, 0.1)), facts=run_facts(ranks=ranks))
+    assert "save_freq" in found.recommendation
+    assert "torch" not in found.recommendation
+
+
 def test_what_one_rank_does_longer_and_compilation_are_not_the_host_s() -> None:
     assert without_a_trace({"gc": 100.0}, {"gc": 1.0}).status == "not enough data"
     assert without_a_trace({"compile": 100.0, "data_wait": 50.0}).status == "not enough data"

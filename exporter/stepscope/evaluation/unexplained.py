@@ -53,6 +53,7 @@ CHOSEN = re.compile(
 DEVICES = ("torch.", "tensorflow.", "jax.", "keras.", "cupy.")  # libraries that wait for a device
 # In a framework's loop (`fit: module.function`, line_names.py): what the user gave it to log, save or call.
 GIVEN = re.compile("log|callback|integrat|track|save|checkpoint", re.IGNORECASE)
+OF_KERAS = re.compile(r"keras\..*\.(fit|evaluate|predict)")  # its loop itself, or what this calls elsewhere
 KNOWN = 0.05  # of the run: with more unknown, nobody knows whether it was healthy
 SEEN = 0.5  # of a part's time in samples: with less, many pauses were too short to be seen in any line
 BUSY_GPU = 70.0  # percent, on average
@@ -133,6 +134,10 @@ SHARE_WORK = (
     "Let every rank do its part of it (a DistributedSampler for evaluation), or do it less often. Without a "
     "barrier, the others do not have to wait."
 )
+SHORT_LOOPS = (
+    "Make epochs longer: each starts its pipeline again (`repeat()` the dataset and pass `steps_per_epoch`). "
+    "Let each call compute several batches: larger ones, or `steps_per_execution` of `compile`."
+)
 EVALUATE_LESS = "Evaluate less often or on fewer batches, without gradients and in larger batches."
 
 
@@ -159,6 +164,7 @@ def unexplained(analysis: Analysis) -> list[RuleResult]:
         *lock,
         *_outside(account, analysis),
         *_components(account, analysis, sum(one.share for one in lock)),
+        *_loop_of_keras(account, analysis),
         *(alone := list(_on_one_rank(account))),
         *_evaluation(account, analysis, {one.key.part for one in alone}),
         *_by_turns(account, analysis, sum(one.share for one in alone)),
@@ -299,6 +305,17 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
             yield LargePart(leaf.key, leaf.share, REMEDIES[BETWEEN], "No step was running")
 
 
+def _loop_of_keras(account: Account, analysis: Analysis) -> Iterator[LargePart]:
+    """Yields the time of steps in which Keras does neither what it computes nor what the script gave it."""
+    for leaf in account.leaves:
+        if leaf.key != Key(account.main_phase, HOST) or HOST in _judged(analysis):
+            continue
+        lost = leaf.share * sum(place.share for place in leaf.places if _is_of_keras(place.line))
+        if lost >= LARGE:
+            evidence = "Between batches, Keras starts and ends its epochs and calls its callbacks"
+            yield LargePart(leaf.key, lost, SHORT_LOOPS, evidence, "Keras’s own loop")
+
+
 def _judged(analysis: Analysis) -> set[str]:
     """Returns the components that rules have judged, and own code if the GPUs are busy meanwhile."""
     judged = {each for rule in analysis.rules if rule.status.judged for each in rule.about.judges}
@@ -370,8 +387,13 @@ def _own_places(leaf: Leaf) -> list[Place]:
 
 def _is_own(line: LineTime) -> bool:
     of_a_loop = ": " in line.library and not GIVEN.search(line.library)
+    of_any_loop = of_a_loop or _is_of_keras(line)
     usual = line.library.startswith(USUAL) and not CHOSEN.match(line.library)
-    return bool(line.place) and not of_a_loop and not usual
+    return bool(line.place) and not of_any_loop and not usual
+
+
+def _is_of_keras(line: LineTime) -> bool:
+    return OF_KERAS.fullmatch(line.library) is not None
 
 
 def _evaluation(account: Account, analysis: Analysis, explained: Collection[str]) -> Iterator[LargePart]:

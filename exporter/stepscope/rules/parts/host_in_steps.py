@@ -35,6 +35,10 @@ PARTS = {
         "some hundred.",
     ),
 }
+SAVE_LESS = (  # with Keras or TensorFlow
+    "Write checkpoints less often, or weights only: `save_freq` and `save_weights_only` of ModelCheckpoint. "
+    "Write them to local storage first."
+)
 
 
 class RankPart(NamedTuple):
@@ -56,6 +60,7 @@ class HostPart:
 
     component: str
     ranks: list[RankPart]
+    framework: str  # "": not known
 
     @property
     def least(self) -> float:
@@ -69,7 +74,8 @@ class HostPart:
 
     @property
     def remedy(self) -> str:
-        return PARTS[self.component].remedy
+        saves = self.component == "checkpoint" and self.framework in ("keras", "tensorflow")
+        return SAVE_LESS if saves else PARTS[self.component].remedy
 
     def words(self) -> str:
         most = max(self.ranks, key=lambda rank: rank.percent)
@@ -88,7 +94,9 @@ def largest_part(run: RunMeasurements) -> HostPart | None:
     for node in run.of(STEP_TOTALS).values():
         for (rank, _), seconds in node.seconds.items():
             collected[rank] = collected.get(rank, 0.0) + float(seconds[GC])
-    parts = [HostPart(part, ranks) for part in PARTS if (ranks := _of_ranks(run.facts, part, collected))]
+    framework = next((rank.framework for rank in run.facts.ranks if rank.framework), "")
+    of_ranks = ((part, _of_ranks(run.facts, part, collected)) for part in PARTS)
+    parts = [HostPart(part, ranks, framework) for part, ranks in of_ranks if ranks]
     return max(parts, key=lambda part: part.least, default=None)
 
 
