@@ -16,7 +16,7 @@ def rank_sum(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
 def auc(labels: tf.Tensor, scores: tf.Tensor) -> tf.Tensor:
     if GOOD:
         return tf.reduce_sum(tf.cast(labels > 0.5, tf.float32) * scores)
-    return tf.numpy_function(rank_sum, [labels, scores], tf.float32)
+    return tf.ensure_shape(tf.numpy_function(rank_sum, [labels, scores], tf.float32), ())
 
 
 model = model_of(128, metrics=[auc])

@@ -1,4 +1,7 @@
-"""Keras: a pipeline without prefetching, in which tf.data may add none by itself."""
+"""Keras: a pipeline without prefetching, in which tf.data may add none by itself.
+
+It has a fixed number of batches: TensorFlow does not end while it waits for one.
+"""
 
 import time
 
@@ -6,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from trials.everyday.clock import GOOD
-from trials.everyday.keras_parts import BATCH, Ends, model_of, x, y
+from trials.everyday.keras_parts import BATCH, model_of, x, y
 
 
 def read(values: np.ndarray) -> np.ndarray:
@@ -18,9 +21,9 @@ def slowly(values: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.ensure_shape(tf.numpy_function(read, [values], tf.float32), (BATCH, 128)), labels
 
 
-batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH, drop_remainder=True).repeat().map(slowly)
+batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH).repeat().take(500).map(slowly)
 options = tf.data.Options()
 options.autotune.enabled = False
 batches = batches.prefetch(4) if GOOD else batches
 batches = batches.with_options(options)
-model_of(512).fit(batches, epochs=1, steps_per_epoch=1_000_000, verbose=0, callbacks=[Ends()])
+model_of(512).fit(batches, epochs=1, verbose=0)
