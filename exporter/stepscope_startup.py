@@ -36,6 +36,7 @@ HOOKS = {
     "horovod.torch.functions": f"{_HOOKS}.horovod_hooks:install_torch_functions",
     "horovod.torch.optimizer": f"{_HOOKS}.horovod_hooks:install_torch_optimizer",
     "horovod.tensorflow.mpi_ops": f"{_HOOKS}.horovod_hooks:install_tensorflow",
+    "mpi4py.MPI": f"{_HOOKS}.mpi_hooks:install",
     "multiprocessing.util": "stepscope.training.last_exception:watch_children",
 }
 

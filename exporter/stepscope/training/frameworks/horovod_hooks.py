@@ -43,11 +43,11 @@ def _install(name: str) -> None:
     for operation, functions in _COLLECTIVES.items():
         for function in functions.split():
             if getattr(vars(module).get(function), "__module__", "") == name:
-                around(module, function, partial(_begin, operation), _end)
+                around(module, function, partial(begin_collective, operation), end_collective)
     for optimizer in (vars(module).get(each) for each in _OPTIMIZERS):
         if optimizer is not None:
             around(optimizer, "step", _step_begins, _step_ended)
-            around(optimizer, "synchronize", partial(_begin, "all_reduce"), _end)
+            around(optimizer, "synchronize", partial(begin_collective, "all_reduce"), end_collective)
 
 
 install_torch = partial(_install, "horovod.torch.mpi_ops")
@@ -65,7 +65,8 @@ class _Collective:
     is_open = False
 
 
-def _begin(operation: str, *_: object, **__: object) -> int | None:
+def begin_collective(operation: str, *_: object, **__: object) -> int | None:
+    """Begins to time one of OPERATIONS. Returns its place, or None inside another one."""
     if _Collective.is_open or _is_traced():
         return None
     place = recorder.enter(_COMMUNICATION, OPERATIONS.index(operation) + 1.0)
@@ -75,7 +76,8 @@ def _begin(operation: str, *_: object, **__: object) -> int | None:
     return place
 
 
-def _end(place: int, _done: bool) -> None:
+def end_collective(place: int, _done: bool) -> None:
+    """Ends the operation at this place."""
     _Collective.is_open = False
     recorder.leave(place)
 
@@ -87,12 +89,12 @@ def _is_traced() -> bool:
 
 def _init_begins(*_: object, **__: object) -> tuple[int | None]:
     start_run()
-    return (_begin("init_process_group"),)
+    return (begin_collective("init_process_group"),)
 
 
 def _init_ended(module: Any, begun: tuple[int | None], done: bool) -> None:
     if begun[0] is not None:
-        _end(begun[0], done)
+        end_collective(begun[0], done)
     if done:
         start_as(int(module.rank()), int(module.size()))
 
