@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 from stepscope.evaluation.engine import Evaluator
-from stepscope.runs.model import GpuFacts, NodeFacts, NodeSamples, RunFacts, Source, Steps
+from stepscope.runs.model import TRAFFIC, GpuFacts, NodeFacts, NodeSamples, RunFacts, Source, Steps
 
 from benchmarks import Row
 
@@ -94,8 +94,7 @@ def _ten_minutes(cores: int, gpus: int) -> NodeSamples:
         gpu=ratios(count, gpus),
         gpu_memory=ratios(count, gpus),
         memory=ratios(count),
-        network=1e9 * random.random(count),
-        disk=1e9 * random.random(count),
+        traffic=1e9 * random.random((count, len(TRAFFIC))),
         gpu_power_watts=ratios(count, gpus),
         gpu_temperature_celsius=ratios(count, gpus),
     )

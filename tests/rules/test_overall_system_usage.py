@@ -33,6 +33,11 @@ def test_each_resource_has_the_percentiles_of_its_mean_over_devices() -> None:
         "I/O wait": series["io_wait"].mean(axis=1) * 100,
         "Network": series["network"],
         "Disk": series["disk"],
+        "Network received": series["network"],
+        "Network sent": np.zeros(4000),
+        "Disk read": series["disk"],
+        "Disk written": np.zeros(4000),
+        "Disk operations": np.zeros(4000),
     }
     assert [row.resource for row in analysis.usage] == list(expected)
     for row in analysis.usage:

@@ -340,11 +340,12 @@ def one_by_one(rows: list[Reading]) -> NodeSamples:
         values: np.ndarray = (np.array(columns, float).reshape(-1, len(snapshots)).T / 100).astype(np.float32)
         return values
 
-    def total(dimension: str, *names: str) -> np.ndarray:
-        values: np.ndarray = np.array([list(column(dimension, name)) for name in names]).sum(axis=0)
-        return values
-
     gpu = table("GPUUtilization", "gpu")
+    traffic = [
+        *(("Algorithm", f"{name}BytesPerSecond") for name in ("Receive", "Transmit")),
+        *(("", f"{name}ThroughputInBytesPerSecond") for name in ("Read", "Write")),
+        ("", "IOPS"),
+    ]
     return NodeSamples(
         node="algo-1",
         times=np.array([one[0]["Timestamp"] for one in snapshots]),
@@ -352,9 +353,8 @@ def one_by_one(rows: list[Reading]) -> NodeSamples:
         io_wait=table("I/OWaitPercentage", "cpu"),
         gpu=gpu,
         gpu_memory=table("GPUMemoryUtilization", "gpu"),
-        memory=(total("", "MemoryUsedPercent") / 100).astype(np.float32),
-        network=total("Algorithm", "ReceiveBytesPerSecond", "TransmitBytesPerSecond"),
-        disk=total("", "ReadThroughputInBytesPerSecond", "WriteThroughputInBytesPerSecond"),
+        memory=(np.array(list(column("", "MemoryUsedPercent"))) / 100).astype(np.float32),
+        traffic=np.column_stack([list(column(*metric)) for metric in traffic]),
         gpu_power_watts=np.full_like(gpu, np.nan),
         gpu_temperature_celsius=np.full_like(gpu, np.nan),
     )

@@ -10,6 +10,7 @@ from stepscope.runs.model import (
     COMPONENTS,
     PHASES,
     RUN_USE,
+    TRAFFIC,
     WORK,
     Loader,
     NodeFacts,
@@ -85,6 +86,9 @@ def node_samples(
     use = np.full((rows, len(RUN_USE)), np.nan)
     for name, values in (of_run or {}).items():
         use[:, RUN_USE.index(name)] = values
+    traffic = np.zeros((rows, len(TRAFFIC)))
+    traffic[:, TRAFFIC.index("network_receive_bytes")] = series(network, np.float64)
+    traffic[:, TRAFFIC.index("disk_read_bytes")] = series(disk, np.float64)
     return NodeSamples(
         run_use=use,
         node=node,
@@ -94,8 +98,7 @@ def node_samples(
         gpu=gpus,
         gpu_memory=np.zeros_like(gpus) if gpu_memory is None else np.asarray(gpu_memory, np.float32),
         memory=series(memory, np.float32),
-        network=series(network, np.float64),
-        disk=series(disk, np.float64),
+        traffic=traffic,
         gpu_power_watts=np.zeros_like(gpus),
         gpu_temperature_celsius=np.zeros_like(gpus),
         **{name: np.asarray(given, np.float64).reshape(rows, -1) for name, given in (of_gpus or {}).items()},

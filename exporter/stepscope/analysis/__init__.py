@@ -592,7 +592,7 @@ class Run:
 
         node                     the node's name
         resource                 CPU, CPU memory, GPU, GPU memory, I/O wait, Network, Disk
-        unit                     ratio, or bytes/second for network and disk
+        unit                     ratio, bytes/second or operations/second
         max, p99, p95, p50, min  in this unit"""
         return tables.usage(self._evaluated.analysis.usage)
 

@@ -33,6 +33,7 @@ ENCODED = pa.dictionary(pa.int16(), pa.string())  # few different names in many 
 BASE_UNITS = {  # by the unit that the report shows
     "%": "ratio",
     "B/s": "bytes/second",
+    "operations/s": "operations/second",
     "s": "seconds",
     "J": "joules",
     "$": "dollars",

@@ -8,7 +8,7 @@ import numpy as np
 from stepscope.measurements.measure import Measure, Measurement, Views
 from stepscope.measurements.sketch import RatioSketch, SizeSketch, Sketch
 from stepscope.measurements.state import Scans, State
-from stepscope.runs.model import Floats, NodeSamples
+from stepscope.runs.model import TRAFFIC, Floats, NodeSamples
 
 
 class GpuUsage(State):
@@ -25,7 +25,7 @@ class GpuUsage(State):
 
 
 class NodeUsage(Measurement[None]):
-    """All readings of a node: ratios, and bytes per second of network and disk."""
+    """All readings of a node: ratios, and rates of network and disk per second."""
 
     def __init__(self) -> None:
         self.samples = self.cores = 0
@@ -36,6 +36,7 @@ class NodeUsage(Measurement[None]):
         self.gpu_memory = RatioSketch()
         self.network = SizeSketch()
         self.disk = SizeSketch()
+        self.traffic = [SizeSketch() for _ in TRAFFIC]
         self.gpus: list[GpuUsage] = []
 
     def observe(self, samples: NodeSamples, scans: Scans) -> Views[None]:
@@ -48,6 +49,8 @@ class NodeUsage(Measurement[None]):
         self.gpu_memory.add(_mean(samples.gpu_memory))
         self.network.add(samples.network)
         self.disk.add(samples.disk)
+        for sketch, rates in zip(self.traffic, samples.traffic.T, strict=True):
+            sketch.add(rates)
         self.gpus += [GpuUsage() for _ in range(samples.gpu.shape[1] - len(self.gpus))]
         for column, gpu in enumerate(self.gpus):
             gpu.utilisation.add(samples.gpu[:, column])
@@ -68,16 +71,19 @@ def _mean(values: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class UsageRow:
-    """One resource of one node over the whole run, in `unit` (% or B/s)."""
+    """One resource of one node over the whole run, in `unit` (%, B/s or operations/s)."""
 
     node: str
-    resource: str  # CPU, CPU memory, GPU, GPU memory, I/O wait, Network, Disk
+    resource: str  # CPU, CPU memory, GPU, GPU memory, I/O wait, Network, Disk, or one of _TRAFFIC
     unit: str
     max: float
     p99: float
     p95: float
     p50: float
     min: float
+
+
+_TRAFFIC = ("Network received", "Network sent", "Disk read", "Disk written", "Disk operations")
 
 
 def usage_rows(nodes: Mapping[str, NodeUsage]) -> list[UsageRow]:
@@ -93,6 +99,7 @@ def usage_rows(nodes: Mapping[str, NodeUsage]) -> list[UsageRow]:
             ("I/O wait", node.io_wait),
             ("Network", node.network),
             ("Disk", node.disk),
+            *zip(_TRAFFIC, node.traffic, strict=True),
         )
         if sketch.count
     ]
@@ -100,5 +107,7 @@ def usage_rows(nodes: Mapping[str, NodeUsage]) -> list[UsageRow]:
 
 def _row(node: str, resource: str, sketch: Sketch) -> UsageRow:
     factor, unit = (100, "%") if isinstance(sketch, RatioSketch) else (1, "B/s")
+    if resource == _TRAFFIC[-1]:
+        unit = "operations/s"
     values = [sketch.max, *(sketch.percentile(percent) for percent in (99, 95, 50)), sketch.min]
     return UsageRow(node, resource, unit, *(round(factor * value, 3) for value in values))

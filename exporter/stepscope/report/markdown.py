@@ -28,7 +28,7 @@ from stepscope.report.verdict import verdict
 from stepscope.runs.model import DeviceMemory
 
 FINDINGS = 3  # shown in full
-USAGE_ROWS = 14  # two nodes; the JSON has all
+USAGE_ROWS = 24  # two nodes; the JSON has all
 SOME = 0.0005  # of a whole: smaller parts are omitted
 METRICS = {"step_seconds_mean": "a training step (mean)", "run_seconds": "the run", "cost": "its cost"}
 STATISTICS = ("max", "p95", "p50", "min")

@@ -33,6 +33,12 @@ RUN_USE = (
     *(f"{resource}_waiting_seconds" for resource in RESOURCES),
 )
 
+# The columns of NodeSamples.traffic: rates of counters of the exporter's sample.
+TRAFFIC = (
+    *("network_receive_bytes", "network_transmit_bytes", "disk_read_bytes", "disk_written_bytes"),
+    "disk_operations",
+)
+
 
 @dataclass(frozen=True)
 class NodeSamples:
@@ -48,8 +54,7 @@ class NodeSamples:
     gpu: Floats  # (n, g) utilisation
     gpu_memory: Floats  # (n, g) used / total
     memory: Floats  # (n,) used / total
-    network: Times  # (n,) received and transmitted bytes per second
-    disk: Times  # (n,) read and written bytes per second
+    traffic: Times  # (n, len(TRAFFIC)) per second
     # (n, g) each, NaN where the source does not have them. Counters start anywhere, and restart at 0.
     gpu_power_watts: Floats | Times = field(default_factory=lambda: _NOT_GIVEN)
     gpu_temperature_celsius: Floats | Times = field(default_factory=lambda: _NOT_GIVEN)
@@ -78,6 +83,20 @@ class NodeSamples:
         """Returns (n,) one column of `run_use`."""
         column: Times = self.run_use[:, RUN_USE.index(name)]
         return column
+
+    @property
+    def network(self) -> Times:
+        """Returns (n,) received and sent bytes per second."""
+        return self._traffic("network_receive_bytes", "network_transmit_bytes")
+
+    @property
+    def disk(self) -> Times:
+        """Returns (n,) read and written bytes per second."""
+        return self._traffic("disk_read_bytes", "disk_written_bytes")
+
+    def _traffic(self, *names: str) -> Times:
+        total: Times = self.traffic[:, [TRAFFIC.index(name) for name in names]].sum(axis=1)
+        return total
 
     @cached_property
     def cpu_mean(self) -> Floats:

@@ -48,12 +48,7 @@ class DiskCollector(Collector):
             "Time in which the disk had at least one request in progress.",
             ("device",),
         )
-        self.operations = Family(
-            "stepscope_disk_operations_total",
-            "counter",
-            "Completed operations of the disk, read or write; those that the kernel merged count once.",
-            ("device", "operation"),
-        )
+        self.operations = NODE_QUANTITIES["disk_operations"].family()
         self.families = (self.read, self.written, self.io_time, self.operations)
 
     @classmethod
@@ -79,6 +74,7 @@ class DiskCollector(Collector):
         if counted:
             sample.disk_read_bytes = float(sum(disk.read_bytes for disk in counted))
             sample.disk_written_bytes = float(sum(disk.written_bytes for disk in counted))
+            sample.disk_operations = float(sum(disk.reads + disk.writes for disk in counted))
 
 
 def read_devices(path: Path) -> dict[str, Disk]:

@@ -163,7 +163,8 @@ class RunSample:
 class Sample:
     """A node at one moment. The part of a collector that failed or is off stays empty, as it is here.
 
-    `cpu_*` have one value per core, in the order of `cpus`. Byte counters are sums over devices since boot.
+    `cpu_*` have one value per core, in the order of `cpus`. Counters of disks and networks are sums over
+    devices since boot.
     `gpus` has the GPUs that answered, by the `gpu` label (NVML's index as a string), and the XID errors of
     lost GPUs. `gpu_processes` has the pids of the compute processes on each GPU whose driver lists them,
     with the bytes of memory that each holds (NaN: not known). `runs` has the runs whose
@@ -193,6 +194,10 @@ class Sample:
     swap_used_bytes: float = gauge("Swap space in use.")
     disk_read_bytes: float = counter("Bytes read from the disk.", "device")
     disk_written_bytes: float = counter("Bytes written to the disk.", "device")
+    disk_operations: float = counter(
+        "Completed operations of the disk, read or write; those that the kernel merged count once.",
+        *("device", "operation"),
+    )
     network_receive_bytes: float = counter("Bytes received by the network interface.", "device")
     network_transmit_bytes: float = counter("Bytes sent by the network interface.", "device")
     gpus: dict[str, GpuSample] = field(default_factory=dict)

@@ -44,15 +44,19 @@ CPU, IO_WAIT = "CPUUtilization", "I/OWaitPercentage"
 GPU, GPU_MEMORY = "GPUUtilization", "GPUMemoryUtilization"
 # One reading per node; the dimension is empty, or says whose network traffic it is.
 MEMORY = ("", "MemoryUsedPercent")
-DISK = (("", "ReadThroughputInBytesPerSecond"), ("", "WriteThroughputInBytesPerSecond"))
-NETWORK = (("Algorithm", "ReceiveBytesPerSecond"), ("Algorithm", "TransmitBytesPerSecond"))
-# No rule uses SageMaker's own traffic, nor operations per second.
+TRAFFIC = (  # in the order of NodeSamples.traffic
+    ("Algorithm", "ReceiveBytesPerSecond"),
+    ("Algorithm", "TransmitBytesPerSecond"),
+    ("", "ReadThroughputInBytesPerSecond"),
+    ("", "WriteThroughputInBytesPerSecond"),
+    ("", "IOPS"),
+)
+# No rule uses SageMaker's own traffic.
 NOT_USED = {
     ("Platform", "ReceiveBytesPerSecond"),
     ("Platform", "TransmitBytesPerSecond"),
-    ("", "IOPS"),
 }
-_OF_NODE = {MEMORY, *DISK, *NETWORK}
+_OF_NODE = {MEMORY, *TRAFFIC}
 _NEEDED = ("Name", "Dimension", "Value", "NodeId", "Timestamp")
 _NUMBERS = ("Value", "Timestamp")
 _COLONS_TO_COMMAS = bytes.maketrans(b":", b",")
@@ -313,8 +317,7 @@ class SampleBuilder:
             gpu=ratios(GPU, self._gpus),
             gpu_memory=ratios(GPU_MEMORY, self._gpus),
             memory=(columns(MEMORY)[:, 0] / 100).astype(np.float32),
-            network=columns(*NETWORK).sum(axis=1),
-            disk=columns(*DISK).sum(axis=1),
+            traffic=columns(*TRAFFIC),
         )
 
 

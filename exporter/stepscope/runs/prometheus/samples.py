@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.exporter.sampling.sample import GPU_QUANTITIES, RUN_QUANTITIES
+from stepscope.exporter.sampling.sample import GPU_QUANTITIES, NODE_QUANTITIES, RUN_QUANTITIES
 from stepscope.exporter.sampling.sample_tally import BOUNDS, GRID
-from stepscope.runs.model import GPU_READINGS, RUN_USE, NodeSamples, Times
+from stepscope.runs.model import GPU_READINGS, RUN_USE, TRAFFIC, NodeSamples, Times
 from stepscope.runs.prometheus.series import Counts, Gains, Scrapes
 from stepscope.runs.recording.schema import grown
 
@@ -131,9 +131,8 @@ class _Chunk:
         self.seconds = self._node_gains.of("time", scrapes.times)
         self.of_node = {
             "memory": total("stepscope_memory_used_bytes") / total("stepscope_memory_total_bytes"),
-            "network": self._rate("network_receive_bytes_total", "network_transmit_bytes_total"),
-            "disk": self._rate("disk_read_bytes_total", "disk_written_bytes_total"),
         }
+        self.traffic = np.column_stack([self._rate(name) for name in TRAFFIC])
         self.of_gpus = self._of_gpus()
         use = {name: total(each.metric, run=run) for name, each in RUN_QUANTITIES.items() if each.help}
         use["allowed_cores"] = total("stepscope_run_cpus", run=run)
@@ -155,6 +154,7 @@ class _Chunk:
             columns[field] = np.full(count, values[row])
         for field, table in self.of_gpus.items():
             columns[field] = np.broadcast_to(table[row], (count, len(self.gpus)))
+        columns["traffic"] = np.broadcast_to(self.traffic[row], (count, len(TRAFFIC)))
         columns["run_use"] = np.broadcast_to(self.run_use[row], (count, len(RUN_USE)))
         return columns
 
@@ -187,9 +187,9 @@ class _Chunk:
                 )
         return cells
 
-    def _rate(self, *names: str) -> Times:
+    def _rate(self, name: str) -> Times:
         """Returns the sum per second of all devices."""
-        gained = sum(self._node_gains.of(name, self._scrapes.total(f"stepscope_{name}")) for name in names)
+        gained = self._node_gains.of(name, self._scrapes.total(NODE_QUANTITIES[name].metric))
         with np.errstate(invalid="ignore", divide="ignore"):
             rate: Times = np.where(self.seconds > 0, gained / self.seconds, np.nan)
         return rate

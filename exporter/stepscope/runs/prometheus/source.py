@@ -37,7 +37,7 @@ COUNTED = (
 )
 READ = (
     "stepscope_(cpu_utilization_ratio|cpu_io_wait_ratio|memory_used_bytes|memory_total_bytes"
-    "|network_(receive|transmit)_bytes_total|disk_(read|written)_bytes_total|sampler_ticks_missed_total"
+    "|network_(receive|transmit)_bytes_total|disk_(read_bytes|written_bytes|operations)_total|sampler_ticks_missed_total"
     "|gpu_(info|throttle_seconds_total|energy_joules_total|up))|"
 ) + "|".join(reading.metric for reading in GPU_READINGS.values() if reading.help)
 

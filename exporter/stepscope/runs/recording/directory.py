@@ -17,13 +17,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from stepscope.common.errors import UserError
-from stepscope.exporter.sampling.sample import EVIDENCE
+from stepscope.exporter.sampling.sample import EVIDENCE, NODE_QUANTITIES
 from stepscope.runs.gauge_history import GaugeHistory, GrowingHistory
 from stepscope.runs.malformed import MALFORMED, finite
 from stepscope.runs.model import (
     COMPONENTS,
     GPU_READINGS,
     PHASES,
+    TRAFFIC,
     Floats,
     Gap,
     Loader,
@@ -344,7 +345,7 @@ class _Samples:
         self.stream = _Stream(folder, "samples")
         self.facts = NodeFacts(folder.name)
         self.metadata: dict[str, Any] = {}
-        self._last = np.full(3, nan)  # time, network bytes and disk bytes of the last row
+        self._last = np.full(1 + len(TRAFFIC), nan)  # time, and counters of the last row
 
     def read(self, interval: float) -> Iterator[NodeSamples]:
         def belongs(table: pa.Table, group: list[pa.Table], rows: int) -> bool:
@@ -403,7 +404,6 @@ class _Samples:
         with np.errstate(divide="ignore", invalid="ignore"):
             gpu_memory = per_gpu("gpu_memory_used_bytes") / per_gpu("gpu_memory_total_bytes")
             memory = _numbers(table, "memory_used_bytes") / _numbers(table, "memory_total_bytes")
-        network, disk = self._rates(table, times)
         return NodeSamples(
             node=self.facts.node,
             times=times,
@@ -412,8 +412,7 @@ class _Samples:
             gpu=per_gpu("gpu_utilization_ratio"),
             gpu_memory=gpu_memory.astype(np.float32),
             memory=memory.astype(np.float32),
-            network=network,
-            disk=disk,
+            traffic=self._rates(table, times),
             **{name: per_gpu(reading.column) for name, reading in GPU_READINGS.items()},
             run_use=np.column_stack([_numbers(table, name) for name in (*RUN_COLUMNS, *PRESSURE_COLUMNS)]),
         )
@@ -448,20 +447,17 @@ class _Samples:
         )
         return evidence
 
-    def _rates(self, table: pa.Table, times: Times) -> tuple[Times, Times]:
-        """Returns bytes per second since the previous row, NaN if there is none or a counter restarted."""
-        received, sent, read, written = (_numbers(table, f"{name}_bytes_total") for name in _TRAFFIC)
-        rows = np.vstack([self._last, np.column_stack([times, received + sent, read + written])])
+    def _rates(self, table: pa.Table, times: Times) -> Times:
+        """Returns (n, len(TRAFFIC)) rates since the previous row, NaN without one and after a restart."""
+        counters = [_numbers(table, NODE_QUANTITIES[name].column) for name in TRAFFIC]
+        rows = np.vstack([self._last, np.column_stack([times, *counters])])
         self._last = rows[-1]
         change = np.diff(rows, axis=0)
         gaps = change[:, 0]
         with np.errstate(divide="ignore", invalid="ignore"):
-            rates = change[:, 1:] / gaps[:, None]
+            rates: Times = change[:, 1:] / gaps[:, None]
         rates[(change[:, 1:] < 0) | ~(gaps[:, None] > 0)] = nan
-        return rates[:, 0], rates[:, 1]
-
-
-_TRAFFIC = ("network_receive", "network_transmit", "disk_read", "disk_written")
+        return rates
 
 
 class _Steps:
