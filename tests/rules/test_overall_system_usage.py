@@ -1,8 +1,10 @@
 """OverallSystemUsage: percentiles of what a node did."""
 
 import numpy as np
+import pytest
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.engine import evaluate
+from stepscope.report.html import MOST_CORES, render_html
 
 from tests.support.source import MemorySource, node_samples
 
@@ -61,3 +63,23 @@ def test_it_never_fires_and_has_the_metrics_that_debuggers_notebook_knows() -> N
     assert (found.status, found.triggered, found.datapoints) == ("healthy", 0, 4000)
     assert set(found.details) == {"CPU", "CPU memory", "GPU", "GPU memory", "I/O", "Network"}
     assert set(found.details["CPU"]["node-a"]) == {"max", "p99", "p95", "p50", "min"}
+
+
+def test_each_core_has_a_histogram_of_its_own_readings() -> None:
+    samples = node_samples([[0.0, 1.0, NAN, 0.04], [0.5, 1.0, NAN, NAN], [0.55, 0.99, NAN, 0.05]] * 10)
+    found = {each.core: each.shares for each in evaluate(MemorySource(samples)).core_histograms}
+    assert list(found) == ["0", "1", "3"]  # the third was never read
+    assert found["0"] == pytest.approx([1 / 3, 0, 0, 0, 0, 2 / 3, 0, 0, 0, 0])
+    assert found["1"] == [*[0.0] * 9, 1.0]
+    assert found["3"] == [1.0, *[0.0] * 9]
+
+
+def test_the_page_has_a_folded_table_of_cores_up_to_its_limit() -> None:
+    busy = node_samples(np.full((20, MOST_CORES + 1), 0.95))
+    page = render_html(evaluate(MemorySource(busy)))
+    assert page.count('class="share-10">100</td>') == MOST_CORES
+    assert f"The first {MOST_CORES} cores are shown" in page
+    assert len(page) < 3_000_000
+    few = render_html(evaluate(MemorySource(node_samples(np.full((20, 2), 0.95)))))
+    assert few.count('class="share-10">100</td>') == 2
+    assert "cores are shown" not in few

@@ -118,6 +118,15 @@ class UtilisationHistogram:
 
 
 @dataclass(frozen=True)
+class CoreHistogram:
+    """The share of a core's samples in each of CORE_LEVELS ranges of its utilisation, 0..1."""
+
+    node: str
+    core: str
+    shares: list[float]
+
+
+@dataclass(frozen=True)
 class GpuUse:
     """The use of one GPU over the whole run, in percent; NaN if it was not read."""
 
@@ -256,6 +265,7 @@ class Analysis:
     timelines: list[StepTimeline] = field(default_factory=list)  # one per node with recorded steps
     box_plots: list[BoxPlot] = field(default_factory=list)
     utilisation_histograms: list[UtilisationHistogram] = field(default_factory=list)
+    core_histograms: list[CoreHistogram] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)  # parts of the run that all figures exclude
     no_steps: str = ""  # sentences: why no steps were seen, and the fix; "": some were, or it is not known
     run_cores: list[RunCores] = field(default_factory=list)  # of nodes on which the run's use was measured

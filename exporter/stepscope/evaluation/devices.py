@@ -3,7 +3,7 @@
 import math
 from typing import Literal
 
-from stepscope.evaluation.analysis import BoxPlot, UtilisationHistogram
+from stepscope.evaluation.analysis import BoxPlot, CoreHistogram, UtilisationHistogram
 from stepscope.measurements.load import NodeLoad
 from stepscope.measurements.sketch import RatioSketch
 from stepscope.measurements.usage import NodeUsage
@@ -30,6 +30,20 @@ def _box_plot(
         quantity,
         *(box[name] for name in ("p05", "p25", "p50", "p75", "p95", "lower", "upper")),
     )
+
+
+def core_histograms(node: str, usage: NodeUsage, facts: RunFacts) -> list[CoreHistogram]:
+    """Returns the histograms of the cores that were read."""
+    cpus = next((each.cpus for each in facts.nodes if each.node == node), ())
+    return [
+        CoreHistogram(
+            node,
+            cpus[place] if place < len(cpus) else str(place),
+            (levels / levels.sum()).tolist(),
+        )
+        for place, levels in enumerate(usage.core_levels)
+        if levels.any()
+    ]
 
 
 def histograms(node: str, readings: NodeLoad, facts: RunFacts) -> list[UtilisationHistogram]:

@@ -13,7 +13,7 @@ from stepscope.evaluation import reported
 from stepscope.evaluation.account import Account, account
 from stepscope.evaluation.analysis import Analysis, Band, GpuUse, Profile, RuleResult, RunCores, RunUse
 from stepscope.evaluation.blocks import Block, Blocks
-from stepscope.evaluation.devices import box_plots, histograms
+from stepscope.evaluation.devices import box_plots, core_histograms, histograms
 from stepscope.evaluation.live import LiveJudgement
 from stepscope.evaluation.problems import in_order
 from stepscope.evaluation.profile import profile_of, with_evidence, with_python
@@ -387,6 +387,11 @@ def _analysis(
             histogram
             for name, node in nodes.items()
             for histogram in histograms(name, node.measured[LOAD], facts)
+        ],
+        core_histograms=[
+            histogram
+            for name, node in nodes.items()
+            for histogram in core_histograms(name, node.measured[USAGE], facts)
         ],
     )
 

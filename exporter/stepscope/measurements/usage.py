@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepscope.measurements.measure import Measure, Measurement, Views
 from stepscope.measurements.sketch import RatioSketch, SizeSketch, Sketch
 from stepscope.measurements.state import Scans, State
 from stepscope.runs.model import TRAFFIC, Floats, NodeSamples
+
+CORE_LEVELS = 10  # equal ranges of a core's utilisation, from 0 to 100 %
 
 
 class GpuUsage(State):
@@ -29,6 +32,7 @@ class NodeUsage(Measurement[None]):
 
     def __init__(self) -> None:
         self.samples = self.cores = 0
+        self.core_levels = np.zeros((0, CORE_LEVELS), np.int64)  # by core: its samples in each range
         self.cpu = RatioSketch()  # the mean of the cores; so the I/O wait
         self.io_wait = RatioSketch()
         self.memory = RatioSketch()
@@ -42,6 +46,7 @@ class NodeUsage(Measurement[None]):
     def observe(self, samples: NodeSamples, scans: Scans) -> Views[None]:
         self.samples += len(samples)
         self.cores = samples.cpu.shape[1]
+        self.core_levels = _core_levels(samples.cpu, self.core_levels)
         self.cpu.add(samples.cpu_mean)
         self.io_wait.add(samples.io_wait_mean)
         self.memory.add(samples.memory)
@@ -59,6 +64,17 @@ class NodeUsage(Measurement[None]):
 
 
 USAGE = Measure(NodeUsage)
+
+
+def _core_levels(cpu: Floats, before: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns (cores, CORE_LEVELS) how many readings of each core are in each range, with those before."""
+    known = ~np.isnan(cpu)
+    levels = np.minimum((cpu[known] * CORE_LEVELS).astype(np.int64), CORE_LEVELS - 1)
+    places = levels + CORE_LEVELS * np.nonzero(known)[1]
+    cells = max(CORE_LEVELS * cpu.shape[1], before.size)
+    counts: NDArray[np.int64] = np.bincount(places, minlength=cells).reshape(-1, CORE_LEVELS)
+    counts[: len(before)] += before
+    return counts
 
 
 def _mean(values: Floats) -> Floats:

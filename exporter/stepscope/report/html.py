@@ -55,6 +55,7 @@ SCRIPTS = (
     "copy.js",
 )
 LIVE_SCRIPT = "live.js"
+MOST_CORES = 512  # with a histogram on the page
 NO_LEADS = Leads()
 
 
@@ -126,6 +127,7 @@ def render_html(
         track_record=track_record,
         strip=strip(analysis),
         usage_sentences=busy,
+        most_cores=MOST_CORES,
         viridis=VIRIDIS,
         heatmap_marks=partial(marks_on_heatmap, analysis),
         views=shown,

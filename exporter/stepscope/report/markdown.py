@@ -28,7 +28,7 @@ from stepscope.report.verdict import verdict
 from stepscope.runs.model import DeviceMemory
 
 FINDINGS = 3  # shown in full
-USAGE_ROWS = 24  # two nodes; the JSON has all
+USAGE_NODES = 2  # the JSON has all
 SOME = 0.0005  # of a whole: smaller parts are omitted
 METRICS = {"step_seconds_mean": "a training step (mean)", "run_seconds": "the run", "cost": "its cost"}
 STATISTICS = ("max", "p95", "p50", "min")
@@ -197,20 +197,21 @@ def _memory(device: DeviceMemory) -> str:
 
 
 def _usage(analysis: Analysis) -> str:
-    several = len({row.node for row in analysis.usage}) > 1
-    shown = analysis.usage[:USAGE_ROWS]
+    nodes = list(dict.fromkeys(row.node for row in analysis.usage))
+    several = len(nodes) > 1
     rows = [
         [
             *([code(row.node)] if several else []),
             plain(row.resource),
             *(amount(getattr(row, name), row.unit) for name in STATISTICS),
         ]
-        for row in shown
+        for row in analysis.usage
+        if row.node in nodes[:USAGE_NODES]
     ]
     first = 2 if several else 1
     header = [*(["node"] if several else []), "resource", *STATISTICS]
     text = table(header, rows, right=range(first, first + len(STATISTICS)))
-    left = len({row.node for row in analysis.usage} - {row.node for row in shown})
+    left = len(nodes[USAGE_NODES:])
     return f"{text}\n\n{count(left, 'more node')}: see report.json." if left else text
 
 
