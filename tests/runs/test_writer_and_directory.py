@@ -19,6 +19,7 @@ from stepscope.exporter.ledgers.ages import Place
 from stepscope.exporter.ledgers.presence import Presence
 from stepscope.exporter.sampling.sample import GpuUse, HostUse, RunSample
 from stepscope.runs.model import COMPONENTS, RUN_USE, Gap
+from stepscope.runs.open import open_source
 from stepscope.runs.recording import directory
 from stepscope.runs.recording import writer as writer_module
 from stepscope.runs.recording.directory import RecordingDirectory
@@ -679,6 +680,16 @@ def test_a_directory_without_a_recording_is_refused_in_one_line(
         RecordingDirectory(tmp_path)
     with pytest.raises(UserError, match="is not a directory"):
         RecordingDirectory(tmp_path / "nothing")
+
+
+def test_what_is_inside_or_around_recordings_is_refused_with_their_paths(tmp_path: Path) -> None:
+    made = tmp_path / "run"
+    record(made, range(5)).close()
+    for part in (made / "run.json", made / "n1"):
+        with pytest.raises(UserError, match=f"^{part} is a part of the recording {made}: give {made}$"):
+            open_source(str(part))
+    with pytest.raises(UserError, match=f"^{tmp_path} holds 1 recording: give one, as {made}$"):
+        open_source(str(tmp_path))
 
 
 @pytest.mark.parametrize(

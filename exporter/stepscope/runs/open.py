@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.common.errors import UserError
+from stepscope.common.words import count
 from stepscope.runs.debugger.files import holds_debugger_output
 from stepscope.runs.debugger.reports import DebuggerReports, report_files
 from stepscope.runs.debugger.source import DebuggerOutput
@@ -23,7 +24,7 @@ from stepscope.runs.model import (
 )
 from stepscope.runs.prometheus.address import EXAMPLE, PREFIX, without_secrets
 from stepscope.runs.recording.directory import RecordingDirectory
-from stepscope.runs.recording.files import holds_recording
+from stepscope.runs.recording.files import RUN_FILE, holds_recording
 from stepscope.runs.remote import SCHEMES, is_remote, local_copy
 from stepscope.runs.traces.nsight import is_export
 from stepscope.runs.traces.source import KinetoTraces, trace_files
@@ -78,6 +79,8 @@ def open_source(
         return FlightRecorderDumps(place, progress)
     if place.is_file():
         _refuse_binary(place)
+        if place.name == RUN_FILE:
+            _refuse_part(place)
         if is_timeline(place):
             return HorovodTimeline(place, progress)
         if ".json" not in place.suffixes and not is_export(place):
@@ -95,6 +98,10 @@ def open_source(
         return DebuggerReports(place)
     for path in sorted(place.rglob("*")):
         _refuse_binary(path)
+    _refuse_part(place)
+    recordings = sorted(folder for folder in place.iterdir() if folder.is_dir() and holds_recording(folder))
+    if recordings:
+        raise UserError(f"{place} holds {count(len(recordings), 'recording')}: give one, as {recordings[-1]}")
     what = "is empty" if not any(place.iterdir()) else f"is not {KINDS}"
     raise UserError(f"{place} {what}: give the directory that `stepscope run` or a training job wrote")
 
@@ -109,6 +116,12 @@ def open_sources(
     if len(places) == 1:
         return open_source(places[0], progress, again)
     return merged({str(place): open_source(place, progress, again) for place in places})
+
+
+def _refuse_part(place: Path) -> None:
+    """Raises UserError for what is inside a recording."""
+    if holds_recording(place.parent):
+        raise UserError(f"{place} is a part of the recording {place.parent}: give {place.parent}")
 
 
 def _refuse_binary(path: Path) -> None:
