@@ -156,13 +156,13 @@ def test_the_crosscheck_checks_it(recording: Path, tmp_path: Path) -> None:
     assert re.search(r"(?m)^ToyRule: .* ALERTS\{.*\}: expected firing, Prometheus has nothing$", wrong.stdout)
 
 
-def with_plugin(site: Path, text: str) -> subprocess.CompletedProcess[str]:
-    """Renders the rules where a package is installed whose entry point is a module with this text."""
+def with_plugin(site: Path, text: str, file: str = "toys.py") -> subprocess.CompletedProcess[str]:
+    """Renders the rules where the entry point `toys` is installed, with this text in a file."""
     information = site / "toys-1.0.dist-info"
     information.mkdir(parents=True)
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
     (information / "entry_points.txt").write_text(f"[{PLUGINS}]\ntoys = toys\n")
-    (site / "toys.py").write_text(text)
+    (site / file).write_text(text)
     command = [sys.executable, "-m", "stepscope", "rules", "render", "--out", str(site / "rules")]
     environment = {**os.environ, "PYTHONPATH": str(site), FOLDERS: ""}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
@@ -170,6 +170,16 @@ def with_plugin(site: Path, text: str) -> subprocess.CompletedProcess[str]:
 
 def test_an_installed_plug_in_is_seen_without_a_variable(tmp_path: Path) -> None:
     ended = with_plugin(tmp_path, TOY.read_text())
+    assert_rendered_once(ended, tmp_path)
+
+
+def test_a_plug_in_may_be_a_package_whose_rules_are_in_modules_of_it(tmp_path: Path) -> None:
+    (tmp_path / "toys").mkdir()
+    (tmp_path / "toys" / "__init__.py").write_text("from toys import one\n")
+    assert_rendered_once(with_plugin(tmp_path, TOY.read_text(), "toys/one.py"), tmp_path)
+
+
+def assert_rendered_once(ended: subprocess.CompletedProcess[str], tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     alerts = [entry.get("alert") for entry in entries(tmp_path / "rules" / "stepscope.yml")]
     assert alerts.count("StepscopeToyRule") == 1
@@ -197,6 +207,7 @@ def test_a_plug_in_that_fails_is_named_in_one_line(tmp_path: Path, text: str, me
     [
         ("/nowhere", "STEPSCOPE_RULES_PATH=/nowhere: there is no such folder; name a folder with rules"),
         ("{folder}:{twin}", "there is already a rule ToyRule; rename this one"),
+        ("{broken}", "/broken/rule.py: this file with rules fails (ModuleNotFoundError"),
     ],
 )
 def test_a_wrong_folder_is_said_in_one_line(
@@ -208,7 +219,10 @@ def test_a_wrong_folder_is_said_in_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     twin = shutil.copytree(folder, tmp_path / "twin")
-    monkeypatch.setenv(FOLDERS, path.format(folder=folder, twin=twin))
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "rule.py").write_text("import nowhere\n")
+    monkeypatch.setenv(FOLDERS, path.format(folder=folder, twin=twin, broken=broken))
     assert main(["rules", "render", "--out", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line

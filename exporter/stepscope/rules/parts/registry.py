@@ -22,7 +22,7 @@ R = TypeVar("R", bound="type[Rule[Any, Any]]")
 
 # Folders with more rules, separated as in PATH: to try a rule before it is part of Stepscope.
 FOLDERS = "STEPSCOPE_RULES_PATH"
-PLUGINS = "stepscope.rules"  # the group of entry points of installed packages; each is a module with rules
+PLUGINS = "stepscope.rules"  # the group of entry points: each is a module, or a package, with rules
 
 FILE = "stepscope_rules:"  # before the path, in the name of the module of a file in FOLDERS
 
@@ -38,7 +38,7 @@ def rule(marked: R) -> R:
 def all_rules() -> dict[str, type[Rule[Any, Any]]]:
     """Returns every rule by name, in alphabetical order: ours, and those of plug-ins and of FOLDERS.
 
-    Raises UserError if a folder does not exist, a plug-in fails, or two rules have the same name.
+    Raises UserError if a folder does not exist, a plug-in or file fails, or two rules have the same name.
     """
     return _rules_of(os.environ.get(FOLDERS, ""))
 
@@ -49,15 +49,20 @@ def _rules_of(folders: str) -> dict[str, type[Rule[Any, Any]]]:
     modules = {f"{package.__name__}.{module.name}" for module in pkgutil.iter_modules(package.__path__)}
     for name in modules:
         import_module(name)
-    modules |= set(_plugins())
+    plugins = set(_plugins())
+    modules |= plugins
+    inside = tuple(f"{plugin}." for plugin in plugins)
     for folder in filter(None, folders.split(os.pathsep)):
         if not Path(folder).is_dir():
             raise UserError(f"{FOLDERS}={folder}: there is no such folder; name a folder with rules")
         modules |= {_imported(file) for file in sorted(Path(folder).glob("*.py"))}
     found: dict[str, type[Rule[Any, Any]]] = {}
     for marked in _marked:
-        if marked.__module__ in modules and found.setdefault(marked.__name__, marked) is not marked:
-            place = marked.__module__.removeprefix(FILE)
+        module = marked.__module__
+        if module not in modules and not module.startswith(inside):
+            continue
+        if found.setdefault(marked.__name__, marked) is not marked:
+            place = module.removeprefix(FILE)
             raise UserError(f"{place}: there is already a rule {marked.__name__}; rename this one")
     return dict(sorted(found.items()))
 
@@ -75,11 +80,17 @@ def _plugins() -> Iterator[str]:
 
 
 def _imported(file: Path) -> str:
-    """Imports a file, and returns the name of its module, which is unique per file."""
+    """Imports a file, and returns the name of its module, which is unique per file.
+
+    Raises UserError if the file fails.
+    """
     name = f"{FILE}{file.resolve()}"
     specification = spec_from_file_location(name, file)
     assert specification is not None, file
     assert specification.loader is not None, file
     module = sys.modules[name] = module_from_spec(specification)  # dataclasses look up annotations there
-    specification.loader.exec_module(module)
+    try:
+        specification.loader.exec_module(module)
+    except Exception as error:  # somebody else's code
+        raise UserError(f"{file}: this file with rules fails ({describe(error)}); correct it") from error
     return name
