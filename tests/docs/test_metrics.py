@@ -20,12 +20,11 @@ DOCS = Path(__file__).parents[2] / "docs"
 HEADING = """\
 # Which metrics does the exporter have?
 
-All names begin with `stepscope_`, except those of `process_*`. Sizes are in bytes, times in seconds, shares
-are 0 to 1. Labels are in braces. Names that end in `_total` are counters, in `_info` infos, and all others
-gauges, unless another type is given. *lean* and *full* are the smallest
-[profile](exporter.md#how-many-series-has-a-node-and-how-do-i-get-fewer) that has the metric, if it is not the
-default. [gpu.md](gpu.md) has the source of each GPU metric, and
-[exporter.md](exporter.md#which-metrics-are-there) says more about some.
+Names begin with `stepscope_`, except `process_*`. Sizes are in bytes, times in seconds, shares 0 to 1. Names
+in `_total` are counters, in `_info` infos, others gauges, unless another type is given. *lean* and *full* are
+the smallest [profile](exporter.md#how-many-series-has-a-node-and-how-do-i-get-fewer) with the metric, if it
+is not the default. [gpu.md](gpu.md) has the source of GPU metrics. See also
+[exporter.md](exporter.md#which-metrics-are-there).
 """
 
 

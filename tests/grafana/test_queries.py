@@ -58,6 +58,7 @@ NOT_SIMULATED = {
     ("stepscope-run", "Launch", "*"): "no scheduler launched it",
     ("stepscope-run", "Counted per second, all ranks", "A"): "the simulated script counts nothing",
     ("stepscope-run", "Model FLOPs utilisation (MFU)", "A"): "the simulated script counts no FLOPs",
+    **{("stepscope-steps", "Operators", letter): "it takes no profile window" for letter in "ABC*"},
     ("stepscope-cluster", "Alerts by run and rule", "C"): "each simulated run has one node",
     **{
         ("stepscope-usage", title, letter): "no scheduler allocates its GPUs, and no run fails"

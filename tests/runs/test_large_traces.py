@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from stepscope.commands.cli import main
+from stepscope.common import fresh_python
 from stepscope.common.errors import UserError
 from stepscope.runs.traces import events, reading
 from stepscope.runs.traces.json_stream import JsonTrace
@@ -127,8 +128,8 @@ def test_a_file_whose_reader_is_killed_costs_its_rank_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_ranks(tmp_path, 2)
-    suicide = "import os; sys.argv[2].endswith('0.json') and os.kill(os.getpid(), 9)\nfrom stepscope"
-    monkeypatch.setattr(reading, "PROGRAM", reading.PROGRAM.replace("from stepscope", suicide))
+    suicide = "import os, sys; sys.argv[4].endswith('0.json') and os.kill(os.getpid(), 9)\n"
+    monkeypatch.setattr(fresh_python, "PROGRAM", suicide + fresh_python.PROGRAM)
     killed, healthy = read_files(trace_files(tmp_path))
     assert isinstance(killed, UserError)
     assert "0.json: the process that reads it ended with status -9" in str(killed)

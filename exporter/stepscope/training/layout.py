@@ -8,6 +8,7 @@
     counts    name, double    totals that the training script names itself
     exception text            type and place of what ended the process
     window    doubles, text   a profile window that `stepscope profile` asks for, and the answer
+    traces    text            the folder of the traces of profile windows
 
 All values are little-endian doubles (exact for counts up to 2**53), all times are seconds. Moments are
 on the writer's `time.perf_counter()`; add the header's clock offset for seconds since the epoch.
@@ -94,6 +95,7 @@ SECTION = Struct("<qqq")
 SLOTS_FD_AT, SLOTS_FD = SECTIONS_AT + 5 * SECTION.size, Struct("<q")
 EXCEPTION_OFFSET_AT, EXCEPTION_OFFSET = SLOTS_FD_AT + SLOTS_FD.size, Struct("<q")  # 0: an earlier version
 WINDOW_OFFSET_AT, WINDOW_OFFSET = EXCEPTION_OFFSET_AT + EXCEPTION_OFFSET.size, Struct("<q")  # likewise
+TRACES_OFFSET_AT, TRACES_OFFSET = WINDOW_OFFSET_AT + WINDOW_OFFSET.size, Struct("<q")  # likewise
 # Texts: UTF-8, ended by NUL; "": not known.
 RUN_AT, RUN_BYTES = 256, 512  # the label; it may be known only at the first step
 FRAMEWORK_AT, FRAMEWORK_BYTES = 768, 64
@@ -138,6 +140,7 @@ COUNTER_OWN_OTHERS = 43  # the same of steps of other phases, which nobody reads
 COUNTER_COUNTS = 45  # counts named so far
 COUNTER_LOOK_AT = 46  # the writer looks after windows once it has recorded so many steps; NEVER: not at all
 NEVER = 2.0**53
+COUNTER_TRACED = 47  # 1 + the last training step of a window that has a trace of operators; 0: none has
 COUNTER_STEP_HISTOGRAM = 48  # one block of STEP_BUCKETS per phase
 STEP_BUCKETS = len(STEP_BOUNDS) + 1
 COUNTER_LOADERS = COUNTER_STEP_HISTOGRAM + len(PHASES) * STEP_BUCKETS  # one block per phase
@@ -182,6 +185,7 @@ FIELDS: tuple[Field, ...] = (
     ("sum of own seconds", COUNTER_OWN, 4, LARGEST, False),
     ("count of counts", COUNTER_COUNTS, 1, MOST, False),
     ("count of steps at which to look", COUNTER_LOOK_AT, 1, MOST, True),
+    ("count of traced steps", COUNTER_TRACED, 1, MOST, False),
     ("count of steps of a duration", COUNTER_STEP_HISTOGRAM, len(PHASES) * STEP_BUCKETS, MOST, False),
     *_of_loaders("loader's setting", LOADER_KNOWN, LOADER_QUEUE + 1, MOST, True),
     *_of_loaders("sum of seconds of waits", LOADER_WAIT_SUM, 1, LARGEST, False),
@@ -277,7 +281,10 @@ WINDOW_ANSWER_AT = WINDOW_AT + WINDOW_REQUEST.size
 WINDOW_TEXT_AT = WINDOW_ANSWER_AT + WINDOW_ANSWER.size
 WINDOW_END = WINDOW_TEXT_AT + WINDOW_TEXT_BYTES
 
-FILE_BYTES = -(-WINDOW_END // 4096) * 4096
+# -- the folder of the traces of windows -----------------------------------------------------------------
+TRACES_AT, TRACES_BYTES = WINDOW_END, 1024  # its path; one that is longer is missing
+
+FILE_BYTES = -(-(TRACES_AT + TRACES_BYTES) // 4096) * 4096
 MAX_FILE_BYTES = 64 << 20  # of a later version
 
 # The sections in the order of the header's table.
@@ -293,7 +300,7 @@ SECTIONS = (
 LOCK_ALIVE = 0  # by the training process, while it lives
 
 assert SECTIONS_AT + len(SECTIONS) * SECTION.size <= SLOTS_FD_AT
-assert WINDOW_OFFSET_AT + WINDOW_OFFSET.size <= RUN_AT
-assert COUNTER_LOOK_AT < COUNTER_STEP_HISTOGRAM
+assert TRACES_OFFSET_AT + TRACES_OFFSET.size <= RUN_AT
+assert COUNTER_TRACED < COUNTER_STEP_HISTOGRAM
 assert VISIBLE_DEVICES_AT + VISIBLE_DEVICES_BYTES == HEADER_BYTES
 assert WORKER_COUNTS + FETCH_BUCKETS <= WORKER_DOUBLES

@@ -130,6 +130,13 @@ class Ledger:
         counters[counter] = float(number + 1)  # from here on a reader trusts the name
         return names[name]
 
+    def name_traces(self, folder: str, steps: int) -> None:
+        """Stores the folder with the traces of windows, and the training steps until the last one ended."""
+        if len(folder.encode("utf-8", "replace")) < layout.TRACES_BYTES:
+            _put_text(self.memory, layout.TRACES_AT, layout.TRACES_BYTES, folder)
+            at = layout.COUNTERS_AT + layout.COUNTER_TRACED * layout.DOUBLE.size
+            layout.DOUBLE.pack_into(self.memory, at, steps)  # from here on a reader trusts the folder
+
     def look_at(self, steps: float) -> None:
         """Lets the recorder look after windows once it has recorded so many steps."""
         layout.DOUBLE.pack_into(self.memory, layout.COUNTERS_AT + layout.COUNTER_LOOK_AT * 8, steps)
@@ -184,6 +191,7 @@ def create_ledger(
         layout.SLOTS_FD.pack_into(memory, layout.SLOTS_FD_AT, slots)
         layout.EXCEPTION_OFFSET.pack_into(memory, layout.EXCEPTION_OFFSET_AT, layout.EXCEPTION_AT)
         layout.WINDOW_OFFSET.pack_into(memory, layout.WINDOW_OFFSET_AT, layout.WINDOW_AT)
+        layout.TRACES_OFFSET.pack_into(memory, layout.TRACES_OFFSET_AT, layout.TRACES_AT)
 
     folder, slots = open_directory(directory), -1
     try:

@@ -35,6 +35,21 @@ _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d+)')
 
 
+def window_name(rank: int, first: int, last: int, pid: int, number: int) -> str:
+    """Returns the name of a window's file, without its ending."""
+    return f"rank-{rank}.steps-{first}-{last}.{pid}-{number}"
+
+
+def traces_in(folder: int, rank: int, pid: int) -> list[tuple[int, int, str]]:
+    """Returns first and last step and name of each trace of operators that this process wrote, in order.
+
+    `folder` is a descriptor. Raises OSError.
+    """
+    wanted = re.compile(rf"rank-{rank}\.steps-(\d{{1,15}})-(\d{{1,15}})\.{pid}-\d+{re.escape(TRACE)}")
+    found = [wanted.fullmatch(entry.name) for entry in entries(folder)]
+    return sorted((int(match[1]), int(match[2]), match[0]) for match in found if match)
+
+
 class WindowFolder:
     """The folder of the traces, which only this user can write to. Raises OSError."""
 

@@ -16,7 +16,15 @@ from socket import gethostname
 from threading import get_native_id
 
 from stepscope.training import layout, window_request
-from stepscope.training.window_files import LINE, MOST_BYTES, MOST_LISTED, MOST_TRACES, WindowFolder
+from stepscope.training.window_files import (
+    LINE,
+    MOST_BYTES,
+    MOST_LISTED,
+    MOST_TRACES,
+    TRACE,
+    WindowFolder,
+    window_name,
+)
 from stepscope.training.window_plans import OPERATORS, PYTHONS, VARIABLE, Plan, parse_plans
 from stepscope.training.window_request import Answer, Request
 
@@ -297,6 +305,9 @@ class Windows:
         self._remove_oldest()
         self._write_list()
         assert self._folder is not None
+        assert self._ledger is not None
+        if window.profiler.ending == TRACE:
+            self._ledger.name_traces(self._folder.path, first + steps)
         path = os.path.join(self._folder.path, listed["trace"])
         self._answer(window.plan.request, window_request.WRITTEN, first, listed["last"], path)
 
@@ -304,8 +315,8 @@ class Windows:
         """Returns the name of the trace and its bytes."""
         folder, profiler, listed = self._folder, window.profiler, window.listed
         assert folder is not None
-        steps = f"steps-{listed['first']}-{listed['last']}"
-        name = f"rank-{self._session.ranks[0]}.{steps}.{os.getpid()}-{self._listed.index(listed)}"
+        number = self._listed.index(listed)
+        name = window_name(self._session.ranks[0], listed["first"], listed["last"], os.getpid(), number)
         thread = {"pid": os.getpid(), "tid": get_native_id()}
         step = {"ph": "X", "cat": "user_annotation", **thread}
         line = {"ph": "i", "cat": LINE, "s": "t", **thread}

@@ -15,6 +15,7 @@ from stepscope.common.users import user_name
 from stepscope.exporter.ledgers.ages import Now
 from stepscope.exporter.ledgers.folder import PATIENCE_SECONDS, LedgerFolder, add_ledger_dir
 from stepscope.exporter.ledgers.note import LedgerNote
+from stepscope.exporter.ledgers.operators import WindowOperators
 from stepscope.exporter.ledgers.presence import UNSAID, Presence, ending, main_thread_state, observed
 from stepscope.exporter.ledgers.reader import (
     LedgerError,
@@ -59,6 +60,7 @@ class TrainingCollector(Collector):
         self._command = command
         self._processes = RunProcesses(procfs, lambda: self._now, command)
         self.folder = LedgerFolder(directory, retention, open_ledger)
+        self._operators = WindowOperators()
         self.observed_run: str | None = None  # that was named by a flag; it may have no ledger
         self.keep_steps = False  # whether step records are kept for `take_steps`
         self._steps: deque[tuple[LedgerHeader, list[StepRecord]]] = deque()
@@ -99,6 +101,11 @@ class TrainingCollector(Collector):
                 ledger.reader.close()
         self.apart.each(
             "dead ledgers in {}".format, [self.folder.path], lambda _: self.folder.tidy(now.monotonic)
+        )
+        self.apart.each(
+            "operators of {}".format,
+            ["profile windows"],
+            lambda _: self._operators.look(self.folder.runs.values(), now.monotonic),
         )
         for limit, left_out in self.folder.left_out().items():
             self.reached.report(limit, left_out)
@@ -166,6 +173,7 @@ class TrainingCollector(Collector):
         return [self._steps.popleft() for _ in range(len(self._steps))]
 
     def close(self) -> None:
+        self._operators.close()
         self.folder.close()
 
     def _read(self, ledger: Ledger, now: Now) -> None:
@@ -316,6 +324,12 @@ class Families:
             "Sum of the squares of these times, step by step, for their standard error.",
             rank,
         )
+        self.operators = self._add(
+            "operator_seconds_total",
+            "counter",
+            "Time of operators in profile windows, without their calls: 20 per device, and other.",
+            ("run", "rank", "device", "operator"),
+        )
         self.wait = self._add("dataloader_wait_seconds", "histogram", "Waits for a batch.", rank, WAIT_BOUNDS)
         self.fetch = self._add(
             "dataloader_fetch_seconds", "histogram", "Fetches of data-loading workers.", rank, FETCH_BOUNDS
@@ -389,6 +403,14 @@ class Families:
         own = {key: total for key, total in own.items() if not isnan(total.own_seconds)}
         self.own.publish({key: total.own_seconds for key, total in own.items()})
         self.own_squared.publish({key: total.own_squared_seconds for key, total in own.items()})
+        self.operators.publish(
+            {
+                (run, str(rank), device, operator): seconds
+                for run in runs
+                for (rank, device), operators in runs[run].operators.items()
+                for operator, seconds in operators.items()
+            }
+        )
         self.bounds.publish(_BOUND_SAMPLES if any(total.steps for total in totals.values()) else {})
         self.wait.publish_histograms(
             {key: total.waits.value() for key, total in totals.items() if total.waits is not None}

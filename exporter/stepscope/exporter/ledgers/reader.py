@@ -140,6 +140,7 @@ class LedgerTotals:
     inside: dict[str, Sequence[float]] = field(default_factory=dict)
     busiest_fetch_seconds: float = 0.0  # of fetch_sum, of the worker with most
     worker_threads: int = 0  # PyTorch's, of all workers together
+    traced_steps: int = 0  # training steps up to the end of the last window with a trace of operators
 
 
 def open_ledgers(directory: str | os.PathLike[str]) -> Iterator[Path]:
@@ -225,6 +226,12 @@ class LedgerReader:
         kind = _text(raw, 0, layout.EXCEPTION_TYPE_BYTES)
         place = _text(raw, layout.EXCEPTION_TYPE_BYTES, layout.EXCEPTION_PLACE_BYTES)
         return (kind, place) if kind else None
+
+    def trace_folder(self) -> str:
+        """Returns the path of the folder with the traces of windows; "" if none is known."""
+        (at,) = layout.TRACES_OFFSET.unpack_from(self._raw_header, layout.TRACES_OFFSET_AT)
+        known = 0 < at <= layout.MAX_FILE_BYTES
+        return _text(self._read(at, layout.TRACES_BYTES), 0, layout.TRACES_BYTES) if known else ""
 
     def totals(self) -> LedgerTotals:
         """Returns a copy of all counters, taken between two steps.
@@ -458,6 +465,7 @@ class LedgerReader:
             inside=self._inside(counters, newest),
             busiest_fetch_seconds=self._busiest,
             worker_threads=self._threads,
+            traced_steps=int(counters[layout.COUNTER_TRACED]),
         )
 
     def _inside(

@@ -39,6 +39,7 @@ class Ledger:
         self.end: float | None = None  # of the process: from the ledger, otherwise the nearest known time
         self.exception: tuple[str, str] | None = None  # that ended its process: type and place
         self.failing_since: float | None = None  # of its file system, for a reason that may pass
+        self.traced_steps = 0  # training steps up to the end of the last window that is in `Run.operators`
         # Records that were overwritten before this exporter started are not this exporter's loss.
         self._counts_losses = counts_losses
 
@@ -168,6 +169,7 @@ class Run:
         self.ledgers: list[Ledger] = []
         self.retired = retired or {}
         self.retired_times = times
+        self.operators: dict[tuple[int, str], dict[str, float]] = {}  # seconds by rank and device
         self._left: dict[int, Presence] = {}  # how the last process of a rank without a ledger is gone
         self._exemplars: dict[tuple[int, str], dict[int, Exemplar]] = {}
         self._began = inf

@@ -190,6 +190,7 @@ def _outliers() -> list[Panel]:
 def _parts() -> list[Panel]:
     seconds = per_second(f"stepscope_step_component_seconds_total{{{OF_RANK}}}")
     steps = per_second(f"{STEPS}_count{{{OF_RANK}}}")
+    operators = last(f"stepscope_operator_seconds_total{{{OF_RANK}}}")
     return [
         section("Components of a step", collapsed=True),
         time_series(
@@ -217,6 +218,35 @@ def _parts() -> list[Panel]:
             width=12,
             highest=1,
             overrides=coloured(COMPONENTS),
+        ),
+        table(
+            "Operators",
+            """Time of operators on CPU and GPU in all profile windows so far, without what they called: the
+            mean of the chosen ranks, the longest, and the share of all on such devices. `stepscope profile
+            $run` on a node takes a window. If a rank takes much longer than the mean, look at its input.""",
+            rows(f"avg by (device, operator) ({operators})"),
+            rows(f"max by (device, operator) ({operators})"),
+            rows(
+                f"""
+                sum by (device, operator) ({operators})
+                  / on (device) group_left () sum by (device) ({operators})
+                """
+            ),
+            columns={
+                "operator": "Operator",
+                "device": "Device",
+                "Value #A": "Mean",
+                "Value #B": "Longest",
+                "Value #C": "Share",
+            },
+            width=24,
+            sort_by=("Share", True),
+            nothing="no profile window",
+            overrides=[
+                by_name("Operator", custom__minWidth=300),
+                by_pattern("^(Mean|Longest)$", custom__width=100, unit="s"),
+                by_name("Share", custom__width=100, unit="percentunit", decimals=1),
+            ],
         ),
     ]
 

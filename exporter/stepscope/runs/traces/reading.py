@@ -1,13 +1,11 @@
 """Reads the files of traces: large ones in processes, as many at a time as there are cores.
 
-A process sends the number of bytes that it read, and in the end its captures, through a pipe. It is a fresh
-Python: a fork would copy the locks of other threads, and multiprocessing would run the user's script again.
+A process sends the number of bytes that it read, and in the end its captures, through a pipe.
 It ends when its parent ends. If it dies, it costs only its own file.
 """
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,18 +13,13 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 
 from stepscope.common.errors import UserError
+from stepscope.common.fresh_python import fresh_python
 from stepscope.runs.traces.capture import Capture, captures_of
 
 WORTHWHILE = 32 << 20  # bytes of text; fewer are read before a process has started
 COMPRESSION = 8  # bytes of text in one of a compressed trace, at least
 # With it glibc returns the memory of a large array when it is freed.
 ALLOCATION = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
-PROGRAM = """
-import sys
-sys.path[:] = sys.argv[3:]
-from stepscope.runs.traces.reading import child
-child(int(sys.argv[1]), sys.argv[2])
-"""
 Progress = Callable[[int, int], None]  # bytes read so far, bytes to read
 Read = Callable[[Path, int], None]  # a file, bytes of it read since the last call
 Found = list[Capture] | UserError
@@ -94,7 +87,7 @@ class _Reader:
         self.connection, theirs = Pipe(duplex=False)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", PROGRAM, str(theirs.fileno()), str(path), *sys.path],
+                fresh_python(__name__, str(theirs.fileno()), str(path)),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
@@ -118,8 +111,8 @@ class _Reader:
         self.connection.close()
 
 
-def child(pipe: int, path: str) -> None:
+def child(pipe: str, path: str) -> None:
     """Reads the file at `path`, and sends what it finds through the pipe."""
-    connection = Connection(pipe, readable=False)
+    connection = Connection(int(pipe), readable=False)
     with suppress(BrokenPipeError):  # nobody waits any more
         connection.send(_read(Path(path), connection.send))

@@ -1,0 +1,318 @@
+"""Operators of profile windows, from the traces that running jobs write."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from stepscope.commands.run.hooks import STARTUP
+from stepscope.exporter.ledgers import operators
+from stepscope.exporter.ledgers.reader import open_ledgers
+from stepscope.runs.traces.capture import captures_of
+
+from tests.exporter.collectors.test_training import Node
+from tests.exporter.ledgers.test_folder import NOBODY, as_root
+from tests.support.exporter_process import ExporterProcess
+from tests.support.profile_windows import event
+from tests.support.pytorch import needs_torch
+from tests.support.training_process import RESNET, TrainingProcess
+from tests.support.training_script import EXPORTER, training, wait_for_line, wait_until
+
+HOOKED = """
+    import torch
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(12):
+        optimizer.zero_grad()
+        model(torch.randn(32, 64)).sum().backward()
+        optimizer.step()
+    hold()
+"""
+
+
+REST = operators.REST
+
+
+@pytest.fixture(autouse=True)
+def _no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "REST", 0.0)
+
+
+@pytest.fixture
+def ledgers(tmp_path: Path) -> Path:
+    return tmp_path / "ledgers"
+
+
+@pytest.fixture
+def trainer(ledgers: Path, tmp_path: Path) -> Iterator[TrainingProcess]:
+    """A process that trains, and whose windows the test writes."""
+    (tmp_path / "profiles").mkdir()
+    with TrainingProcess(ledgers) as process:
+        process.do("stepscope.start()")
+        process.do("from stepscope.training.session import session")
+        yield process
+
+
+class Case(Node):
+    def write(self, trainer: TrainingProcess, folder: Path, first: int, content: bytes) -> Path:
+        """Writes the trace of steps `first` and `first` + 1, and says so in the ledger."""
+        name = f"rank-0.steps-{first}-{first + 1}.{trainer.process.pid}-0.pt.trace.json.gz"
+        (folder / name).write_bytes(content)
+        trainer.do(f"session.ledger.name_traces({str(folder)!r}, {first + 2})")
+        return folder / name
+
+    def read(self, seconds: float = 0.0) -> dict[str, float]:
+        """Returns the seconds by operator on the CPU, once all windows have been read.
+
+        `seconds` pass from look to look.
+        """
+        self.wait(seconds)
+        found = self.values("operator_seconds_total")
+        assert {labels[:3] for labels in found} <= {(RESNET, "0", "cpu")}
+        return {labels[3]: seconds for labels, seconds in found.items()}
+
+    def wait(self, seconds: float = 0.0) -> None:
+        self.tick()
+        wait_until(lambda: self._has_read(seconds))
+        self.tick()
+
+    def _has_read(self, seconds: float) -> bool:
+        self.tick(seconds)
+        return all(each.traced_steps == each.totals.traced_steps for each in self.collector.ledgers)
+
+
+def of_operators(**seconds: float) -> bytes:
+    """Returns a trace with these operators, one after the other."""
+    begin, events = 0.0, []
+    for name, length in seconds.items():
+        events.append(event(name, begin, length))
+        begin += length
+    return gzip.compress(json.dumps({"traceEvents": events}).encode())
+
+
+def test_windows_add_up(ledgers: Path, tmp_path: Path, trainer: TrainingProcess) -> None:
+    case, folder = Case(ledgers), tmp_path / "profiles"
+    case.write(trainer, folder, 2, of_operators(mm=0.5, add=0.25))
+    assert case.read() == pytest.approx({"mm": 0.5, "add": 0.25})
+    case.write(trainer, folder, 8, of_operators(mm=0.5, copy=2.0))
+    case.write(trainer, folder, 20, of_operators(add=1.0))  # before the one of step 8 is read
+    assert case.read() == pytest.approx({"mm": 1.0, "add": 1.25, "copy": 2.0})
+
+
+def test_what_is_not_among_the_first_20_operators_is_other_and_no_counter_falls(
+    ledgers: Path, tmp_path: Path, trainer: TrainingProcess
+) -> None:
+    case, folder = Case(ledgers), tmp_path / "profiles"
+    many = {f"op_{number}": 0.001 * (200 - number) for number in range(150)}
+    case.write(trainer, folder, 2, of_operators(**many))
+    before = case.read()
+    assert set(before) == {*(f"op_{number}" for number in range(operators.SHOWN)), operators.OTHER}
+    assert sum(before.values()) == pytest.approx(sum(many.values()))
+    case.write(trainer, folder, 8, of_operators(late=9.0, op_3=0.5))
+    after = case.read()
+    assert after == pytest.approx(
+        before | {"op_3": before["op_3"] + 0.5, operators.OTHER: before[operators.OTHER] + 9.0}
+    )
+
+
+@pytest.mark.parametrize("content", [b"not gzip", gzip.compress(b"[" * 10**7), of_operators()[:-20]])
+def test_a_trace_that_cannot_be_read_costs_only_itself(
+    ledgers: Path, tmp_path: Path, trainer: TrainingProcess, content: bytes
+) -> None:
+    case, folder = Case(ledgers), tmp_path / "profiles"
+    case.write(trainer, folder, 2, content)
+    case.write(trainer, folder, 8, of_operators(mm=0.5))
+    assert case.read() == pytest.approx({"mm": 0.5})
+
+
+def test_a_trace_that_is_a_pipe_or_a_link_is_not_read(
+    ledgers: Path, tmp_path: Path, trainer: TrainingProcess
+) -> None:
+    case, folder = Case(ledgers), tmp_path / "profiles"
+    trace = case.write(trainer, folder, 2, of_operators(mm=0.5))
+    other = trace.rename(tmp_path / "elsewhere.gz")
+    trace.symlink_to(other)
+    assert case.read() == {}
+    pipe = case.write(trainer, folder, 8, b"")
+    pipe.unlink()
+    os.mkfifo(pipe)
+    case.write(trainer, folder, 16, of_operators(add=0.5))
+    assert case.read() == pytest.approx({"add": 0.5})
+
+
+def test_a_trace_of_an_earlier_process_with_the_same_names_is_not_counted(
+    ledgers: Path, tmp_path: Path, trainer: TrainingProcess
+) -> None:
+    case, folder = Case(ledgers), tmp_path / "profiles"
+    os.utime(case.write(trainer, folder, 2, of_operators(mm=0.5)), (time.time() - 3600,) * 2)
+    case.write(trainer, folder, 8, of_operators(add=0.5))
+    assert case.read() == pytest.approx({"add": 0.5})
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "4",
+        "4\n[]",
+        "4\n[[[",
+        '4\n{"cpu": []}',
+        '4\n{"cpu": {"mm": NaN}}',
+        '4\n{"cpu": {"mm": -1}}',
+        '4\n{"cpu": {"mm": 1e999}}',
+        '4\n{"cpu": {"mm": true}}',
+        f'4\n{{"cpu": {{"mm": {10**4000}}}}}',
+        '4\n{"cpu 0": {"mm": 1}}',
+        "4\n" + "[" * 100_000,
+        "9" * 5000,
+        "-3\n{}",
+        "x" * (operators.MOST_BYTES + 1),
+    ],
+)
+def test_nothing_that_the_reader_prints_is_trusted(
+    ledgers: Path, tmp_path: Path, trainer: TrainingProcess, monkeypatch: pytest.MonkeyPatch, printed: str
+) -> None:
+    (tmp_path / "printed").write_text(printed)
+    program = f"import sys; sys.stdout.write(open({str(tmp_path / 'printed')!r}).read())"
+    monkeypatch.setattr(operators, "fresh_python", lambda *_: [sys.executable, "-c", program])
+    case = Case(ledgers)
+    case.write(trainer, tmp_path / "profiles", 2, b"")
+    assert case.read() == {}
+    assert case.collector.apart.lost == 0
+
+
+def test_long_names_and_many_devices_are_cut(
+    ledgers: Path, tmp_path: Path, trainer: TrainingProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {device * 3: {"k" * 5000: 1.0, "\ud800": 2.0} for device in "abcdefgh"}
+    (tmp_path / "printed").write_text(f"4\n{json.dumps(found)}")
+    program = f"import sys; sys.stdout.write(open({str(tmp_path / 'printed')!r}).read())"
+    monkeypatch.setattr(operators, "fresh_python", lambda *_: [sys.executable, "-c", program])
+    case = Case(ledgers)
+    case.write(trainer, tmp_path / "profiles", 2, b"")
+    case.wait()
+    values = case.values("operator_seconds_total")
+    assert sorted({labels[2] for labels in values}) == ["aaa", "bbb", "ccc", "ddd"]
+    assert {len(labels[3].encode()) <= operators.NAME_BYTES for labels in values} == {True}
+    assert Counter(values.values()) == {1.0: 4, 2.0: 4}
+
+
+def test_a_reader_that_never_ends_is_killed(
+    ledgers: Path, tmp_path: Path, trainer: TrainingProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = "import time; print(4, flush=True); time.sleep(1e6)"
+    monkeypatch.setattr(operators, "fresh_python", lambda *_: [sys.executable, "-c", endless])
+    case = Case(ledgers)
+    case.write(trainer, tmp_path / "profiles", 2, b"")
+    assert case.read(seconds=60.0) == {}
+    case.collector.close()
+
+
+def test_one_trace_is_read_at_a_time_and_then_there_is_a_rest(
+    ledgers: Path, tmp_path: Path, trainer: TrainingProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operators, "REST", REST)
+    started: list[str] = []
+
+    def sleep(module: str, *_: str) -> list[str]:
+        started.append(module)
+        return ["sleep", "1e6"]
+
+    monkeypatch.setattr(operators, "fresh_python", sleep)
+    case = Case(ledgers)
+    case.write(trainer, tmp_path / "profiles", 2, b"")
+    case.tick()
+    case.write(trainer, tmp_path / "profiles", 8, b"")
+    case.tick(operators.MOST_SECONDS - 1)
+    assert len(started) == 1
+    case.tick(2)  # it is killed
+    case.tick(REST * operators.MOST_SECONDS - 1)
+    assert len(started) == 1
+    case.tick(10)
+    assert len(started) == 2
+    case.collector.close()
+
+
+def test_without_numpy_there_are_no_operators_and_one_line_says_so(
+    ledgers: Path,
+    tmp_path: Path,
+    trainer: TrainingProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(operators, "find_spec", lambda _: None)
+    case = Case(ledgers)
+    for first in (2, 8):
+        case.write(trainer, tmp_path / "profiles", first, of_operators(mm=0.5))
+        assert case.read() == {}
+    assert [record.message for record in caplog.records if "operators" in record.message] == [
+        "operators of a profile window are not counted: ModuleNotFoundError: numpy is missing"
+    ]
+
+
+@as_root
+def test_another_users_trace_is_read_with_that_users_rights(
+    ledgers: Path, tmp_path: Path, trainer: TrainingProcess
+) -> None:
+    tmp_path.chmod(0o755)
+    for folder in tmp_path.parents:
+        if folder.stat().st_uid == 0 and folder.is_relative_to("/tmp"):
+            folder.chmod(folder.stat().st_mode | 0o011)
+    case, folder = Case(ledgers), tmp_path / "profiles"
+    case.write(trainer, folder, 2, of_operators(mm=0.5))
+    (ledger,) = open_ledgers(ledgers)
+    os.chown(ledger, NOBODY, NOBODY)
+    case.wait()  # nobody says that root's file is a trace of nobody's run
+    assert case.values("operator_seconds_total") == {}
+    os.chown(case.write(trainer, folder, 8, of_operators(add=0.5)), NOBODY, NOBODY)
+    os.chown(folder, NOBODY, NOBODY)
+    folder.chmod(0o700)
+    assert case.read() == pytest.approx({"add": 0.5})
+
+
+def test_the_reader_has_little_memory_and_time_and_goes_first_if_memory_is_short() -> None:
+    program = (
+        "import resource; from stepscope.runs import window_operators; window_operators._limit();"
+        "print(resource.getrlimit(resource.RLIMIT_AS)[1], resource.getrlimit(resource.RLIMIT_CPU)[1],"
+        "open('/proc/self/oom_score_adj').read())"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said.split() == [str(1 << 30), "60", "1000"]
+
+
+@needs_torch
+def test_the_exporter_publishes_the_operators_of_a_real_window_while_the_run_lives(tmp_path: Path) -> None:
+    environment = {
+        "STEPSCOPE_RUN": "bert",
+        "STEPSCOPE_LAUNCH": "one",
+        "STEPSCOPE_INSTRUMENT": "1",
+        "STEPSCOPE_PROFILE": "2:5",
+        "STEPSCOPE_PROFILE_DIR": str(tmp_path / "profiles"),
+        "PYTHONPATH": f"{STARTUP}{os.pathsep}{EXPORTER}",
+    }
+    with (
+        training(HOOKED, tmp_path / "ledgers", environment) as process,
+        ExporterProcess(f"--ledger-dir={tmp_path / 'ledgers'}") as exporter,
+    ):
+        wait_for_line(process)
+        name = "stepscope_operator_seconds_total"
+        exporter.wait_for(lambda: name in exporter.scrape())
+        scraped = exporter.scrape().all(name)
+        loaded = Path(f"/proc/{exporter.process.pid}/maps").read_text()
+    assert "numpy" not in loaded
+    (trace,) = (tmp_path / "profiles").glob("*.gz")
+    (capture,) = captures_of(trace)
+    truth = {each.name: each.self_seconds for each in capture.summary.operators}
+    found = {dict(labels)["operator"]: seconds for labels, seconds in scraped.items()}
+    assert {(dict(labels)["rank"], dict(labels)["device"]) for labels in scraped} == {("0", "cpu")}
+    assert sum(found.values()) == pytest.approx(sum(truth.values()))
+    most = sorted(truth, key=lambda operator: -truth[operator])[: operators.SHOWN]
+    assert {operator: found[operator] for operator in most} == pytest.approx(
+        {operator: truth[operator] for operator in most}
+    )
