@@ -66,6 +66,25 @@ def test_every_form_of_the_report_has_the_operators_of_each_rank(
     )
 
 
+def test_a_window_with_shapes_shows_those_on_which_an_operator_spends_most(recording: Path) -> None:
+    before = render_html(evaluate(RecordingDirectory(recording)))
+    assert "Input shapes" not in before
+    (path,) = (recording / "profiles").glob("rank-1.steps-2-3.*.gz")
+    values = json.loads(gzip.decompress(path.read_bytes()))
+    linear = [each for each in values["traceEvents"] if each["name"] == "aten::addmm"]
+    linear[0]["args"] = {"Input Dims": [[64], [32, 128], [128, 64], [], []]}
+    linear[1]["args"] = {"Input Dims": [[64], [1, 128], [[1, 2], [3]]]}
+    linear[1]["dur"] /= 10
+    path.write_bytes(gzip.compress(json.dumps(values).encode()))
+    analysis = evaluate(RecordingDirectory(recording))
+    assert "<td>64, 32×128, 128×64</td>" in render_html(analysis)
+    assert "input shapes" in render_markdown(analysis)
+    assert "`64, 32×128, 128×64`" in render_markdown(analysis)
+    operators = [each["operators"] for each in document(analysis)["operators"]["devices"]]
+    found = [[each["shapes"] for each in of if each["operator"] == "aten::addmm"] for of in operators]
+    assert found == [[""], ["64, 32×128, 128×64"]]
+
+
 @pytest.mark.parametrize("damage", ["cut short", "no JSON", "gone", "list"])
 def test_a_damaged_trace_or_list_is_left_out_and_the_report_is_written(recording: Path, damage: str) -> None:
     damaged = recording / "profiles" / "rank-1.steps-2-3.100-0.pt.trace.json.gz"

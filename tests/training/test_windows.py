@@ -246,7 +246,7 @@ def test_a_plan_that_cannot_be_is_reported_once_and_training_continues(plan: Any
         ("2:9,steps=4", "says twice how long"),
         ("ranks=a,2:3", "use numbers, as in ranks=0,7"),
         ("when=3", "'when' is no setting"),
-        ("2:4,memory=1", "memory=1: use python, python=cpu, python=off-cpu or memory"),
+        ("2:4,memory=1", "memory=1: use python, python=cpu, python=off-cpu, memory or shapes"),
         ("2:4,python=wall", "python=wall: use python, python=cpu"),
         ("2:4,python,python=cpu", "has python and python=cpu: use two windows"),
         ("at=@soon", "at=@soon: use seconds since the epoch"),
@@ -407,11 +407,12 @@ def test_whatever_a_request_says_training_continues_and_only_a_possible_one_is_b
     assert training.answer.state == window_request.WRITTEN
 
 
-def test_a_plan_or_a_request_says_that_it_means_memory(plan: Any) -> None:
-    training = plan("memory,1:2")
+@pytest.mark.parametrize("kind", ["memory", "shapes"])
+def test_a_plan_or_a_request_says_that_it_means_memory_or_shapes(plan: Any, kind: str) -> None:
+    training = plan(f"{kind},1:2")
     training.step(4)
-    window_request.write_request(training.fd, 6, 2, "memory")
+    window_request.write_request(training.fd, 6, 2, kind)
     window_request.wake(training.fd)
     training.step(8)
-    assert training.stand_in.calls == 2 * "mem sto wri "
+    assert training.stand_in.calls == 2 * f"{kind[:3]} sto wri "
     assert [each[2] for each in training.steps()] == ["written", "written"]

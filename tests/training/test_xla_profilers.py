@@ -122,9 +122,14 @@ def test_a_fork_leaves_the_window_to_the_parent_and_the_end_of_the_script_ends_i
 
 
 @needs_jax
-def test_a_window_of_memory_is_refused_with_the_reason(tmp_path: Path) -> None:
-    profiled(tmp_path, "2:4,memory", script(tmp_path, ""))
-    reason = "JAX's profiler does not say what operators allocate"
+@pytest.mark.parametrize(
+    ("kind", "what"), [("memory", "what operators allocate"), ("shapes", "the shapes of their inputs")]
+)
+def test_a_window_of_memory_or_shapes_is_refused_with_the_reason(
+    tmp_path: Path, kind: str, what: str
+) -> None:
+    profiled(tmp_path, f"2:4,{kind}", script(tmp_path, ""))
+    reason = f"JAX's profiler does not say {what}"
     assert [each[2:] for each in windows(tmp_path)] == [("failed", reason)]
 
 

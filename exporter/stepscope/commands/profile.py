@@ -13,7 +13,15 @@ from stepscope.common.words import count, listing
 from stepscope.exporter.ledgers.asked_windows import step_ahead
 from stepscope.exporter.ledgers.run_totals import Ledger
 from stepscope.exporter.processes.stacks import printable
-from stepscope.training.window_plans import LONGEST, MEMORY, MOST_STEPS, OPERATORS, PYTHON, USUAL_STEPS
+from stepscope.training.window_plans import (
+    LONGEST,
+    MEMORY,
+    MOST_STEPS,
+    OPERATORS,
+    PYTHON,
+    SHAPES,
+    USUAL_STEPS,
+)
 from stepscope.training.window_request import (
     RECORDS,
     REFUSED,
@@ -36,6 +44,7 @@ examples:
   stepscope profile resnet --ranks 0,3           ranks 0 and 3 only
   stepscope profile resnet --python              Python functions instead of operators
   stepscope profile resnet --memory              operators, and the memory that they allocate
+  stepscope profile resnet --shapes              operators, and the shapes of their inputs
 
 Operators need the hooks of their framework (`stepscope run`, or STEPSCOPE_INSTRUMENT=1). Run this on the node
 of the ranks, as their user or as root. `stepscope report` of the recording shows the operators;
@@ -75,6 +84,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="store_const",
         const=MEMORY,
         help="also record the memory that operators allocate",
+    )
+    kind.add_argument(
+        "--shapes",
+        dest="kind",
+        action="store_const",
+        const=SHAPES,
+        help="also record the shapes of the operators' inputs",
     )
     add_ledger_dir(parser)
 

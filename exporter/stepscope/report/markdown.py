@@ -179,12 +179,15 @@ def _operators(analysis: Analysis) -> Iterator[str]:
 
 
 def _of_device(device: DeviceProfile) -> str:
-    rows = [
-        (code(row.name), code(row.place) if row.place else "", row.own, row.total, str(row.calls), row.share)
-        for row in profile.rows(device)
-    ]
-    header = (plain(profile.title(device)), "called from", "self time", "total", "calls", "of the steps")
-    return table(header, rows, right=(2, 3, 4, 5))
+    has_shapes = profile.has_shapes(device)
+    rows = []
+    for row in profile.rows(device):
+        texts = [row.place, row.shapes] if has_shapes else [row.place]
+        known = [code(text) if text else "" for text in texts]
+        rows.append([code(row.name), *known, row.own, row.total, str(row.calls), row.share])
+    texts = ["called from", "input shapes"] if has_shapes else ["called from"]
+    header = [plain(profile.title(device)), *texts, "self time", "total", "calls", "of the steps"]
+    return table(header, rows, right=range(len(texts) + 1, len(header)))
 
 
 def _memory(device: DeviceMemory) -> str:

@@ -22,6 +22,7 @@ class Row(NamedTuple):
 
     name: str
     place: str  # file:line that calls it; "": not known
+    shapes: str  # of its inputs; "": not recorded
     own: str  # time without the operators that it called
     total: str
     calls: int
@@ -35,6 +36,7 @@ def rows(device: DeviceProfile) -> list[Row]:
         Row(
             each.operator,
             each.place,
+            each.shapes,
             duration(own(each)),
             duration(each.seconds),
             each.calls,
@@ -48,6 +50,11 @@ def rows(device: DeviceProfile) -> list[Row]:
 def has_places(device: DeviceProfile | DeviceMemory) -> bool:
     """Returns whether the line that calls one of its operators is known."""
     return any(each.place for each in device.operators[:OPERATORS])
+
+
+def has_shapes(device: DeviceProfile) -> bool:
+    """Returns whether a window recorded the shapes of inputs."""
+    return any(each.shapes for each in device.operators[:OPERATORS])
 
 
 class MemoryRow(NamedTuple):

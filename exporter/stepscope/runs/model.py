@@ -232,6 +232,7 @@ class OperatorTime:
     seconds: float  # including the operators that it called
     self_seconds: float | None = None  # excluding them; None: not known
     place: str = ""  # file:line of the user's code that calls it most; "": not known
+    shapes: str = ""  # of the inputs of its calls with most self time: "32×64, 64"; "": not recorded
 
 
 @dataclass(frozen=True)

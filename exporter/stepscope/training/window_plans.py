@@ -5,9 +5,9 @@
     every=1000,steps=3   3 steps after every 1000 steps
 
 `at=@1800000000` is a time in seconds since the epoch. `ranks=0,7` in any of them limits it to these ranks.
-`python` records Python functions instead of operators, and `memory` what operators allocate, too. With
-`python=cpu`, their times are those on a core, with `python=off-cpu` the others. Several are separated by `;`
-or spaces.
+`python` records Python functions instead of operators. `memory` also records what operators allocate, and
+`shapes` the shapes of their inputs. With `python=cpu`, times of functions are those on a core, with
+`python=off-cpu` the others. Several are separated by `;` or spaces.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VARIABLE = "STEPSCOPE_PROFILE"
-OPERATORS, PYTHON, MEMORY = "", "python", "memory"  # what a window records
+OPERATORS, PYTHON, MEMORY, SHAPES = "", "python", "memory", "shapes"  # what a window records
 ON_CPU, OFF_CPU = "python=cpu", "python=off-cpu"
 PYTHONS = (PYTHON, ON_CPU, OFF_CPU)
-KINDS = (OPERATORS, PYTHON, MEMORY, ON_CPU, OFF_CPU)  # by their numbers in requests
+KINDS = (OPERATORS, PYTHON, MEMORY, ON_CPU, OFF_CPU, SHAPES)  # by their numbers in requests
 FORMS = "2:9, at=60s,for=5s or every=1000,steps=3"
 USUAL_STEPS, MOST_STEPS = 5, 1000  # of a window
 LONGEST = 60.0  # seconds of a window: traces grow by megabytes per second
@@ -96,7 +96,8 @@ def _parse(text: str) -> Plan:
             _SETTINGS[name](plan, value)
         else:
             raise ValueError(
-                f"{text!r}: {name!r} is no setting of a window; use {FORMS}, ranks=0,7, python and memory"
+                f"{text!r}: {name!r} is no setting of a window; use {FORMS}, ranks=0,7, "
+                "python, memory and shapes"
             )
     if begins != 1:
         raise ValueError(f"{text!r} says {'twice' if begins else 'not'} when the window begins: use {FORMS}")
@@ -114,7 +115,7 @@ def _settings(text: str) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for part in text.split(","):
         name, equals, value = part.partition("=")
-        if part in (PYTHON, MEMORY):
+        if part in (PYTHON, MEMORY, SHAPES):
             found.append((name, ""))
         elif not equals and found and found[-1][0] == "ranks":
             found[-1] = "ranks", f"{found[-1][1]},{name}"
@@ -186,7 +187,7 @@ def _kind(name: str) -> Callable[[Plan, str], None]:
     def setting(plan: Plan, value: str) -> None:
         kind = f"{name}={value}" if value else name
         if kind not in KINDS:
-            raise ValueError(f"{kind}: use {PYTHON}, {ON_CPU}, {OFF_CPU} or {MEMORY}")
+            raise ValueError(f"{kind}: use {PYTHON}, {ON_CPU}, {OFF_CPU}, {MEMORY} or {SHAPES}")
         if plan.kind not in (OPERATORS, kind):
             raise ValueError(f"{plan.text!r} has {plan.kind} and {kind}: use two windows")
         plan.kind = kind
@@ -203,4 +204,5 @@ _SETTINGS: dict[str, Callable[[Plan, str], None]] = {
     "ranks": _ranks,
     PYTHON: _kind(PYTHON),
     MEMORY: _kind(MEMORY),
+    SHAPES: _kind(SHAPES),
 }

@@ -256,6 +256,7 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> Parts:
         "operators": ("3:5 6:8 12:13", TRAINS),
         "lines": ("2:11", LINES),
         "memory": ("3:5,memory 7:8", MEMORY + TRAINS),
+        "shapes": ("3:5,shapes 7:8", TRAINS),
         "python": ("3:5,python 7:8", TRAINS),
         "evaluation": ("2:9", EVALUATION),
         "own profiler": ("1:9 5:5 15:16", OWN_PROFILER),
@@ -315,6 +316,24 @@ def test_a_window_of_memory_has_what_operators_allocate_and_changes_no_parameter
     largest = memory.operators[0]
     assert (largest.operator, largest.allocations, largest.allocated) == ("aten::zeros", 3, 3 << 22)
     assert 1 << 22 <= memory.most < 3 << 22  # each one is freed when the next is there, at the latest
+
+
+def test_a_window_of_shapes_has_those_of_the_most_expensive_calls_and_changes_no_parameter(
+    bare: Parts, windows: Parts
+) -> None:
+    assert windows.output("shapes") == bare.output("alone")
+    assert [each[:3] for each in windows.windows("shapes")] == [(3, 5, "written"), (7, 8, "written")]
+    (trace,) = windows.traces("shapes").glob("rank-0.steps-3-5.*.gz")
+    spent = Counter[str]()
+    for each in (event for event in events(trace) if event["name"] == "aten::addmm"):
+        dimensions = [one for one in each["args"]["Input Dims"] if one]
+        spent[", ".join("×".join(map(str, one)) for one in dimensions)] += each["dur"]
+    source, without = (KinetoTraces(windows.traces(name)) for name in ("shapes", "operators"))
+    assert [len(list(each.read())) for each in (source, without)] == [1, 1]
+    found = {each.operator: each.shapes for each in source.facts.operators}
+    assert found["aten::addmm"] in {shapes for shapes, _ in spent.most_common(2)}  # self times are near
+    assert "×" in found["aten::addmm"]
+    assert {each.shapes for each in without.facts.operators} == {""}
 
 
 def test_a_window_of_python_functions_changes_no_parameter(bare: Parts, windows: Parts) -> None:

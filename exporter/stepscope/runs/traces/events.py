@@ -76,6 +76,8 @@ ON_DEVICE = (KERNEL, COPY)
 NONE = -1  # no correlation
 MICRO = 1e-6
 MARKER = "ProfilerStep#"  # the profiler's own marker of a step, and the step's number
+SHAPES = "Input Dims"  # the argument of an operator, if the profiler records them
+MOST_SHAPES, SHAPE = 5000, 80  # different ones in a trace, and characters of one
 LARGE = 1 << 20  # bytes: of a smaller file, reading finds the line where it is damaged
 LONGEST = 7 * 86400e6  # microseconds: profilers record for minutes
 MOST_LINES, MOST_ALLOCATIONS = 20_000, 500_000  # of a trace, the first ones
@@ -138,6 +140,8 @@ class Trace:
     is_collective: NDArray[np.bool_]  # rows of `collectives`
     lines: list[Line]  # in the order of the file
     allocations: Allocations
+    shapes: list[str]  # of inputs: "32×64, 64"
+    shape_ids: NDArray[np.int32]  # place in `shapes`, or NONE; empty if no shapes were recorded
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -199,6 +203,8 @@ class _Columns:
     lines: list[Line] = field(default_factory=list)  # times as in the file
     allocations: list[tuple[int, float, int, int, int]] = field(default_factory=list)
     devices: dict[str, int] = field(default_factory=dict)  # of allocations
+    shapes: dict[str, int] = field(default_factory=dict)
+    shaped: list[tuple[int, int]] = field(default_factory=list)  # row and place in `shapes`
     stepping: set[int] = field(default_factory=set)  # processes that mark steps
 
     def add(self, row: Any) -> None:
@@ -242,6 +248,8 @@ class _Columns:
             elif name == "record_param_comms":
                 about = described(arguments), sequence_of(arguments)
                 self.described[arguments.get("External id")] = about
+            if kind == OPERATOR and SHAPES in arguments:
+                self._add_shapes(arguments[SHAPES])
         if operation is not None:
             about = described(arguments), sequence_of(arguments)
             self.collective.append(_Call(len(self.kinds), operation, *about, arguments.get("External id")))
@@ -257,6 +265,12 @@ class _Columns:
         self.durations.append(length)
         self.correlations.append(int(correlation))
 
+    def _add_shapes(self, dimensions: Any) -> None:
+        """Adds the shapes of the inputs of the next row."""
+        shapes = _shapes(dimensions)
+        if shapes and (shapes in self.shapes or len(self.shapes) < MOST_SHAPES):
+            self.shaped.append((len(self.kinds), self.shapes.setdefault(shapes, len(self.shapes))))
+
     def _add_allocation(self, row: Any) -> None:
         about = row["args"]
         thread = self.thread_ids.setdefault((row.get("pid"), row.get("tid"), "cpu"), len(self.thread_ids))
@@ -264,6 +278,15 @@ class _Columns:
         device = self.devices.setdefault(name, len(self.devices))
         numbers = int(about["Bytes"]), int(about["Total Allocated"])
         self.allocations.append((thread, finite(row["ts"]), device, *numbers))
+
+
+def _shapes(dimensions: Any) -> str:
+    """Returns "32×64, 64" for [[32, 64], [64], []]: inputs with no dimension are numbers."""
+    if not isinstance(dimensions, list):
+        return ""
+    tensors = (each for each in dimensions if isinstance(each, list) and each)
+    known = (each for each in tensors if all(isinstance(length, int) for length in each))
+    return ", ".join("×".join(map(str, each)) for each in known)[:SHAPE]
 
 
 def traces_of(path: Path, progress: Callable[[int], None] | None = None) -> Iterator[Trace]:
@@ -372,6 +395,8 @@ def _trace(
         is_collective=np.zeros(len(order), bool),
         lines=[line._replace(time=line.time - zero) for line in columns.lines],
         allocations=_allocations(columns, zero),
+        shapes=list(columns.shapes),
+        shape_ids=_shape_ids(columns, place),
     )
     _add_collectives(trace, columns, place)
     return trace
@@ -388,6 +413,15 @@ def _allocations(columns: _Columns, zero: float) -> Allocations:
         np.array(totals, np.int64),
         list(columns.devices),
     )
+
+
+def _shape_ids(columns: _Columns, place: NDArray[np.int32]) -> NDArray[np.int32]:
+    if not columns.shaped:
+        return np.empty(0, np.int32)
+    found = np.full(len(place), NONE, np.int32)
+    rows, shapes = np.array(columns.shaped).T
+    found[place[rows]] = shapes
+    return found
 
 
 def _origin(seconds: float) -> float:

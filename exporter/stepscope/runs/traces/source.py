@@ -298,7 +298,11 @@ class _Rank:
         for found in self._summed(_operators):
             of_host = self.summaries if found.device == "cpu" else ()
             place = place_of(summary.places.get(found.name, Counter()) for summary in of_host)
-            yield OperatorTime(self.node, self.rank, *found, place=place)
+            shapes = Counter[str]()
+            for summary in of_host:
+                shapes.update(summary.shapes.get(found.name, {}))
+            most = max(shapes, key=shapes.__getitem__, default="")
+            yield OperatorTime(self.node, self.rank, *found, place=place, shapes=most)
 
     def first_and_last(self) -> Iterator[tuple[TracedSteps, TracedSteps]]:
         """Yields the first and the last trace, if there are several, of those that did not record memory."""

@@ -48,6 +48,7 @@ STEP = re.compile(rf"{MARKER}(\d+)")
 LOADER = ("enumerate(DataLoader)#", "IteratorGetNext")  # PyTorch, TensorFlow
 OPTIMIZER = "Optimizer.step#"
 BACKWARD = "autograd::engine::evaluate_function"
+MOST_SHAPES = 5  # of an operator: the sum of several traces has the most expensive one
 SLICES = ("kernel", "memory copy", "communication", "runtime", "data loading", "other CPU", "other")
 Rows = NDArray[np.bool_]
 
@@ -85,6 +86,7 @@ class TraceSummary:
     transfers: tuple[TransferTime, ...]
     loading: tuple[NamedTime, ...]
     places: Places  # of the operators on the CPU
+    shapes: dict[str, dict[str, float]]  # self seconds by operator on the CPU and shapes of its inputs
     memory: tuple[DeviceMemory, ...]
     overlap: float  # seconds that marks of steps had with the next ones; none is in `steps`
 
@@ -100,16 +102,18 @@ def summarise(trace: Trace) -> TraceSummary:
     loads = trace.named(lambda name: name.startswith(LOADER)) & ~trace.of(PYTHON)
     operators = trace.of(OPERATOR) & ~loads & ~trace.is_collective
     steps_from, marks = _marks(trace)
+    self_times = _self_times(trace, operators)
     return TraceSummary(
         steps=tuple(_steps(trace, marks, kernels, loads, operators)),
         steps_from=steps_from,
         devices=tuple(_devices(trace, loads)),
-        operators=tuple(_named(trace, operators, _self_times(trace, operators))),
+        operators=tuple(_named(trace, operators, self_times)),
         kernels=tuple(_named(trace, kernels)),
         collectives=tuple(_collectives(trace)),
         transfers=transfers(trace.collectives),
         loading=tuple(_named(trace, loads)),
         places=places_of(trace, operators),
+        shapes=_shapes(trace, operators, self_times),
         memory=memory_of(trace, operators, len(marks.numbers) if steps_from else 0),
         overlap=marks.overlap * MICRO,
     )
@@ -244,6 +248,22 @@ def _devices(trace: Trace, loads: Rows) -> Iterable[DeviceTime]:
                 synchronising(trace, thread) for thread in np.unique(waits.threads).tolist()
             ),
         )
+
+
+def _shapes(trace: Trace, operators: Rows, self_times: Numbers) -> dict[str, dict[str, float]]:
+    """Returns the shapes with most self time of each operator."""
+    if not len(trace.shape_ids):
+        return {}
+    shapes, names = trace.shape_ids[operators].astype(np.int64), trace.name_ids[operators]
+    known = shapes != NONE
+    keys, key = np.unique(names[known] * len(trace.shapes) + shapes[known], return_inverse=True)
+    seconds = np.bincount(key, self_times[known] * MICRO, minlength=len(keys))
+    found: dict[str, dict[str, float]] = {}
+    for code, spent in sorted(zip(keys.tolist(), seconds.tolist(), strict=True), key=lambda pair: -pair[1]):
+        of_operator = found.setdefault(trace.names[code // len(trace.shapes)], {})
+        if len(of_operator) < MOST_SHAPES:
+            of_operator[trace.shapes[code % len(trace.shapes)]] = spent
+    return found
 
 
 def total_of(captures: Sequence[DeviceTime]) -> DeviceTime:

@@ -21,7 +21,7 @@ from stepscope.common.shared_files import open_file
 from stepscope.training.frameworks.around import around
 from stepscope.training.session import session
 from stepscope.training.window_files import ANCHOR, TRACE
-from stepscope.training.window_plans import MEMORY, OPERATORS
+from stepscope.training.window_plans import MEMORY, OPERATORS, SHAPES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,9 +87,10 @@ class _XlaProfiler:
         return f"the script's own profiler of {self.framework} is active" if self._is_active() else ""
 
     def start(self, kind: str = OPERATORS) -> None:
-        """Raises ValueError for a window of memory, and what the framework raises."""
-        if kind == MEMORY:
-            raise ValueError(f"{self.framework}'s profiler does not say what operators allocate")
+        """Raises ValueError for a window of memory or shapes, and what the framework raises."""
+        if kind in (MEMORY, SHAPES):
+            what = "what operators allocate" if kind == MEMORY else "the shapes of their inputs"
+            raise ValueError(f"{self.framework}'s profiler does not say {what}")
         from secrets import token_hex  # few processes have windows
         from tempfile import gettempdir
 

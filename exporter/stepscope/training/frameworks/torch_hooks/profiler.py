@@ -18,7 +18,7 @@ import torch
 from stepscope.training.frameworks.torch_hooks.patches import failed, on_removal, replace
 from stepscope.training.session import session
 from stepscope.training.window_files import TRACE
-from stepscope.training.window_plans import MEMORY, OPERATORS
+from stepscope.training.window_plans import MEMORY, OPERATORS, SHAPES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class TorchProfiler:
             if not self._used:
                 self._used = True
                 _let_forked_processes_end()
-            profile = torch.profiler.profile(profile_memory=kind == MEMORY)
+            profile = torch.profiler.profile(profile_memory=kind == MEMORY, record_shapes=kind == SHAPES)
             profile.start()
             self._profile = profile
         finally:
