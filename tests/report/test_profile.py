@@ -12,15 +12,18 @@ from stepscope.common.status import Status
 from stepscope.evaluation.account import BETWEEN, PROFILING, account
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.profile import with_evidence
+from stepscope.report.devices import headline
 from stepscope.report.document import document
 from stepscope.report.html import render_html
 from stepscope.report.markdown import render_markdown
 from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import PHASES, ProfileWindow, RankFacts
 from stepscope.runs.recording.directory import RecordingDirectory
+from stepscope.runs.traces.source import KinetoTraces
 
 from tests.support.profile_windows import (
     allocation,
+    event,
     recording_with_windows,
     with_allocations,
     with_another_window,
@@ -83,6 +86,46 @@ def test_a_window_with_shapes_shows_those_on_which_an_operator_spends_most(recor
     operators = [each["operators"] for each in document(analysis)["operators"]["devices"]]
     found = [[each["shapes"] for each in of if each["operator"] == "aten::addmm"] for of in operators]
     assert found == [[""], ["64, 32×128, 128×64"]]
+
+
+def test_gpus_and_collectives_of_windows_are_shown_as_a_report_on_their_traces_shows_them(
+    recording: Path,
+) -> None:
+    for path in (recording / "profiles").glob("*.steps-2-3.*.gz"):
+        values = json.loads(gzip.decompress(path.read_bytes()))
+        for correlation, (name, begin, length) in enumerate(
+            [("gemm", 2.2, 0.3), ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 2.6, 0.2), ("gemm", 3.5, 0.1)]
+        ):
+            launch = event("cudaLaunchKernel", begin - 0.05, 0.01, "cuda_runtime")
+            launch["args"] = {"correlation": correlation}
+            kernel = event(name, begin, length, "kernel") | {"pid": 0, "tid": 7}
+            kernel["args"] = {"correlation": correlation, "device": 0}
+            if "nccl" in name:
+                kernel["args"] |= {"Collective name": "allreduce", "In msg nelems": 1 << 20, "dtype": "Float"}
+            values["traceEvents"] += [launch, kernel]
+        path.write_bytes(gzip.compress(json.dumps(values).encode()))
+    analysis, traces = evaluate(RecordingDirectory(recording)), evaluate(KinetoTraces(recording / "profiles"))
+    shown, alone = document(analysis)["operators"], document(traces)
+    assert [each["device"] for each in shown["gpus"]] == ["gpu0", "gpu0"]
+    measured = ("rank", "seconds", "percent", "idle_percent", "idle_seconds")
+    assert [[gpu[name] for name in measured] for gpu in shown["gpus"]] == [
+        [gpu[name] for name in measured] for gpu in alone["devices"]
+    ]
+    assert [each["operation"] for each in shown["collectives"]] == ["allreduce"]
+    schema = Path(__file__).parents[2] / "docs" / "report.schema.json"
+    written = json.loads(json.dumps(document(analysis)))
+    assert list(validator_of(json.loads(schema.read_text())).iter_errors(written)) == []
+    page = render_html(analysis)
+    assert "GPUs in profile windows" in page
+    assert "Collectives in profile windows" in page
+    (said,) = headline(traces)
+    assert said in " ".join(render_markdown(analysis).split())
+
+
+def test_a_report_without_a_gpu_in_its_windows_names_none(recording: Path) -> None:
+    analysis = evaluate(RecordingDirectory(recording))
+    assert document(analysis)["operators"]["gpus"] == []
+    assert "in profile windows</h3>" not in render_html(analysis)
 
 
 @pytest.mark.parametrize("damage", ["cut short", "no JSON", "gone", "list"])

@@ -221,6 +221,7 @@ class Profile:
     changes: tuple[OperatorChange, ...] = ()
     # Self seconds per step by device ("cpu", "gpu", "python") and operator, the mean of the ranks.
     per_step: dict[str, dict[str, float]] = field(default_factory=dict)
+    traces: "Analysis | None" = None  # of the windows alone, as a report on their traces has it
 
     def places(self) -> dict[str, str]:
         """Returns the known lines by operator."""

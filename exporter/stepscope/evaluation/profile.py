@@ -46,7 +46,8 @@ def profile_of(analysis: Analysis, facts: RunFacts) -> Profile:
     memory = tuple(replace(each, operators=each.operators[:OPERATORS]) for each in facts.memory)
     profile = Profile(tuple(_devices(facts)), findings, unread, tuple(_excess(facts)), memory, (), per_step)
     first, last = (_of_windows([pair[end] for pair in facts.first_and_last]) for end in (0, 1))
-    return replace(profile, changes=tuple(operator_changes(first, last, profile.places())))
+    changes = tuple(operator_changes(first, last, profile.places()))
+    return replace(profile, changes=changes, traces=analysis)
 
 
 def _of_windows(windows: Sequence[TracedSteps]) -> dict[str, dict[str, float]]:

@@ -26,6 +26,7 @@ from stepscope.report.price_list import Machine
 from stepscope.report.right_sizing import predictions
 from stepscope.report.track_record import NO_RECORD, TrackRecord
 from stepscope.report.verdict import verdict
+from stepscope.rules.communication_bound import CommunicationBound
 from stepscope.runs.model import DeviceTime, ThreadTime
 
 PLACES = 3  # per part of the account
@@ -225,6 +226,7 @@ def _operators(analysis: Analysis) -> dict[str, Any] | None:
     profile = analysis.profile
     if profile is None:
         return None
+    traces = profile.traces
     findings = [
         {"title": title, "finding": said, "recommendation": advice}
         for title, said, advice in profile.findings
@@ -235,6 +237,8 @@ def _operators(analysis: Analysis) -> dict[str, Any] | None:
         "changes": [{**asdict(each), "difference": each.difference} for each in profile.changes],
         "findings": findings,
         "unread": list(profile.unread),
+        "gpus": [_device(device) for device in traces.devices] if traces else [],
+        "collectives": traces.details_of(CommunicationBound).get("collectives", []) if traces else [],
     }
 
 

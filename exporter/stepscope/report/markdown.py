@@ -175,6 +175,7 @@ def _operators(analysis: Analysis) -> Iterator[str]:
     yield profile.headline(analysis)
     if analysis.profile is not None:
         yield from (f"{said} {advice}" for _, said, advice in analysis.profile.findings)
+        yield from profile.gpus(analysis)
         yield from analysis.profile.unread
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from stepscope.common.words import capitalised, count, duration, listing, share, signed_duration, size
 from stepscope.evaluation.analysis import Analysis, DeviceProfile
 from stepscope.evaluation.profile import own
+from stepscope.report.devices import headline as devices_headline
 from stepscope.report.sentences import device_name
 from stepscope.runs.model import PYTHON, DeviceMemory, ProfileWindow
 
@@ -142,8 +143,15 @@ def sentences(analysis: Analysis) -> list[str]:
     devices = [device for device in _devices(analysis) if device.steps and device.operators]
     said = [f"{capitalised(sentence(device))}." for device in devices[:DEVICES]]
     said += [f"{capitalised(memory_sentence(each))}." for each in memory(analysis)[:DEVICES]]
+    said += gpus(analysis)
     more = len(devices) - DEVICES
     return [*said, f"The report has {count(more, 'more device')}."] if more > 0 else said
+
+
+def gpus(analysis: Analysis) -> list[str]:
+    """Says what the GPUs did in the windows, and what the one that waited most waited for; [] without one."""
+    traces = analysis.profile.traces if analysis.profile is not None else None
+    return devices_headline(traces) if traces is not None else []
 
 
 def headline(analysis: Analysis) -> str:
