@@ -22,7 +22,7 @@ from tests.support.alertmanager import (
     labels_by_rule,
     needs_teams,
 )
-from tests.support.servers import SECONDS
+from tests.support.waiting import SECONDS
 
 pytestmark = pytest.mark.skipif(
     shutil.which("amtool") is None, reason="needs Debian's prometheus-alertmanager"

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from stepscope.commands.cli import main
 
+from tests.support.waiting import SECONDS
+
 
 def stepscope(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "stepscope", *words], capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "stepscope", *words], capture_output=True, text=True, timeout=SECONDS
     )
 
 

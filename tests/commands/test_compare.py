@@ -14,6 +14,7 @@ from tests.support.backfill import Backfill, run_of
 from tests.support.prometheus import needs_prometheus
 from tests.support.rented_nodes import rented_nodes
 from tests.support.scenarios import WrittenScenarios
+from tests.support.waiting import SECONDS
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ def test_help_names_every_figure_and_as_a_process_it_warns_of_nothing() -> None:
         [sys.executable, "-W", "error", "-m", "stepscope", "compare", "--help"],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=SECONDS,
     )
     assert (result.returncode, result.stderr) == (0, "")
     for word in ("step_p50", "throughput", "cost_per_1000_steps", "gpu_memory", "any_rule", "examples:"):

@@ -15,9 +15,9 @@ from stepscope.training.ledger_files import SHARED_MEMORY
 
 from tests.support.commands import stepscope
 from tests.support.demo import DemoProcess, simulated
-from tests.support.exporter_process import SECONDS
 from tests.support.prometheus import needs_prometheus, scraping
 from tests.support.terminal import Terminal
+from tests.support.waiting import SECONDS, wait_until
 
 FOLDERS = (SHARED_MEMORY, tempfile.gettempdir())  # where a simulation may live
 
@@ -96,11 +96,7 @@ def test_ctrl_c_while_it_writes_leaves_what_is_written_readable(tmp_path: Path) 
     words = ["demo", "healthy", "--duration=24h", f"--write-recording={recording}"]
     command = [sys.executable, "-m", "stepscope", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + SECONDS
-        while not list(recording.glob("*/samples-000004*")):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: list(recording.glob("*/samples-000004*")) or process.poll() is not None)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == 130

@@ -5,8 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from stepscope.commands.cli import main
 
 from tests.support.pytorch import needs_torch
 from tests.support.ranks import launcher
+from tests.support.waiting import wait_until
 
 pytestmark = needs_torch
 
@@ -86,12 +86,6 @@ def observed(folder: Path, start: Sequence[str], script: str, *flags: str) -> su
         stdout=subprocess.DEVNULL,
         text=True,
     )
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Waits as long as the test may take."""
-    while not condition():
-        time.sleep(0.5)
 
 
 def test_the_report_has_the_missing_rank_and_its_stack(tmp_path: Path) -> None:

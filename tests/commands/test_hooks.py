@@ -11,6 +11,8 @@ from stepscope.commands.hooks import FILE, LINE, look
 from stepscope.commands.run.hooks import STARTUP
 from stepscope.common.errors import UserError
 
+from tests.support.waiting import SECONDS
+
 LOADED = "import sys; print('stepscope_startup' in sys.modules)"
 ROOT = Path(stepscope_startup.__file__).parent.parent
 
@@ -28,7 +30,7 @@ def output(*words: object, status: int = 0, **more: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
+        timeout=SECONDS,
         check=False,
         cwd=ROOT,
     )

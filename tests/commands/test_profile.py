@@ -17,7 +17,8 @@ from stepscope.training import layout
 from tests.support.environment import unobserved
 from tests.support.places import put_counters
 from tests.support.pytorch import needs_torch
-from tests.support.training_script import EXPORTER, training, wait_for_line, wait_until
+from tests.support.training_script import EXPORTER, training, wait_for_line
+from tests.support.waiting import wait_until
 
 STEPS = """
     say()

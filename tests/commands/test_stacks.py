@@ -14,7 +14,8 @@ from stepscope.commands.cli import main
 from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
 
 from tests.support.places import put_place
-from tests.support.training_script import training, wait_for_line, wait_until
+from tests.support.training_script import training, wait_for_line
+from tests.support.waiting import SECONDS, wait_until
 
 SCRIPT = """
     def endless_loader():
@@ -112,7 +113,7 @@ def test_asking_twice_gives_two_answers_and_training_goes_on(
     process = rank(stack, tmp_path)
     for _ in range(2):
         assert asked(capsys, tmp_path, "resnet")[1].count("in endless_loader") == 1
-    process.communicate("\n", timeout=60)
+    process.communicate("\n", timeout=SECONDS)
     assert process.returncode == 0
 
 
@@ -223,7 +224,7 @@ def test_a_process_that_was_not_asked_to_answer_gets_no_signal_and_the_fix_is_sa
     assert status == 1
     assert "no stack: it was started without STEPSCOPE_STACKS=1" in said
     assert "pip install py-spy" in said
-    process.communicate("\n", timeout=60)
+    process.communicate("\n", timeout=SECONDS)
     assert process.returncode == 0, "it lives"
 
 
@@ -234,7 +235,7 @@ def test_an_answer_file_without_a_handler_does_not_kill_the_process(
     (ledger,) = ledgers(tmp_path).values()
     ledger.with_name(f"{ledger.name}.stack").touch()
     assert asked(capsys, tmp_path, "resnet")[0] == 1
-    process.communicate("\n", timeout=60)
+    process.communicate("\n", timeout=SECONDS)
     assert process.returncode == 0
 
 

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import SECONDS
+
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_site_has_every_page_and_no_broken_link(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
     assert built.returncode == 0, built.stderr
     for page in (ROOT / "docs").glob("*.md"):
         name = "index.html" if page.stem == "README" else f"{page.stem}/index.html"

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from stepscope.demo.scenarios import all_scenarios
 
-from tests.support.film import SECONDS, Film, key, run_of
+from tests.support.film import Film, key, run_of
 from tests.support.told import read_expected, slack_lines, slack_title
+from tests.support.waiting import SECONDS
 
 pytestmark = pytest.mark.timeout(2 * SECONDS)
 

@@ -17,11 +17,12 @@ from stepscope.training.window_files import IN_RECORDING
 from tests.support.actions_process import TOKEN, acting, audit
 from tests.support.alertmanager import STOPPING, Alertmanager, alertmanager, configured, needs_alertmanager
 from tests.support.exporter_process import ExporterProcess
-from tests.support.observing import PATIENCE, TWO_RANKS, environment_of_ranks
+from tests.support.observing import TWO_RANKS, environment_of_ranks
 from tests.support.prometheus import needs_prometheus, serving
 from tests.support.pytorch import needs_torch
 from tests.support.slow_operator import assert_it_is_named_with_its_line, write_script
 from tests.support.torch_script import EXPORTER
+from tests.support.waiting import SECONDS
 
 pytestmark = [needs_alertmanager, needs_prometheus, needs_torch]
 
@@ -66,7 +67,7 @@ def test_an_alert_of_straggler_has_the_slow_operator_named_with_its_line(tmp_pat
             "STEPSCOPE_PROFILE_DIR": str(recording / IN_RECORDING),
         }
         training = [*TWO_RANKS, str(write_script(tmp_path))]
-        subprocess.run(training, env=environment_of_ranks() | hooked, timeout=PATIENCE, check=True)
+        subprocess.run(training, env=environment_of_ranks() | hooked, timeout=SECONDS, check=True)
     decision, *requests = audit(tmp_path)
     assert (decision["decision"], decision["ranks"]) == ("profile", [1, 0])
     assert [(each["event"], each["rank"], each["result"]) for each in requests] == [

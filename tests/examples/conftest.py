@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from examples.images.data import prepare_dataset
+from tests.support.waiting import SECONDS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_images.py"
 
@@ -46,7 +47,7 @@ def observed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[.
             env={**os.environ, "NO_COLOR": "1"},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=SECONDS,
         )
         assert result.returncode == 0, result.stderr
         return Observed(folder, result.stdout + result.stderr)

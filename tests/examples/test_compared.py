@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.examples.conftest import Observed
+from tests.support.waiting import SECONDS
 
 pytestmark = pytest.mark.alone("it compares two runs, which other tests could slow down unevenly")
 
@@ -22,7 +23,7 @@ def compared(observed: Callable[..., Observed]) -> dict[str, Any]:
     slow, fixed = (observed(way, STEPS).folder for way in ("workers", "none"))
     command = [sys.executable, "-m", "stepscope", "compare", str(slow), str(fixed), "--format", "json"]
     prices = ["--price-a", str(PRICE), "--price-b", str(PRICE)]
-    result = subprocess.run([*command, *prices], capture_output=True, text=True, timeout=300)
+    result = subprocess.run([*command, *prices], capture_output=True, text=True, timeout=SECONDS)
     assert result.returncode == 0, result.stderr
     document: dict[str, Any] = json.loads(result.stdout)
     return document

@@ -20,6 +20,7 @@ from stepscope.training.launch import Launch
 
 from examples.images.slow import WAYS, conditions
 from tests.support.pytorch import needs_torch
+from tests.support.waiting import SECONDS
 
 ALONE = pytest.mark.alone("it compares what a training waits for, and must not wait for other tests")
 
@@ -78,7 +79,7 @@ class Runs:
             env=command_environment(os.environ, Launch(way, way), ledgers, lines=False),
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=SECONDS,
         )
         assert result.returncode == 0, result.stderr
         assert result.stderr == ""
@@ -122,7 +123,7 @@ def test_switched_off_it_trains_all_the_same_and_leaves_no_ledger(tmp_path: Path
         env={**os.environ, "STEPSCOPE": "off", "STEPSCOPE_LEDGER_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=SECONDS,
     )
     assert result.returncode == 0, result.stderr
     assert "step    2/2" in result.stdout
@@ -190,7 +191,7 @@ def test_the_pytorch_example_says_in_one_line_that_pytorch_is_missing(tmp_path: 
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=SECONDS,
     )
     assert result.returncode == 2
     assert result.stdout == ""
@@ -201,6 +202,6 @@ def test_the_pytorch_example_says_in_one_line_that_pytorch_is_missing(tmp_path: 
 @pytest.mark.parametrize("words", [["--slow", "coffee"], ["--steps", "many"]])
 def test_a_wrong_flag_exits_with_status_2(words: list[str]) -> None:
     command = [sys.executable, str(EXAMPLES / "train_images.py"), *words]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     assert result.returncode == 2
     assert words[1] in result.stderr

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from stepscope.exporter.sampling.state_file import StateFile
 
 from tests.support.exporter_process import OPENMETRICS, ExporterProcess, Scrape, exporter
 from tests.support.training_process import RESNET, TrainingProcess
+from tests.support.waiting import SECONDS, wait_until
 
 HOST = Path(__file__).parent / "collectors" / "fixtures" / "host" / "proc"
 QUICK = "--sample-interval=50ms"
@@ -46,7 +47,7 @@ def test_it_serves_every_page_and_ends_with_status_0_when_it_is_told_to(
         node.wait_for(lambda: node.get("/-/ready").status_code == 200)
         assert node.get("/metrics").headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
         assert node.get("/nonsense").status_code == 404
-        refused = requests.post(f"{node.url}/metrics", timeout=60)
+        refused = requests.post(f"{node.url}/metrics", timeout=SECONDS)
         assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
         assert "its first figures come within seconds" in node.get("/report").text.lower()
         assert node.get("/report/content").status_code == 404
@@ -173,15 +174,13 @@ def test_a_log_that_nobody_reads_holds_up_neither_samples_nor_scrapes(ledgers: P
         fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 4096)
         first = (re.findall(r"http://\S+?(?=/\n)", line.decode()) for line in process.stderr)
         (url,) = next(filter(None, first))  # no later line is read
-        deadline = time.monotonic() + 120
 
         def wait_until_memory_is(read: bool) -> None:
             seen = None
-            while seen != read and time.monotonic() < deadline:
-                text = requests.get(f"{url}/metrics", headers=OPENMETRICS, timeout=60).text
+            while seen != read:
+                text = requests.get(f"{url}/metrics", headers=OPENMETRICS, timeout=SECONDS).text
                 success = Scrape(text).all("stepscope_collector_success")
                 seen = success.get(frozenset({("collector", "memory")}))
-            assert seen == read
 
         for _ in range(40):  # 40 times two lines: 8 KiB
             wait_until_memory_is(read=True)
@@ -189,7 +188,7 @@ def test_a_log_that_nobody_reads_holds_up_neither_samples_nor_scrapes(ledgers: P
             wait_until_memory_is(read=False)
             (procfs / "gone").rename(procfs / "meminfo")
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(SECONDS) == 0
 
 
 def test_without_a_free_descriptor_it_serves_what_it_can_and_recovers(ledgers: Path) -> None:
@@ -199,7 +198,7 @@ def test_without_a_free_descriptor_it_serves_what_it_can_and_recovers(ledgers: P
     ):
 
         def scrape() -> Scrape:
-            return Scrape(client.get(f"{node.url}/metrics", headers=OPENMETRICS, timeout=60).text)
+            return Scrape(client.get(f"{node.url}/metrics", headers=OPENMETRICS, timeout=SECONDS).text)
 
         node.wait_for(lambda: samples(scrape()) >= 1)
         before = scrape()
@@ -233,7 +232,7 @@ def test_without_a_descriptor_for_any_client_it_ends_with_one_line_so_that_it_is
         _, hard = resource.prlimit(node.process.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(node.process.pid, resource.RLIMIT_NOFILE, (3, hard))
         with socket.create_connection(("127.0.0.1", int(node.url.rpartition(":")[2]))):
-            assert node.process.wait(60) == 1
+            assert node.process.wait(SECONDS) == 1
     assert "Traceback" not in "\n".join(node.log)
     (line,) = [line for line in node.log if " CRITICAL " in line]
     assert "accepting connections has failed" in line
@@ -299,8 +298,15 @@ def test_it_ends_at_once_if_its_parent_was_gone_before_it_looked(ledgers: Path) 
     gone.wait()
     words = [sys.executable, "-m", "stepscope", "exporter", f"--exit-with-parent={gone.pid}"]
     words += ["--web.listen-address=127.0.0.1:0", f"--ledger-dir={ledgers}"]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=True)
     assert "the process that started this exporter is gone" in ended.stderr
+
+
+def command_of(pid: int) -> bytes:
+    """Returns what the process runs; nothing if it has ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 def test_it_ends_with_its_parent_where_it_is_told_to(ledgers: Path) -> None:
@@ -319,14 +325,7 @@ def test_it_ends_with_its_parent_where_it_is_told_to(ledgers: Path) -> None:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         parent.kill()
-    deadline = time.monotonic() + 60
-    while os.path.exists(f"/proc/{child}") and time.monotonic() < deadline:
-        state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
-        if state == "Z":  # ended; nobody has asked for its status yet
-            break
-        time.sleep(0.05)
-    else:
-        assert not os.path.exists(f"/proc/{child}")
+    wait_until(lambda: not command_of(child), "its end")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.support.demo import DemoProcess
 from tests.support.grafana import Reader
 from tests.support.panel_shapes import complaints
 from tests.support.prometheus import Prometheus, needs_prometheus, serving
-from tests.support.servers import SECONDS
+from tests.support.waiting import SECONDS
 
 pytestmark = needs_prometheus
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import SECONDS
+
 REPOSITORY = Path(__file__).parents[2]
 MODELS = REPOSITORY / ".venv" / "grafana-models"  # tests/install-grafana-models
 DASHBOARDS = sorted((REPOSITORY / "grafana" / "dashboards").glob("*.json"))
-SECONDS = 300
-
 # What the schemas of some versions lack, although Grafana reads it.
 KNOWN_TO_GRAFANA = {
     # public/app/plugins/datasource/prometheus: an annotation's own settings, and a variable's query as text

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-SECONDS = 300
+from tests.support.waiting import SECONDS
 
+ROOT = Path(__file__).parents[2]
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

@@ -21,6 +21,7 @@ from tests.support import analysis as made
 from tests.support.browser import console_errors, in_dark_mode, open_page
 from tests.support.scenarios import WrittenScenarios
 from tests.support.smallest import smallest
+from tests.support.waiting import wait_until
 
 PageOf = Callable[[Analysis], Path]
 
@@ -52,13 +53,6 @@ NOT_DRAWN = """
   return charts.map((one) => one.dataset.chart);
 """
 OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
-
-
-def wait_until(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain for {what}"
-        time.sleep(0.05)
 
 
 def check_as_a_reader(browser: webdriver.Chrome, page: Path) -> None:

@@ -13,6 +13,7 @@ from stepscope.runs.recording.files import RunFile
 
 from tests.support import analysis as made
 from tests.support.commands import stepscope
+from tests.support.waiting import SECONDS
 
 
 def files_below(directory: Path) -> list[str]:
@@ -94,7 +95,7 @@ def test_without_out_the_report_of_a_read_only_recording_goes_to_a_new_directory
 ) -> None:
     within = (*READ_ONLY, MOUNT + 'source=$1; shift; exec "$@" "$source"', "sh", str(recording))
     report = (sys.executable, "-m", "stepscope", "report")
-    result = subprocess.run([*within, *report], capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    result = subprocess.run([*within, *report], capture_output=True, text=True, timeout=SECONDS, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     page = Path(result.stdout.strip())
     assert page.name == "report.html"

@@ -21,6 +21,7 @@ from tests.support.crosscheck import crosscheck, table
 from tests.support.grafana import panels
 from tests.support.prometheus import needs_prometheus
 from tests.support.scenarios import WrittenScenarios
+from tests.support.waiting import SECONDS
 
 TOLD = r"Playing with toys\b.*Somebody played for \d+ % of the run\..*Put the toys away\."
 TOY = Path(__file__).parents[1] / "support" / "toy_rule.py"
@@ -165,7 +166,9 @@ def with_plugin(site: Path, text: str, file: str = "toys.py") -> subprocess.Comp
     (site / file).write_text(text)
     command = [sys.executable, "-m", "stepscope", "rules", "render", "--out", str(site / "rules")]
     environment = {**os.environ, "PYTHONPATH": str(site), FOLDERS: ""}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
 
 
 def test_an_installed_plug_in_is_seen_without_a_variable(tmp_path: Path) -> None:

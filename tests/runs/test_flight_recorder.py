@@ -28,6 +28,7 @@ from tests.support.few_rules import of_rule
 from tests.support.flight_recorder import Call, Group, run_ranks, write_dumps
 from tests.support.pytorch import needs_torch
 from tests.support.smallest import smallest
+from tests.support.waiting import SECONDS
 
 WORLD = {"0": Group("default_pg", (0, 1, 2, 3))}
 STEP = Call("all_reduce", line=88)
@@ -412,7 +413,7 @@ def test_dumps_that_pytorch_writes_for_gloo_name_the_rank_that_sleeps(tmp_path: 
     ranks = [
         subprocess.Popen([*command, str(rank), "dumps"], cwd=tmp_path, env=environment) for rank in range(3)
     ]
-    assert [rank.wait(timeout=300) for rank in ranks] == [0, 0, 0]
+    assert [rank.wait(timeout=SECONDS) for rank in ranks] == [0, 0, 0]
     found = verdict(tmp_path / "dumps")
     assert found.finding.startswith(
         "Rank 1 blocks ranks 0 and 2: it has not called all_reduce #3 of default_pg (train.py:26 <module>)"

@@ -21,8 +21,7 @@ from stepscope.runs.traces.source import KinetoTraces, trace_files
 
 from tests.runs.test_kineto import marked, row, write
 from tests.support.rank_traces import Job
-
-SECONDS = 300.0  # within which anything happens
+from tests.support.waiting import SECONDS
 
 
 @pytest.fixture

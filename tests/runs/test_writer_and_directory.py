@@ -37,6 +37,7 @@ from tests.support.recording import (
     the_part,
     totals,
 )
+from tests.support.waiting import SECONDS, wait_until
 
 MINUTE = 120  # ticks
 
@@ -49,19 +50,12 @@ def record(folder: Path, ticks: range, node: str = "n1") -> RecordingWriter:
         writer.steps(header(), [step(tick)])
         writer.ranks([(header(), totals(tick + 1), True)], now=START + tick * 0.5)
         if tick % 100 == 0:
-            wait_for(writer._queue.empty)  # faster than any sampler: let the disk keep up
+            wait_until(writer._queue.empty)  # faster than any sampler: let the disk keep up
     return writer
 
 
 def files(folder: Path, pattern: str) -> list[str]:
     return sorted(path.name for path in folder.glob(pattern))
-
-
-def wait_for(condition: object, seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.01)
 
 
 def test_what_was_sampled_comes_back_with_rates_instead_of_counters(tmp_path: Path) -> None:
@@ -298,7 +292,7 @@ def test_a_reader_sees_each_row_once_while_journals_become_parts(
             writer.sample(sample(tick))
             writer.steps(header(), [step(tick)])
             if tick % 10 == 0:
-                wait_for(writer._queue.empty)
+                wait_until(writer._queue.empty)
         writer.close()
         done.set()
 
@@ -318,7 +312,7 @@ def test_a_reader_sees_each_row_once_while_journals_become_parts(
 
 def test_a_part_that_replaces_a_journal_already_read_gives_no_row_again(tmp_path: Path) -> None:
     writer = record(tmp_path, range(10))
-    wait_for(lambda: len(Seen(tmp_path).read().ticks()) == 10)
+    wait_until(lambda: len(Seen(tmp_path).read().ticks()) == 10)
     seen = Seen(tmp_path).read()
     writer.sample(sample(10))
     writer.close()
@@ -403,7 +397,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.fixture
 def left_by_killed_writer(tmp_path: Path) -> Path:
-    ended = subprocess.run([sys.executable, "-c", KILLED_WRITER, str(tmp_path)], check=False, timeout=300)
+    ended = subprocess.run([sys.executable, "-c", KILLED_WRITER, str(tmp_path)], check=False, timeout=SECONDS)
     assert ended.returncode == -signal.SIGKILL
     return tmp_path
 
@@ -484,7 +478,7 @@ def test_a_full_disk_stops_the_recording_with_one_message_until_there_is_room(tm
     ended = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(tmp_path)],
         check=True,
-        timeout=300,
+        timeout=SECONDS,
         capture_output=True,
         text=True,
     )
@@ -751,7 +745,7 @@ def test_a_chunk_is_bounded_however_wide_the_machine_and_however_many_the_steps(
         writer.sample(sample(tick, cores=192, gpus=[str(gpu) for gpu in range(8)]))
         writer.steps(header(), [step(2 * tick), step(2 * tick + 1)])
         if tick % 100 == 0:
-            wait_for(writer._queue.empty)
+            wait_until(writer._queue.empty)
     writer.close()
     seen = Seen(tmp_path).read()
     assert [len(chunk) for chunk in seen.samples] == [3 * MINUTE, 3 * MINUTE], (
@@ -762,7 +756,7 @@ def test_a_chunk_is_bounded_however_wide_the_machine_and_however_many_the_steps(
 
 def test_the_writer_hands_over_without_waiting_for_a_disk_that_hangs(tmp_path: Path) -> None:
     writer = record(tmp_path, range(3))
-    wait_for(writer._queue.empty)
+    wait_until(writer._queue.empty)
     begun, hanging = threading.Event(), threading.Event()
 
     def hang() -> None:

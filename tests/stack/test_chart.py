@@ -35,6 +35,7 @@ from tests.support.prometheus import needs_prometheus, serving
 from tests.support.schemas import validate_for_kubernetes
 from tests.support.smallest import smallest
 from tests.support.systemd_unit import FOLDER, settings
+from tests.support.waiting import SECONDS
 
 VERSIONS = ("1.27", "1.30", "1.33", "1.37")
 CONFIG_MAP_LIMIT = SECRET_LIMIT = 1 << 20  # bytes. A release is stored in a Secret
@@ -296,7 +297,7 @@ def test_an_exporter_with_tls_and_passwords_starts_from_the_secret_and_its_probe
             assert "httpGet" not in container[probe]
         host, _, port = exporter.url.removeprefix("https://").partition(":")
         for _ in range(3):
-            socket.create_connection((host, int(port)), timeout=300).close()
+            socket.create_connection((host, int(port)), timeout=SECONDS).close()
         assert exporter.get("/metrics", verify=trust, auth=me).status_code == 200
     assert not [line for line in exporter.log if " INFO " not in line], "no probe is logged as trouble"
     assert "web" not in str(pod_of("cpu", rendered()))

@@ -17,8 +17,8 @@ import yaml
 
 from tests.support.compose import FILE, PINNED_IMAGE, REPOSITORY
 from tests.support.exporter_process import ExporterProcess
+from tests.support.waiting import SECONDS
 
-SECONDS = 300
 Instruction = tuple[str, str]
 
 

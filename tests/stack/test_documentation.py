@@ -16,6 +16,7 @@ from tests.support.chart import CHART, installed, needs_helm, of_kind, pod_of, r
 from tests.support.compose import FILE, REPOSITORY
 from tests.support.prometheus import needs_prometheus
 from tests.support.schemas import validate_for_kubernetes
+from tests.support.waiting import SECONDS
 
 DOCS = REPOSITORY / "docs"
 PAGES = ("stack.md", "kubernetes.md", "slurm.md", "grafana.md")
@@ -63,7 +64,7 @@ def test_own_rules_reach_the_chart_by_the_commands_of_the_page(tmp_path: Path) -
     lines = commands_of("kubernetes.md")
     (render,) = [shlex.split(line) for line in lines if line.startswith("stepscope rules render")]
     subprocess.run(
-        [sys.executable, "-m", *render], cwd=tmp_path, check=True, capture_output=True, timeout=300
+        [sys.executable, "-m", *render], cwd=tmp_path, check=True, capture_output=True, timeout=SECONDS
     )
     (given,) = [
         re.findall(r"--set-file rules\.files\.(\S+)=(\S+)", line) for line in lines if "--set-file" in line

@@ -17,6 +17,7 @@ from tests.support.fake_nvml import FakeNvml
 from tests.support.sandbox import Sandbox, SandboxedExporter, needs_sandboxes
 from tests.support.systemd_unit import FOLDER, needs_systemd, sandbox_of, settings
 from tests.support.training_process import RESNET, TrainingProcess
+from tests.support.waiting import SECONDS
 
 EXPORTER = FOLDER / "stepscope-exporter.service"
 ACTIONS = FOLDER / "stepscope-actions.service"
@@ -161,6 +162,6 @@ class TestUnderItsRestrictions:
             trainer.do("stepscope.start()")
             (decision,) = receiver.decisions(a_notification(an_alert_of_it()))
             assert decision["decision"] == "stop", decision
-            assert trainer.process.wait(60) == 128 + signal.SIGTERM  # bwrap's way to say it
+            assert trainer.process.wait(SECONDS) == 128 + signal.SIGTERM  # bwrap's way to say it
         assert '"result": "sent"' in (state / "audit.log").read_text()
         assert stat.S_IMODE((state / "audit.log").stat().st_mode) == 0o600

@@ -14,8 +14,7 @@ import psutil
 import requests
 
 from tests.support.training_process import RESNET
-from tests.support.training_script import DEADLINE as SECONDS
-from tests.support.training_script import wait_until
+from tests.support.waiting import SECONDS, wait_until
 
 COMMAND = [sys.executable, "-m", "stepscope", "actions"]
 TOKEN = "0123456789abcdef0123"

@@ -25,7 +25,8 @@ import yaml
 from stepscope.prometheus.rules.files import RULES
 
 from tests.support.http_server import answering
-from tests.support.servers import SECONDS, Programs, Servers
+from tests.support.servers import Programs, Servers
+from tests.support.waiting import SECONDS
 
 ALERTMANAGER = Path(__file__).parents[2] / "alertmanager"
 

@@ -15,12 +15,12 @@ import pytest
 import yaml
 
 from tests.support.compose import REPOSITORY
+from tests.support.waiting import SECONDS
 
 CHART = REPOSITORY / "deploy" / "helm"
 MODELS = REPOSITORY / "tests" / "operator-models"
 IMAGE = "registry.example/stepscope"
 OPERATOR = "monitoring.coreos.com"
-SECONDS = 300
 RESTRICTED_VOLUMES = {
     *(
         "configMap",

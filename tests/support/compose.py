@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import SECONDS
+
 REPOSITORY = Path(__file__).parents[2]
 FILE = REPOSITORY / "docker-compose.yml"
 UNPACKED = REPOSITORY / ".venv" / "newer-servers" / "usr" / "bin" / "docker-compose"  # tests/install-servers
 PINNED_IMAGE = re.compile(r"[\w./-]+:v?\d+\.\d+\.\d+[\w.-]*@sha256:[0-9a-f]{64}")
-SECONDS = 300
-
 Service = dict[str, Any]
 
 

@@ -13,10 +13,11 @@ from types import TracebackType
 import requests
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from tests.support.waiting import SECONDS
+
 Labels = Mapping[str, str]
 OPENMETRICS = {"Accept": "application/openmetrics-text; version=1.0.0"}
 ANY_PORT = "127.0.0.1:0"  # the kernel chooses one
-SECONDS = 300  # how long anything may take on a busy machine before it counts as never happening
 
 
 class ExporterProcess:

@@ -33,12 +33,12 @@ from tests.support.demo import DemoProcess
 from tests.support.exporter_process import ExporterProcess
 from tests.support.prometheus import Prometheus
 from tests.support.servers import Servers
+from tests.support.waiting import SECONDS
 
 Labels = Mapping[str, str]
 
 SPEED = 10
 GRAFANA_URL, DOCS_URL = "https://grafana.test", "https://docs.test"
-SECONDS = 400  # in which a film ends on a busy machine; about 120 are needed for all scenarios
 TICKS_A_MINUTE = 120
 CAUGHT_UP = 1.25  # times as many ticks in a minute: its node was behind by a quarter of one
 

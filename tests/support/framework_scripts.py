@@ -5,8 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.waiting import SECONDS
+
 SCRIPTS = Path(__file__).parents[1] / "training" / "framework_scripts"
-SECONDS = 150
 
 
 def run_python(ledgers: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:

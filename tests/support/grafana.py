@@ -13,7 +13,7 @@ from typing import Any
 import requests
 
 from tests.support.prometheus import Prometheus
-from tests.support.servers import SECONDS
+from tests.support.waiting import SECONDS
 
 POINTS = 1000  # about the width of a panel in pixels
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.environment import unobserved
+from tests.support.waiting import SECONDS
 
 EXECUTE = "from nbclient.cli import main; main()"  # what `jupyter execute` is
 
@@ -34,7 +35,7 @@ def executed(notebook: dict[str, Any], folder: Path, **variables: str) -> dict[s
         env={**unobserved(), **own, "IPYTHONDIR": str(folder / "ipython"), **variables},
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=SECONDS,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

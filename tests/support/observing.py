@@ -5,8 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -15,8 +13,7 @@ import psutil
 
 from tests.support.environment import unobserved
 from tests.support.ranks import launcher
-
-PATIENCE = 300.0  # seconds for what must happen sooner or later on a loaded machine
+from tests.support.waiting import SECONDS, wait_until
 
 RUN = [sys.executable, "-m", "stepscope", "run"]
 TWO_RANKS = launcher(2)
@@ -29,7 +26,7 @@ def two_ranks(script: Path, recording: Path, *flags: str) -> str:
         env=environment_of_ranks(),
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=SECONDS,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
@@ -39,14 +36,6 @@ def two_ranks(script: Path, recording: Path, *flags: str) -> str:
 def environment_of_ranks() -> dict[str, str]:
     """Returns this environment without what is set for Stepscope, for ranks with one thread each."""
     return {**unobserved(), "OMP_NUM_THREADS": "1"}
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Waits for the condition, with generous patience."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen"
-        time.sleep(0.02)
 
 
 class Observed:
@@ -134,7 +123,7 @@ class Observed:
 
     def status(self) -> int:
         """Its exit status, once it has ended."""
-        return self.process.wait(PATIENCE)
+        return self.process.wait(SECONDS)
 
     def _children(self) -> list[psutil.Process]:
         try:

@@ -11,7 +11,8 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.servers import SECONDS, Programs
+from tests.support.servers import Programs
+from tests.support.waiting import SECONDS
 
 needs_prometheus = pytest.mark.skipif(
     not (shutil.which("prometheus") and shutil.which("promtool")), reason="needs Debian's prometheus package"

@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from tests.support.compose import REPOSITORY
-from tests.support.exporter_process import ANY_PORT, SECONDS, ExporterProcess
+from tests.support.exporter_process import ANY_PORT, ExporterProcess
+from tests.support.waiting import SECONDS
 
 _DEVICES_OF_A_CONTAINER = ["--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm"]
 UNDER_FILTER = Path(__file__).with_name("under_filter.py")

@@ -19,11 +19,11 @@ from typing import Any, ClassVar, Literal
 import requests
 import yaml
 
+from tests.support.waiting import SECONDS
+
 COMPOSE = Path(__file__).parents[2] / "docker-compose.yml"
 NEWER = COMPOSE.parent / ".venv" / "newer-servers" / "usr" / "bin"  # of tests/install-servers
 DEBIAN = "/usr/bin"
-SECONDS = 300  # how long anything may take on a busy machine before it counts as never happening
-
 Name = Literal["prometheus", "alertmanager"]
 Failure = Callable[[], str | None]  # what a server said last, where it has ended
 

@@ -28,9 +28,10 @@ from urllib.error import URLError
 from urllib.parse import quote
 from urllib.request import urlopen
 
+from tests.support.waiting import SECONDS
+
 PROGRAMS = {"prometheus": "prometheus", "alertmanager": "prometheus-alertmanager"}  # as Debian calls them
 UNSHARE = ["unshare", "--user", "--map-root-user", "--net", "--mount"]
-SECONDS = 300  # how long anything may take on a busy machine before it counts as never happening
 DNS = "127.0.0.53"
 
 
@@ -66,7 +67,7 @@ def run(
         input=json.dumps({"services": services, "expressions": expressions, "urls": urls}),
         capture_output=True,
         text=True,
-        timeout=2 * SECONDS,
+        timeout=SECONDS,
         cwd=Path(__file__).parents[2],
     )
     assert told.returncode == 0, told.stderr[-4000:]

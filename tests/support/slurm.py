@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.compose import REPOSITORY
+from tests.support.waiting import SECONDS
 
 SCRIPTS = REPOSITORY / "deploy" / "slurm"
-SECONDS = 500
 NODES = ("node1", "node2")
 PROGRAMS = ("slurmctld", "slurmd", "slurmstepd", "sbatch", "srun", "sinfo", "squeue")
 needs_slurm = pytest.mark.skipif(

@@ -11,7 +11,8 @@ import termios
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.observing import PATIENCE, RUN
+from tests.support.observing import RUN
+from tests.support.waiting import SECONDS
 
 ON_A_TERMINAL = """
 import fcntl, os, sys, termios
@@ -78,7 +79,7 @@ class Terminal:
                 self._read()
         except OSError:  # nobody holds the terminal any more
             os.close(self._master)
-        return self.process.wait(PATIENCE)
+        return self.process.wait(SECONDS)
 
     def _read(self) -> None:
         """Shows what was written, except the beginning of a sequence or of a look of the status line."""

@@ -20,10 +20,9 @@ from stepscope.training.layout import COMPONENTS
 
 from tests.support.environment import unobserved
 from tests.support.ranks import launcher
+from tests.support.waiting import SECONDS
 
 EXPORTER = str(Path(__file__).parents[2] / "exporter")
-DEADLINE = 300.0  # seconds: torch alone takes several to import on a busy machine
-
 # A small model and its data. `x` and `y` of a batch are a NumPy-free tensor of floats and one of labels.
 PREAMBLE = """\
 import os, sys, time
@@ -120,7 +119,7 @@ def train(*script: str, folder: Path, ranks: int = 0, status: int = 0, **environ
         },
         capture_output=True,
         text=True,
-        timeout=DEADLINE,
+        timeout=SECONDS,
         check=False,
     )
     assert ended.returncode == status, ended.stderr

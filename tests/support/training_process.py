@@ -9,6 +9,7 @@ from pathlib import Path
 from stepscope.training.launch import Launch
 
 from tests.support.environment import unobserved
+from tests.support.waiting import SECONDS
 
 # Reads Python, one repr a line, runs it and answers. With a clock of the test's own where it wants
 # one: `clock.now` is what every clock of the process says, so that durations are exact.
@@ -95,7 +96,7 @@ class TrainingProcess:
 
     def end(self) -> None:
         """Closes its input, upon which it ends, and waits."""
-        self.process.communicate(timeout=300)
+        self.process.communicate(timeout=SECONDS)
 
     def _expect(self, word: str) -> None:
         assert self.process.stdout is not None

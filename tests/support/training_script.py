@@ -5,17 +5,16 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.exporter.ledgers.reader import LedgerReader, LedgerTotals, StepRecord, open_ledgers
 
-EXPORTER = str(Path(__file__).parents[2] / "exporter")
-DEADLINE = 300.0  # seconds, for what takes milliseconds
+from tests.support.waiting import SECONDS
 
+EXPORTER = str(Path(__file__).parents[2] / "exporter")
 # What the scripts start with: `say` tells the test that a point is reached, `hold` waits for the test.
 PREAMBLE = """\
 import os, sys, time
@@ -92,13 +91,6 @@ def go_on(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
-
-
 def only_ledger(directory: Path) -> LedgerReader:
     (path,) = open_ledgers(directory)
     return LedgerReader(path)
@@ -109,7 +101,7 @@ def run_to_end(
 ) -> Finished:
     """Runs a script, which must end with status 0 and leave exactly one ledger, and reads that."""
     with training(script, directory, environment, file=file) as process:
-        output, errors = process.communicate(timeout=DEADLINE)
+        output, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, errors
     with only_ledger(directory) as reader:
         assert not reader.alive()

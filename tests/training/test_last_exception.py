@@ -18,6 +18,7 @@ from stepscope.training import last_exception
 from stepscope.training.last_exception import described
 
 from tests.support.environment import unobserved
+from tests.support.waiting import SECONDS
 
 CLEAN = unobserved()
 
@@ -48,7 +49,7 @@ class Case:
             stderr=subprocess.PIPE,
             text=True,
         )
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=SECONDS)
         self.ended = subprocess.CompletedProcess([], process.returncode, output, errors)
         return self.hooked.exceptions(process.pid)[0]
 

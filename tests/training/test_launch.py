@@ -21,6 +21,7 @@ from stepscope.training.ranks import read_ranks
 
 from tests.support.smallest import smallest
 from tests.support.training_script import EXPORTER, go_on, only_ledger, run_to_end, training, wait_for_line
+from tests.support.waiting import SECONDS
 
 TORCHRUN = Path(sys.executable).with_name("torchrun")
 with_torch = pytest.mark.skipif(not TORCHRUN.exists(), reason="torch is not installed")
@@ -66,7 +67,7 @@ def shell(script: str, ledgers: Path, more: Mapping[str, str] | None = None) -> 
         env=environment(ledgers, more),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=SECONDS,
     )
     assert done.returncode == 0, done.stderr
 
@@ -168,7 +169,7 @@ def test_a_script_that_starts_itself_again_stays_one_run(ledgers: Path) -> None:
     if len(sys.argv) < 2: os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], "again"])
     """
     with training(script, ledgers) as process:
-        assert process.communicate(timeout=60)[1] == ""
+        assert process.communicate(timeout=SECONDS)[1] == ""
     assert len(headers(ledgers)) == 2
     assert len(runs(ledgers)) == 1
 
@@ -176,7 +177,7 @@ def test_a_script_that_starts_itself_again_stays_one_run(ledgers: Path) -> None:
 def test_a_process_that_starts_a_second_run_has_two(ledgers: Path) -> None:
     jax = "import types; sys.modules['jax'] = types.SimpleNamespace(__version__='9')"
     with training(f"{jax}\n{STEP}\nstepscope.finish()\nstepscope.start()\n", ledgers) as process:
-        assert process.communicate(timeout=60)[1] == ""
+        assert process.communicate(timeout=SECONDS)[1] == ""
     assert len(runs(ledgers)) == 2
     assert [header.framework for header in headers(ledgers)] == ["jax", "jax"]
 
@@ -245,7 +246,7 @@ def test_a_run_whose_launches_look_alike_gets_its_label_at_the_first_step_and_sa
             assert reader.header.named
             assert reader.header.launch_key == ""
             assert reader.header.run == provisional == Launch("train", "10.0.0.1/29500").run
-        _, errors = process.communicate("\n", timeout=60)
+        _, errors = process.communicate("\n", timeout=SECONDS)
     assert errors == (
         "stepscope: launches of this job look like one run, because its nodes share no unique text: set "
         "STEPSCOPE_LAUNCH to one, or start torchrun with --rdzv-id\n"
@@ -256,7 +257,7 @@ def test_under_a_command_the_nodes_without_a_common_key_are_runs_of_their_own_an
     ledgers: Path,
 ) -> None:
     with training(f"stepscope.start(run='train')\n{STEP}", ledgers, KEYLESS | {NODE_KEY: "one"}) as process:
-        _, errors = process.communicate("\n", timeout=60)
+        _, errors = process.communicate("\n", timeout=SECONDS)
     assert errors.startswith("stepscope: nodes of this job look like runs of their own, because its nodes")
     with only_ledger(ledgers) as reader:
         assert reader.header.launch_key == "one"

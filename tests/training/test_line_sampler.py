@@ -40,6 +40,7 @@ from tests.support.environment import unobserved
 from tests.support.pythons import VERSIONS, pythons
 from tests.support.smallest import smallest
 from tests.support.training_script import EXPORTER
+from tests.support.waiting import SECONDS
 
 RUN = "STEPSCOPE_RUN", "lines"
 TICK = 0.02  # seconds: more samples in less time than by default
@@ -84,7 +85,7 @@ def sampled(
         cwd=tmp_path,
         text=True,
         capture_output=True,
-        timeout=120,
+        timeout=SECONDS,
     )
     assert process.returncode == expect, process.stderr
     assert not process.stderr, process.stderr
@@ -723,7 +724,7 @@ print("main goes on")
         ledgers,
     )
     done = subprocess.run(
-        [pythons()[version], str(script)], env=environment, capture_output=True, text=True, timeout=120
+        [pythons()[version], str(script)], env=environment, capture_output=True, text=True, timeout=SECONDS
     )
     assert (done.returncode, done.stdout) == (0, "other\n" * 20 + "main goes on\n"), done.stderr
 
@@ -762,7 +763,7 @@ else:
     assert [(line, function) for _, line, function in read[1:]] == [(19, "deeper")] * 99, read[1]
 """)
     environment = {**os.environ, "PYTHONPATH": EXPORTER}
-    subprocess.run([sys.executable, "-W", "error", str(script)], env=environment, timeout=120, check=True)
+    subprocess.run([sys.executable, "-W", "error", str(script)], env=environment, timeout=SECONDS, check=True)
 
 
 def test_a_program_that_closes_all_descriptors_loses_its_samples_and_nothing_else(
@@ -903,7 +904,7 @@ def test_a_full_directory_costs_the_samples_and_says_so_once(tmp_path: Path, led
     path.write_text(SAMPLING + BURN + f"until({LONG_ENOUGH}, lambda: spin(1000))\nprint('done')")
     limited = ("sh", "-c", 'ulimit -f 8; exec "$@"', "sh", sys.executable, "-W", "error", str(path))
     environment = {**os.environ, "PYTHONPATH": EXPORTER, "STEPSCOPE_LEDGER_DIR": str(ledgers)}
-    process = subprocess.run(limited, env=environment, text=True, capture_output=True, timeout=60)
+    process = subprocess.run(limited, env=environment, text=True, capture_output=True, timeout=SECONDS)
     assert (process.returncode, process.stdout) == (0, "done\n")
     assert process.stderr == ""
     assert (ledgers / "startup" / "no_lines").read_text().startswith("of process ")
@@ -925,7 +926,7 @@ def test_a_python_without_a_sound_way_to_read_a_stack_is_not_sampled(
     (ledgers / "startup").mkdir(parents=True)
     script = f"import sys; {python}\n{SAMPLING}assert line_sampler._sampler is None"
     environment = {**os.environ, "PYTHONPATH": EXPORTER, "STEPSCOPE_LEDGER_DIR": str(ledgers)}
-    subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=SECONDS)
     assert f": {reason}" in (ledgers / "startup" / "no_lines").read_text()
 
 

@@ -12,14 +12,8 @@ from stepscope.training.ranks import Ranks
 
 from tests.support.pytorch import needs_torch
 from tests.support.smallest import smallest
-from tests.support.training_script import (
-    DEADLINE,
-    only_ledger,
-    run_to_end,
-    training,
-    wait_for_line,
-    wait_until,
-)
+from tests.support.training_script import only_ledger, run_to_end, training, wait_for_line
+from tests.support.waiting import SECONDS, wait_until
 
 WAIT = 0  # place of data_wait in COMPONENTS
 
@@ -468,7 +462,7 @@ def test_the_fetches_of_a_loader_without_workers_are_its_waits_and_say_whether_t
     ledgers: Path,
 ) -> None:
     with training(IN_PROCESS, ledgers) as process:
-        output, errors = process.communicate(timeout=DEADLINE)
+        output, errors = process.communicate(timeout=SECONDS)
     assert errors == ""
     found = {}
     for path in open_ledgers(ledgers):
@@ -529,7 +523,7 @@ train(5)
 @needs_torch
 def test_fetches_count_in_the_run_of_their_process_in_which_they_were_made(ledgers: Path) -> None:
     with training(RUNS, ledgers) as process:
-        assert process.communicate(timeout=DEADLINE)[1] == ""
+        assert process.communicate(timeout=SECONDS)[1] == ""
     fetches = []
     for path in open_ledgers(ledgers):
         with LedgerReader(path) as reader:

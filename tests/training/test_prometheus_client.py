@@ -6,6 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.training_script import go_on, only_ledger, run_to_end, training, wait_for_line
+from tests.support.waiting import SECONDS
 
 SERVE = """
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, generate_latest
@@ -62,7 +63,7 @@ sys.stdout.write(generate_latest(REGISTRY).decode())
         with only_ledger(ledgers) as reader:
             assert reader.alive()
         go_on(process)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=SECONDS)
     assert errors == ""
     assert samples(output)["stepscope_step_duration_seconds_count", "0"] == 4
 
@@ -99,7 +100,7 @@ sys.stdout.write(generate_latest(registry).decode())
     with training(worker, ledgers, {**environment, "RANK": "0"}) as process:
         wait_for_line(process)
         with training(server, ledgers, {**environment, "RANK": "1"}) as serving:
-            output, errors = serving.communicate(timeout=60)
+            output, errors = serving.communicate(timeout=SECONDS)
     assert errors == ""
     found = samples(output)
     assert found["mine_total", ""] == 7  # as prometheus_client sums it

@@ -7,6 +7,7 @@ import pytest
 from stepscope.training.ranks import read_ranks, read_run_name
 
 from tests.support.training_script import only_ledger, training
+from tests.support.waiting import SECONDS
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}
 SLURM = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "5", "SLURM_LOCALID": "2", "SLURM_NTASKS": "16"}
@@ -86,7 +87,7 @@ def test_the_header_holds_run_ranks_and_framework(ledgers: Path) -> None:
     say(os.getpid())
     """
     with training(script, ledgers, TORCHRUN) as process:
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=SECONDS)
     assert errors == ""
     with only_ledger(ledgers) as reader:
         header = reader.header
@@ -97,6 +98,6 @@ def test_the_header_holds_run_ranks_and_framework(ledgers: Path) -> None:
 
 def test_what_is_given_to_start_goes_before_the_environment(ledgers: Path) -> None:
     with training("stepscope.start(rank=1, world_size=2, local_rank=0)", ledgers, TORCHRUN) as process:
-        process.communicate(timeout=60)
+        process.communicate(timeout=SECONDS)
     with only_ledger(ledgers) as reader:
         assert (reader.header.rank, reader.header.local_rank, reader.header.world_size) == (1, 0, 2)

@@ -7,7 +7,8 @@ import pytest
 from stepscope.exporter.ledgers.reader import LedgerReader, StepRecord
 from stepscope.training import layout
 
-from tests.support.training_script import go_on, only_ledger, training, wait_for_line, wait_until
+from tests.support.training_script import go_on, only_ledger, training, wait_for_line
+from tests.support.waiting import wait_until
 
 # Durations and components are sums of powers of two, so that all sums are exact.
 FULL_SPEED = """

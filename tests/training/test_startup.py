@@ -10,6 +10,7 @@ from stepscope.commands.run.hooks import STARTUP
 
 from tests.support.environment import unobserved
 from tests.support.small_torch import environment_of
+from tests.support.waiting import SECONDS
 
 HOOKED = "any(type(finder).__name__ == 'AfterImport' for finder in sys.meta_path)"
 
@@ -23,7 +24,7 @@ def python(*words: str, path: str = "", **environment: str) -> str:
         env={**clean, **hooks, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=SECONDS,
         check=False,
     )
     assert ended.stderr == "", ended.stderr

@@ -8,6 +8,7 @@ from stepscope.commands.run.hooks import STARTUP
 
 from tests.support.environment import unobserved
 from tests.support.pytorch import needs_torch
+from tests.support.waiting import SECONDS
 
 pytestmark = needs_torch
 
@@ -59,7 +60,7 @@ def python(folder: Path, script: str, *words: str) -> list[str]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=SECONDS,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

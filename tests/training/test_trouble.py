@@ -21,8 +21,8 @@ from tests.support.training_script import (
     run_to_end,
     training,
     wait_for_line,
-    wait_until,
 )
+from tests.support.waiting import SECONDS, wait_until
 
 STEPS = """
 for batch in stepscope.watch([1, 2, 3]):
@@ -37,7 +37,7 @@ say("trained")
 def run_without_ledger(directory: Path, launcher: tuple[str, ...] = ()) -> str:
     """Trains where no ledger can be made; gives back what was said on stderr."""
     with training(STEPS, directory, launcher=launcher) as process:
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=SECONDS)
     assert (process.returncode, output) == (0, "trained\n"), errors
     return errors
 
@@ -187,7 +187,7 @@ def test_a_forked_child_that_starts_a_run_gets_a_ledger_of_its_own(ledgers: Path
     with stepscope.step("train"): pass
     """
     with training(script, ledgers) as process:
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=SECONDS)
     assert errors == ""
     found = {}
     for path in open_ledgers(ledgers):
@@ -207,7 +207,7 @@ def test_after_finish_nothing_is_recorded_until_another_start(ledgers: Path) -> 
         with stepscope.step(): pass
     """
     with training(script, ledgers) as process:
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=SECONDS)
     assert errors == ""
     found = {}
     for path in open_ledgers(ledgers):
@@ -296,7 +296,7 @@ assert "mmap" not in sys.modules
 """
     )
     with training(script, ledgers, {"STEPSCOPE": word}) as process:
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=SECONDS)
     assert (process.returncode, output, errors) == (0, "trained\n", "")
     assert not ledgers.exists()
 
@@ -324,7 +324,7 @@ def test_closed_stderr_does_not_break_training(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     script = "sys.stderr.close()\n" + STEPS
     with training(script, tmp_path / "file" / "ledgers") as process:
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=SECONDS)
     assert output == "trained\n"
 
 

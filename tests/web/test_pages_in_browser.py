@@ -1,7 +1,6 @@
 """The exporter's pages in a real browser: all of theirs works under the policy, and nothing else does."""
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,8 @@ from stepscope.report.html import render_html
 
 from tests.support import analysis as made
 from tests.support.browser import console_errors, open_page
-from tests.support.exporter_process import SECONDS, ExporterProcess
+from tests.support.exporter_process import ExporterProcess
+from tests.support.waiting import wait_until
 
 DRAW_ALL = "document.querySelectorAll('[data-chart]').forEach(stepscope.draw)"
 DRAWN = "return [...document.querySelectorAll('[data-chart]')].every((one) => one.querySelector('canvas'))"
@@ -39,10 +39,7 @@ def test_the_live_report_draws_and_refreshes_without_a_complaint(
     browser.execute_script(DRAW_ALL)
     assert browser.execute_script(DRAWN)
     publish(tmp_path, "renamed")
-    deadline = time.monotonic() + SECONDS
-    while not browser.title.startswith("renamed"):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: browser.title.startswith("renamed"))
     assert console_errors(browser) == []
 
 
@@ -52,10 +49,7 @@ def test_the_first_page_says_that_the_run_has_begun_and_becomes_the_live_report(
     open_page(browser, f"{node.url}/report")
     assert browser.find_element("tag name", "h1").text == "… collecting"
     publish(tmp_path, "resnet")
-    deadline = time.monotonic() + SECONDS
-    while not browser.title.startswith("resnet"):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: browser.title.startswith("resnet"))
     assert [line for line in console_errors(browser) if "favicon" not in line] == []
 
 

@@ -17,8 +17,9 @@ from stepscope.web.limits import Limits, Refusals
 from stepscope.web.messages import Request, Response
 from stepscope.web.server import Address, Server, bind, client_of, parse_address
 
+from tests.support.waiting import SECONDS
+
 BIG = b"0123456789" * 2_000_000
-SECONDS = 300
 
 
 async def answer(request: Request) -> Response:

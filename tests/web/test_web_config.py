@@ -13,6 +13,7 @@ from stepscope.web.web_config import WebConfig
 
 from tests.support.exporter_process import ExporterProcess, exporter
 from tests.support.keys import make_keys
+from tests.support.waiting import SECONDS
 
 HASH = bcrypt.hashpw(b"secret", b"$2b$04$" + 22 * b".").decode()  # the same in every process
 
@@ -58,7 +59,7 @@ def test_tls_serves_who_trusts_the_authority_and_outlives_who_does_not_speak_it(
         with pytest.raises(requests.exceptions.SSLError):
             node.get("/-/healthy")
         with pytest.raises(requests.exceptions.ConnectionError):
-            requests.get(node.url.replace("https", "http"), timeout=60)
+            requests.get(node.url.replace("https", "http"), timeout=SECONDS)
         assert node.get("/metrics", verify=str(keys / "ca.pem")).status_code == 200
 
 
@@ -208,7 +209,10 @@ def test_new_certificates_and_passwords_take_effect_without_a_restart(tmp_path: 
             def status(trusted: Path, password: str) -> int:
                 try:
                     return session.get(
-                        f"{node.url}/metrics", auth=("prometheus", password), verify=str(trusted), timeout=60
+                        f"{node.url}/metrics",
+                        auth=("prometheus", password),
+                        verify=str(trusted),
+                        timeout=SECONDS,
                     ).status_code
                 except requests.exceptions.SSLError:
                     return 0
@@ -219,7 +223,7 @@ def test_new_certificates_and_passwords_take_effect_without_a_restart(tmp_path: 
             write(folder, TLS + users.replace(HASH, bcrypt.hashpw(b"changed", bcrypt.gensalt(4)).decode()))
             node.wait_for(lambda: status(new, "changed") == 200)
             assert status(new, "secret") == 401
-            assert requests.get(f"{node.url}/", verify=str(new), timeout=60).status_code == 401
+            assert requests.get(f"{node.url}/", verify=str(new), timeout=SECONDS).status_code == 401
     assert any("reread" in line for line in node.log)
 
 
@@ -229,7 +233,7 @@ def test_a_connection_from_before_new_certificates_is_not_served(tmp_path: Path)
     with ExporterProcess("--ledger-dir", tmp_path / "l", "--web.config.file", config) as node:
         trust = ssl.create_default_context(cafile=folder / "ca.pem")
         trust.load_cert_chain(folder / "client.pem", folder / "client.key")
-        kept = HTTPSConnection("127.0.0.1", int(node.url.rpartition(":")[2]), timeout=60, context=trust)
+        kept = HTTPSConnection("127.0.0.1", int(node.url.rpartition(":")[2]), timeout=SECONDS, context=trust)
         kept.request("GET", "/-/healthy")
         assert kept.getresponse().read() == b"Healthy\n"
         make_keys(folder)  # the client's authority is no longer trusted

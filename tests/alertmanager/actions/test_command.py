@@ -8,8 +8,7 @@ import pytest
 import requests
 
 from tests.support.actions_process import COMMAND, TOKEN, a_notification, actions
-
-SECONDS = 300
+from tests.support.waiting import SECONDS
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from stepscope.exporter.ledgers.reader import open_ledgers
 
 from tests.support.training_process import LAUNCH, RESNET
 from tests.support.training_script import training, wait_for_line
+from tests.support.waiting import SECONDS
 
 SCRIPT = """
 import signal
@@ -130,7 +131,7 @@ def test_a_process_that_has_ended_meanwhile_is_not_asked(
     found: TrainingProcess, trainer: subprocess.Popen[str]
 ) -> None:
     trainer.kill()
-    trainer.wait(60)
+    trainer.wait(SECONDS)
     assert found.ask_to_stop() == "had ended already"
 
 

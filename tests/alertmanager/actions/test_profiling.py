@@ -20,7 +20,8 @@ from stepscope.training.window_request import REFUSED, Answer, read_answer
 
 from tests.support.actions_process import a_notification, acting, actions, an_alert_of_it, audit
 from tests.support.training_process import LAUNCH
-from tests.support.training_script import training, wait_for_line, wait_until
+from tests.support.training_script import training, wait_for_line
+from tests.support.waiting import wait_until
 
 # Without a framework, a rank answers that it cannot record operators.
 STEPS = """

@@ -31,7 +31,8 @@ from tests.support.alertmanager import (
     now,
 )
 from tests.support.training_process import LAUNCH, RESNET, label
-from tests.support.training_script import only_ledger, training, wait_for_line, wait_until
+from tests.support.training_script import only_ledger, training, wait_for_line
+from tests.support.waiting import SECONDS, wait_until
 
 # Does what a good script does on SIGTERM: finishes its step, writes a checkpoint, ends in good order.
 CHECKPOINTING = """
@@ -67,7 +68,7 @@ def trainer(
 def checkpointed(process: subprocess.Popen[str]) -> None:
     """The process was asked once, and ended in good order."""
     wait_for_line(process, "checkpoint after 1")
-    assert process.wait(60) == 0
+    assert process.wait(SECONDS) == 0
 
 
 def alive(*processes: subprocess.Popen[str]) -> bool:
@@ -241,7 +242,7 @@ def test_a_killed_process_and_one_that_has_finished_are_not_looked_for(tmp_path:
     finishing = "stepscope.start()\nstepscope.finish()\nhold()\n"
     with acting(tmp_path) as node, trainer(tmp_path) as killed, trainer(tmp_path, finishing) as finished:
         killed.kill()
-        killed.wait(60)
+        killed.wait(SECONDS)
         (decision,) = node.decisions(a_notification(an_alert_of_it()))
         assert decision["decision"] == "nothing to stop"
         assert decision["processes"] == []
@@ -326,7 +327,7 @@ def test_a_user_who_removes_their_ledger_before_the_notification_has_nobody_stop
         with of(1002) as bob:
             assert node.decisions(a_notification(an_alert_of_it()))[0]["decision"] == "refused"
             bob.kill()
-            bob.wait(60)
+            bob.wait(SECONDS)
         for path in open_ledgers(tmp_path / "ledgers"):
             if path.stat().st_uid == 1002:
                 path.unlink()

@@ -11,7 +11,8 @@ from signal import Signals
 import pytest
 from stepscope.commands.run.ending import OutOfMemory, reason
 
-from tests.support.observing import Observed, wait_until
+from tests.support.observing import Observed
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.parametrize(

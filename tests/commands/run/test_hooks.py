@@ -14,8 +14,9 @@ import stepscope_startup
 from stepscope.commands.run.hooks import STARTUP, WARN_AFTER, HookedProcesses, command_environment
 from stepscope.training.launch import Launch
 
-from tests.support.observing import PATIENCE, RUN, wait_until
+from tests.support.observing import RUN
 from tests.support.small_torch import environment_of
+from tests.support.waiting import SECONDS, wait_until
 
 SLEEP = "import time; time.sleep(100)"
 
@@ -218,7 +219,7 @@ def test_terminal_and_report_say_loudly_that_no_steps_were_seen(tmp_path: Path) 
         [*RUN, "--interval", "100ms", "--listen", "127.0.0.1:0", "--out", tmp_path / "run", "--", *command],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=SECONDS,
         check=True,
     )
     said = "Not enough data: no steps were seen, so only the machine was judged."
@@ -238,7 +239,7 @@ def test_why_no_lines_were_sampled_is_said_after_the_command_and_not_in_its_outp
         [*RUN, *flags, "--", *limited, sys.executable, "-c", script],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=SECONDS,
         check=True,
     )
     assert ended.stdout == "out\n"

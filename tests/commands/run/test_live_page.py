@@ -11,8 +11,8 @@ from stepscope.commands.run.handing_over import LastPage
 from stepscope.commands.run.listener import listen
 
 from tests.support.browser import open_page
-from tests.support.observing import Observed, wait_until
-from tests.support.servers import SECONDS
+from tests.support.observing import Observed
+from tests.support.waiting import SECONDS, wait_until
 
 TRAIN = """
 import os, sys, time, stepscope

@@ -9,7 +9,8 @@ from stepscope.commands.run.profiler_config import ProfilerConfig, read_profiler
 from stepscope.common.errors import UserError
 from stepscope.training.window_plans import parse_plans
 
-from tests.support.observing import Observed, wait_until
+from tests.support.observing import Observed
+from tests.support.waiting import wait_until
 
 NOW = 1_800_000_000.0
 

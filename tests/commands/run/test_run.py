@@ -17,10 +17,11 @@ import pytest
 from stepscope.training.layout import RUN_BYTES
 
 from tests.support.commands import stepscope
-from tests.support.observing import PATIENCE, RUN, Observed, wait_until
+from tests.support.observing import RUN, Observed
 from tests.support.recording import Seen
 from tests.support.smallest import smallest
 from tests.support.terminal import Terminal, on_terminal
+from tests.support.waiting import SECONDS, wait_until
 
 Refused = Callable[[list[str], Path], str]
 Telling = tuple[subprocess.CompletedProcess[str], Path]
@@ -68,7 +69,7 @@ def telling(tmp_path_factory: pytest.TempPathFactory) -> Telling:
         input="words\n",
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=SECONDS,
         cwd=folder,
         check=False,
         env={**os.environ, "SOME_PASSWORD": "hunter2", "STATE_DIRECTORY": str(folder / "state")},
@@ -187,7 +188,7 @@ def test_a_command_that_never_started_leaves_no_folder(tmp_path: Path, out: tupl
         [*RUN, "--listen", "127.0.0.1:0", *out, "--", "./train.sh"],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=SECONDS,
         cwd=tmp_path,
         check=False,
     )
@@ -230,7 +231,7 @@ def test_the_usual_port_taken_gives_a_free_one_and_says_so(tmp_path: Path) -> No
             [*command, "--", sys.executable, "-c", ""],
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=SECONDS,
             cwd=tmp_path,
             check=False,
         )
@@ -443,7 +444,7 @@ def samples_total(address: str) -> float:
 
 
 def fetch(address: str, page: str) -> str:
-    with urllib.request.urlopen(f"http://{address}/{page}", timeout=PATIENCE) as answer:
+    with urllib.request.urlopen(f"http://{address}/{page}", timeout=SECONDS) as answer:
         text: str = answer.read().decode()
         return text
 

@@ -11,7 +11,8 @@ import pytest
 from stepscope.commands.cli import main
 from stepscope.runs.recording.directory import RecordingDirectory
 
-from tests.support.observing import PATIENCE, RUN
+from tests.support.observing import RUN
+from tests.support.waiting import SECONDS
 
 # Instead of PyTorch, whose import takes seconds: a store that the ranks share.
 TRAIN = """
@@ -70,7 +71,7 @@ def launch(folder: Path) -> list[Path]:
             )
         )
     for node in nodes:
-        _, errors = node.communicate(timeout=2 * PATIENCE)
+        _, errors = node.communicate(timeout=SECONDS)
         assert node.returncode == 0, errors
         assert "the nodes of this run agreed on its label: train-" in errors
     return [folder / "node-0", folder / "node-1"]

@@ -11,8 +11,9 @@ import pytest
 from stepscope.common.signals import PASSED_ON
 from stepscope.rules.parts.registry import FOLDERS
 
-from tests.support.observing import PATIENCE, Observed
+from tests.support.observing import Observed
 from tests.support.smallest import smallest
+from tests.support.waiting import SECONDS
 
 OTHERS = sorted(PASSED_ON - {signal.SIGINT})
 
@@ -88,7 +89,7 @@ def observed_with(rule: str, folder: Path) -> Observed:
 def begun_with(number: int, handler: str, words: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
     """Runs `python WORDS`, for which this signal waits already before its first line."""
     command = [sys.executable, "-c", STARTS_WITH_SIGNAL, str(int(number)), handler, *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=SECONDS, check=False)
 
 
 def blocked(pid: int, thread: str) -> set[int]:
@@ -103,7 +104,7 @@ def test_the_signals_are_blocked_before_a_library_can_start_a_thread() -> None:
         [sys.executable, "-c", LOOKS_AT_THE_FIRST_MASK],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=SECONDS,
         check=True,
     )
     assert ended.stdout.splitlines()[0] == "1 []", "threads, and libraries that start some"
@@ -192,6 +193,6 @@ def test_sigterm_removes_what_a_command_has_not_finished(tmp_path: Path) -> None
         "with replacing(Path('report.html')):\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", begins], cwd=tmp_path, timeout=PATIENCE, check=False)
+    ended = subprocess.run([sys.executable, "-c", begins], cwd=tmp_path, timeout=SECONDS, check=False)
     assert ended.returncode == 128 + signal.SIGTERM
     assert list(tmp_path.iterdir()) == []

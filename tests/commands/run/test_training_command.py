@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from tests.support.waiting import SECONDS
+
 QUICKER = """
 import os, signal
 from pathlib import Path
@@ -19,5 +21,5 @@ print(status, command.ended_by == signal.SIGINT, command.stopped_by == own)
 
 
 def test_who_asked_is_known_although_the_command_ended_before_its_observer_looked() -> None:
-    done = subprocess.run([sys.executable, "-c", QUICKER], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", QUICKER], capture_output=True, text=True, timeout=SECONDS)
     assert (done.stdout, done.stderr) == ("0 True True\n", "")

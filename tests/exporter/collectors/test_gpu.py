@@ -19,6 +19,7 @@ from stepscope.exporter.sampling.sample import GpuSample
 
 from tests.support.fake_nvml import FakeNvml
 from tests.support.gpu_ticks import GpuTicks
+from tests.support.waiting import SECONDS
 
 NOT_SUPPORTED = 3
 
@@ -441,7 +442,7 @@ def test_without_the_flag_the_dynamic_loader_finds_the_library(nvml: FakeNvml) -
     )
     environment = os.environ | nvml.environment()
     result = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=SECONDS
     )
     assert (result.stdout, result.stderr) == ("0.9 0.91\n", "")
 

@@ -2,8 +2,7 @@
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import isnan
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from stepscope.exporter.sampling.sample import Sample
 
 from tests.support.fake_nvml import FakeNvml
 from tests.support.gpu_ticks import GpuTicks
+from tests.support.waiting import wait_until
 
 INVALID_ARGUMENT, GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND, UNKNOWN = 2, 15, 16, 28, 999
 SHORT = 2.0  # seconds of sample interval where a call hangs: a tick fails after half of them
@@ -32,14 +32,6 @@ def ticks(nvml: FakeNvml) -> Iterator[GpuTicks]:
     yield ticks
     nvml.release()
     ticks.collector.close()
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Waits for something that another thread brings about."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen within 30 s"
-        time.sleep(0.01)
 
 
 def calls_of(nvml: FakeNvml, function: str) -> int:
@@ -209,7 +201,7 @@ def test_a_hanging_call_fails_the_tick_in_one_sentence_and_no_second_call_is_mad
             return False
         return True
 
-    eventually(recovered)
+    wait_until(recovered)
     assert ticks.value("utilization_ratio", "2") == 0.07
     assert nvml.calls()["nvmlDeviceGetUtilizationRates", 2] == 3
 
@@ -258,7 +250,7 @@ def test_closing_does_not_wait_for_a_hanging_call(nvml: FakeNvml, monkeypatch: p
     ticks.collector.close()
     assert calls_of(nvml, "nvmlShutdown") == 0
     nvml.release()
-    eventually(lambda: calls_of(nvml, "nvmlShutdown") == 1)
+    wait_until(lambda: calls_of(nvml, "nvmlShutdown") == 1)
 
 
 def test_an_nvml_that_says_it_is_not_initialised_is_started_anew(nvml: FakeNvml, ticks: GpuTicks) -> None:
@@ -330,7 +322,7 @@ def test_xid_errors_are_counted_by_gpu_and_number_and_stay_over_a_restart_of_nvm
     nvml.post_xid(1, 79)
     nvml.post_xid(1, 79)
     nvml.post_xid(0, 31)
-    eventually(lambda: counts() == {("1", "79"): 2, ("0", "31"): 1})
+    wait_until(lambda: counts() == {("1", "79"): 2, ("0", "31"): 1})
     nvml.lose(1, until_init=True)
     ticks.tick()
     assert ticks.published_of("1") == {"up", "xid_errors_total"}  # why it was lost stays to be seen
@@ -339,7 +331,7 @@ def test_xid_errors_are_counted_by_gpu_and_number_and_stay_over_a_restart_of_nvm
     ticks.tick()
     assert calls_of(nvml, "nvmlInitWithFlags") == 2
     nvml.post_xid(1, 79)
-    eventually(lambda: counts() == {("1", "79"): 3, ("0", "31"): 1})
+    wait_until(lambda: counts() == {("1", "79"): 3, ("0", "31"): 1})
 
 
 def test_the_sample_has_the_xid_errors_also_of_a_gpu_that_is_lost(nvml: FakeNvml, ticks: GpuTicks) -> None:
@@ -349,7 +341,7 @@ def test_the_sample_has_the_xid_errors_also_of_a_gpu_that_is_lost(nvml: FakeNvml
     assert errors() == {"0": 0, "1": 0, "2": 0}
     nvml.post_xid(1, 79)
     nvml.post_xid(0, 31)
-    eventually(lambda: errors() == {"0": 1, "1": 1, "2": 0})
+    wait_until(lambda: errors() == {"0": 1, "1": 1, "2": 0})
     nvml.lose(1)
     nvml.lose(2)
     gpus = ticks.tick().gpus
@@ -371,7 +363,7 @@ def test_of_several_xid_errors_of_a_tick_that_of_the_gpu_is_kept(order: tuple[st
 def test_waiting_for_xid_errors_does_not_hold_up_a_tick(nvml: FakeNvml, ticks: GpuTicks) -> None:
     nvml.hang("nvmlEventSetWait_v2")
     ticks.tick()
-    eventually(lambda: calls_of(nvml, "nvmlEventSetWait_v2") == 1)  # on its own thread
+    wait_until(lambda: calls_of(nvml, "nvmlEventSetWait_v2") == 1)  # on its own thread
     for _ in range(3):
         ticks.tick()
     assert calls_of(nvml, "nvmlEventSetWait_v2") == 1

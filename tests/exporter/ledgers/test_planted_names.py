@@ -29,6 +29,7 @@ from tests.exporter.collectors.test_training import Node
 from tests.exporter.ledgers.test_folder import BECOME_NOBODY, as_root, ended
 from tests.support.training_process import RESNET, TrainingProcess, label
 from tests.support.training_script import go_on, only_ledger, training, wait_for_line
+from tests.support.waiting import SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -165,7 +166,7 @@ def test_a_read_lock_of_another_user_takes_no_slot_from_a_loader_worker(ledgers:
             wait_for_line(victim)
             with only_ledger(ledgers) as reader:
                 assert sum(reader.totals().fetch_counts) == 10
-            _, errors = victim.communicate("\n", timeout=60)
+            _, errors = victim.communicate("\n", timeout=SECONDS)
             assert errors == ""
 
 

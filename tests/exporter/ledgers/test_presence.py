@@ -16,7 +16,8 @@ from stepscope.exporter.sampling.sample import Sample
 from stepscope.training import layout
 
 from tests.support.places import put_counters, put_place
-from tests.support.training_script import go_on, training, wait_for_line, wait_until
+from tests.support.training_script import go_on, training, wait_for_line
+from tests.support.waiting import SECONDS, wait_until
 
 MINUTE = 60.0
 STEPS = "stepscope.record_step('train', 1.0, 2.0, forward=0.5)"
@@ -128,7 +129,7 @@ def test_a_rank_that_is_killed_is_dead_also_after_its_ledger_is_gone(two: Node) 
 def test_a_rank_that_has_ended_is_not_dead_and_an_ended_run_has_no_states(two: Node) -> None:
     for process in (two.processes[1], two.processes[0]):
         two.after()
-        process.communicate("\n\n", timeout=60)
+        process.communicate("\n\n", timeout=SECONDS)
         two.after()
         if process is two.processes[1]:
             assert two.states() == {"0": "waiting", "1": "ended"}

@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import isnan
 from pathlib import Path
 
@@ -22,6 +21,8 @@ from stepscope.exporter.processes.cgroup import (
     throttling,
     waiting_seconds,
 )
+
+from tests.support.waiting import wait_until
 
 ROOT = Path("/sys/fs/cgroup")
 BUSY = "while True: pass"
@@ -233,13 +234,6 @@ def busy() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def _until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return condition()
-
-
 def test_a_busy_loop_is_really_throttled(busy: subprocess.Popen[bytes]) -> None:
     quota, version_2 = 20_000, (ROOT / "cgroup.controllers").exists()
     group = (ROOT if version_2 else ROOT / "cpu") / f"stepscope-test-{os.getpid()}"
@@ -255,7 +249,7 @@ def test_a_busy_loop_is_really_throttled(busy: subprocess.Popen[bytes]) -> None:
     try:
         limit = cpu_limit(Hierarchies(Path("/proc"), ROOT).of(busy.pid).cpu)
         assert limit == (quota / 100_000, group)
-        assert _until(lambda: throttling(group).throttled_periods >= 3)
+        wait_until(lambda: throttling(group).throttled_periods >= 3)
         stopped = throttling(group)
         assert stopped.periods >= stopped.throttled_periods
         assert stopped.throttled_seconds > 0

@@ -3,7 +3,6 @@
 import errno
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from threading import Event
@@ -16,6 +15,8 @@ from stepscope.exporter.sampling.collector import Collector, SourceAbsentError
 from stepscope.exporter.sampling.families import Family
 from stepscope.exporter.sampling.registry import Registry
 from stepscope.exporter.sampling.sample import Sample
+
+from tests.support.waiting import SECONDS, wait_until
 
 
 class Stub(Collector):
@@ -118,7 +119,7 @@ def test_a_hanging_collector_is_written_off_and_asked_again_when_it_has_returned
     registry = Registry([before, hanging, behind], patience=0.2)
     tick(registry)
 
-    hanging.act = lambda: release.wait(60)
+    hanging.act = lambda: release.wait(SECONDS)
     tick(registry)
     assert success(registry) == {"a": 1, "hangs": 0, "z": 1}
     assert published(registry) == {"a_value": 1, "z_value": 1}
@@ -128,8 +129,7 @@ def test_a_hanging_collector_is_written_off_and_asked_again_when_it_has_returned
 
     hanging.act = lambda: None
     release.set()
-    deadline = time.monotonic() + 30
-    while hanging.calls == 2 and time.monotonic() < deadline:
+    while hanging.calls == 2:
         tick(registry)
     assert published(registry) == {"a_value": 1, "hangs_value": 1, "z_value": 1}
     assert success(registry) == {"a": 1, "hangs": 1, "z": 1}
@@ -138,7 +138,7 @@ def test_a_hanging_collector_is_written_off_and_asked_again_when_it_has_returned
 
 def test_what_a_hanging_collector_publishes_late_is_not_shown() -> None:
     release, returned = Event(), Event()
-    hanging = Stub("hangs", lambda: release.wait(60))
+    hanging = Stub("hangs", lambda: release.wait(SECONDS))
     registry = Registry([hanging], patience=0.1)
     tick(registry)
     publish = hanging.family.publish
@@ -150,10 +150,8 @@ def test_what_a_hanging_collector_publishes_late_is_not_shown() -> None:
 
     hanging.family.publish = publish_and_tell  # type: ignore[method-assign, assignment]
     release.set()
-    assert returned.wait(30)
-    deadline = time.monotonic() + 30
-    while hanging.family.samples and time.monotonic() < deadline:
-        time.sleep(0.005)
+    assert returned.wait(SECONDS)
+    wait_until(lambda: not hanging.family.samples)
     assert published(registry) == {}
     registry.close()
 
@@ -197,15 +195,14 @@ def test_a_sink_that_hangs_misses_samples_and_the_others_none() -> None:
 
     def hang(sample: Sample) -> None:
         hung.append(sample)
-        release.wait(60)
+        release.wait(SECONDS)
 
     registry = Registry([Stub("a")], patience=0.1, sinks={"page": hang, "recording": kept.append})
     for _ in range(5):
         tick(registry)
     assert (len(hung), len(kept)) == (1, 5)
     release.set()
-    deadline = time.monotonic() + 30
-    while len(hung) == 1 and time.monotonic() < deadline:
+    while len(hung) == 1:
         tick(registry)
     assert len(hung) == 2
     registry.close()
@@ -213,7 +210,7 @@ def test_a_sink_that_hangs_misses_samples_and_the_others_none() -> None:
 
 def test_a_slow_collector_is_waited_for_once_and_published_when_it_returns() -> None:
     release = Event()
-    slow = Stub("slow", lambda: release.wait(60))
+    slow = Stub("slow", lambda: release.wait(SECONDS))
     registry = Registry([slow, Stub("z")], patience=8)
     reading = registry._readings[0]
     reading.seconds = 7.5  # at the last tick: so this tick waits for 0.5 s instead of 8 s
@@ -221,9 +218,7 @@ def test_a_slow_collector_is_waited_for_once_and_published_when_it_returns() -> 
     assert published(registry) == {"z_value": 1}
     assert slow.calls == 1
     release.set()
-    deadline = time.monotonic() + 30
-    while reading.still_busy() and time.monotonic() < deadline:
-        time.sleep(0.005)
+    wait_until(lambda: not reading.still_busy())
     assert published(registry) == {"slow_value": 1, "z_value": 1}  # late, but of this moment
     assert reading.succeeded
     assert reading.seconds < 7.5
@@ -235,16 +230,14 @@ def test_what_a_late_collector_fills_in_is_not_in_the_sample_that_was_passed_on(
 
     class Late(Stub):
         def collect(self, sample: Sample) -> None:
-            release.wait(60)
+            release.wait(SECONDS)
             sample.memory_used_bytes = 1.0
 
     kept: list[Sample] = []
     registry = Registry([Late("late")], patience=0.1, sinks={"recording": kept.append})
     tick(registry)
     release.set()
-    deadline = time.monotonic() + 30
-    while registry._readings[0].still_busy() and time.monotonic() < deadline:
-        time.sleep(0.005)
+    wait_until(lambda: not registry._readings[0].still_busy())
     assert kept[0].memory_used_bytes != 1.0
     registry.close()
 

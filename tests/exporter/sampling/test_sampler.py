@@ -1,8 +1,6 @@
 """The sampler: a schedule without drift, missed ticks counted, nothing stale while it is stuck."""
 
 import logging
-import time
-from collections.abc import Callable
 from threading import Event
 
 import pytest
@@ -12,13 +10,7 @@ from stepscope.exporter.sampling.registry import Registry
 from stepscope.exporter.sampling.sample import Sample
 from stepscope.exporter.sampling.sampler import Clock, Sampler, Schedule
 
-
-def eventually(condition: Callable[[], bool]) -> bool:
-    """Waits for a condition, generously."""
-    deadline = time.monotonic() + 30
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    return condition()
+from tests.support.waiting import SECONDS, wait_until
 
 
 class SetClock(Clock):
@@ -67,7 +59,7 @@ def test_each_tick_hands_a_sample_to_every_sink_and_is_counted() -> None:
     sampler = Sampler(registry, 0.01)
     assert not sampler.ready
     sampler.start()
-    assert eventually(lambda: len(second) >= 3)
+    wait_until(lambda: len(second) >= 3)
     assert sampler.stop()
     assert sampler.ready
     assert sampler.fresh()
@@ -92,10 +84,10 @@ def test_a_tick_that_fails_is_missed_and_the_sampler_goes_on(
     sampler = Sampler(registry, 0.01)
     with caplog.at_level(logging.ERROR):
         sampler.start()
-        assert eventually(lambda: sampler._missed_count >= 3)
+        wait_until(lambda: sampler._missed_count >= 3)
         assert not sampler.fresh()
         failing.clear()
-        assert eventually(sampler.fresh)
+        wait_until(sampler.fresh)
         assert sampler.stop()
     assert [message for message in caplog.messages if "a sample could not be taken" in message]
     assert len(caplog.messages) == 1
@@ -115,15 +107,15 @@ def test_a_stuck_sampler_is_not_fresh_until_it_ticks_again() -> None:
     registry = Registry([], patience=60, sinks={"sink": sink})
     sampler = Sampler(registry, 0.01, SetClock(now))
     sampler.start()
-    assert eventually(sampler.fresh)
+    wait_until(sampler.fresh)
     going_on.clear()
-    assert stuck.wait(30)
+    assert stuck.wait(SECONDS)
     now[0] += 3.9
     assert sampler.fresh()  # a few ticks late is no reason for a gap
     now[0] += 0.2
     assert not sampler.fresh()
     going_on.set()
-    assert eventually(sampler.fresh)
+    wait_until(sampler.fresh)
     assert sampler.stop()
     assert counts(sampler)[1] > 300  # the 4.1 s of a clock that the test turned
     registry.close()

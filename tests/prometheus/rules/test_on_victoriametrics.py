@@ -20,7 +20,7 @@ from stepscope.prometheus.rules.options import Options
 from tests.support.backfill import RETENTION_SECONDS, seconds_of
 from tests.support.scraped_nodes import stored
 from tests.support.scrapes import SCRAPE_SECONDS
-from tests.support.servers import SECONDS
+from tests.support.waiting import SECONDS
 from trials.engines.servers import (
     NEWER,
     PrometheusHere,

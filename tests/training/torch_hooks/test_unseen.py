@@ -14,9 +14,10 @@ from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
 from tests.support.environment import unobserved
 from tests.support.pytorch import needs_torch
 from tests.support.smallest import smallest
-from tests.support.torch_script import DEADLINE, EXPORTER
+from tests.support.torch_script import EXPORTER
+from tests.support.waiting import SECONDS
 
-pytestmark = [needs_torch, pytest.mark.timeout(2 * DEADLINE)]
+pytestmark = [needs_torch, pytest.mark.timeout(2 * SECONDS)]
 
 USES = Path(__file__).parents[2] / "support" / "torch_uses.py"
 # Puts hooks into a process that has imported Dynamo before, as a spawned rank may have.
@@ -53,7 +54,7 @@ def facts(folder: Path, *arguments: str, **environment: str) -> tuple[dict[str, 
         },
         capture_output=True,
         text=True,
-        timeout=DEADLINE,
+        timeout=SECONDS,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
