@@ -2,7 +2,6 @@
 
 import ast
 import fcntl
-import gc
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -17,6 +16,8 @@ from stepscope.common.shared_files import (
     read_file,
     remove,
 )
+
+from tests.support.descriptors import open_below
 
 EXPORTER = Path(__file__).parents[2] / "exporter"
 SHARED_FILES = "stepscope/common/shared_files.py"
@@ -159,26 +160,22 @@ def test_what_is_no_plain_file_is_refused_without_waiting_and_leaves_no_descript
     tmp_path: Path, kind: str, flags: int
 ) -> None:
     PLANTED[kind](tmp_path / "name")
-    gc.collect()  # closes what earlier tests left open
-    before = os.listdir("/proc/self/fd")
     with pytest.raises(UntrustedError) as refused:
         open_file(tmp_path / "name", flags=flags)
     assert refused.value.reason == "kind"
-    assert os.listdir("/proc/self/fd") == before
+    assert open_below(tmp_path, "/etc/passwd") == []
 
 
 def test_owner_and_size_are_checked_before_a_byte_is_read(tmp_path: Path) -> None:
     file = tmp_path / "name"
     file.write_bytes(b"12345")
-    gc.collect()  # closes what earlier tests left open
-    before = os.listdir("/proc/self/fd")
     me = os.geteuid()
     for owners, most, reason in (({me + 1}, 5, "owner"), ({me}, 4, "size")):
         with pytest.raises(UntrustedError) as refused:
             read_file(file, most, owners)
         assert refused.value.reason == reason
     assert read_file(file, 5, {me, 0}) == b"12345"
-    assert os.listdir("/proc/self/fd") == before
+    assert open_below(tmp_path) == []
 
 
 @pytest.mark.parametrize("kind", PLANTED)

@@ -1,6 +1,5 @@
 """The ledger directory is shared by people who do not know each other: a bad ledger costs only itself."""
 
-import gc
 import itertools
 import logging
 import os
@@ -25,6 +24,7 @@ from stepscope.training.ledger_files import open_directory
 from stepscope.training.ranks import Ranks
 
 from tests.exporter.collectors.test_training import Node
+from tests.support.descriptors import open_below
 from tests.support.training_process import LAUNCH, RESNET, TrainingProcess, label
 
 COPIED = label("copied")
@@ -155,8 +155,7 @@ def test_every_kind_of_bad_ledger_is_refused_with_its_reason_and_costs_only_itse
     node = Node(ledgers)
     node.tick()
     node.tick()
-    gc.collect()  # closes what earlier tests left open
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_below(ledgers)
     for steps in range(2, 5):
         healthy.steps(0.25)
         node.tick()
@@ -166,7 +165,7 @@ def test_every_kind_of_bad_ledger_is_refused_with_its_reason_and_costs_only_itse
         wanted[reason] += 1
     assert node.values("ledgers_refused_total") == {(reason,): count for reason, count in wanted.items()}
     assert node.collector.active_runs == {RESNET}
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_below(ledgers) == before
     refused = [message for message in caplog.messages if "refused until it changes" in message]
     assert len(refused) == 20  # and then one line that says that the rest is only counted
     assert sum("only counted" in message for message in caplog.messages) == 1
@@ -232,20 +231,18 @@ def test_dead_ledgers_need_no_descriptor_and_old_ones_are_removed_over_time(
         (ledgers / f"old-{number}.ledger").write_bytes(ended(1e9))  # ended long ago
     for number in range(50):
         (ledgers / f"recent-{number}.ledger").write_bytes(recent())
-    gc.collect()  # closes what earlier tests left open
-    before = len(os.listdir("/proc/self/fd"))
     node = Node(ledgers)
     for _ in range(20):
         healthy.steps(0.25)
         node.tick()
     assert node.steps() == 20
-    assert len(os.listdir("/proc/self/fd")) <= before + 2  # the directory, and the live ledger
+    assert len(open_below(ledgers)) <= 2  # the directory, and the live ledger
     assert node.steps("1", run=COPIED) == 50 * 6
     assert len(list(open_ledgers(ledgers))) == 51
     node.tick(301.0)
     assert len(list(open_ledgers(ledgers))) == 1
     node.collector.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_below(ledgers) == []
 
 
 def test_above_the_limit_live_ledgers_go_first_and_the_choice_stays(

@@ -1,6 +1,5 @@
 """Whatever another user puts, or locks, next to somebody's ledger costs nobody else anything."""
 
-import gc
 import os
 import struct
 import subprocess
@@ -27,6 +26,7 @@ from stepscope.training.line_table import LineTable
 
 from tests.exporter.collectors.test_training import Node
 from tests.exporter.ledgers.test_folder import BECOME_NOBODY, as_root, ended
+from tests.support.descriptors import open_below
 from tests.support.training_process import RESNET, TrainingProcess, label
 from tests.support.training_script import go_on, only_ledger, training, wait_for_line
 from tests.support.waiting import SECONDS
@@ -55,14 +55,6 @@ def neighbour(code: str, *words: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def descriptors() -> list[str]:
-    """Returns the files that this process has open."""
-    gc.collect()  # closes what earlier tests left open
-    numbers = os.listdir("/proc/self/fd")
-    found = (Path(f"/proc/self/fd/{number}") for number in numbers)
-    return sorted(os.readlink(path) for path in found if path.is_symlink())
-
-
 @pytest.mark.parametrize("kind", ["directory", "fifo", "fifo that somebody writes"])
 def test_an_ending_that_is_no_file_costs_its_run_its_reason_and_nothing_else(
     ledgers: Path, kind: str
@@ -76,12 +68,12 @@ def test_an_ending_that_is_no_file_costs_its_run_its_reason_and_nothing_else(
         node = Node(ledgers)
         victim.steps(0.25)
         node.tick()
-        before = descriptors()
+        before = open_below(ledgers)
         for steps in range(2, 6):
             victim.steps(0.25)
             node.tick()
             assert node.steps() == steps
-        assert descriptors() == before
+        assert open_below(ledgers) == before
         assert node.values("run_ended_info") == {(label("m"), UNSAID): 1}
         if held is not None:
             os.close(held)
