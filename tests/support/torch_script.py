@@ -6,7 +6,6 @@ import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 from stepscope.commands.run.hooks import STARTUP
 from stepscope.exporter.ledgers.reader import (
@@ -69,15 +68,15 @@ class Rank:
         steps = [step for step in self.steps if step.phase == phase][skip:]
         return sum(step.components[COMPONENTS.index(component)] for step in steps) / len(steps)
 
-    def usual_seconds(self, component: str) -> float:
-        """Returns the median seconds of a training step: a busy machine changes single ones."""
+    def all_seconds(self, component: str) -> list[float]:
+        """Returns the seconds of each training step; a busy machine makes them longer, but hardly all."""
         index = COMPONENTS.index(component)
-        return median(step.components[index] for step in self.steps if step.phase == "train")
+        return [step.components[index] for step in self.steps if step.phase == "train"]
 
-    def usual_own_seconds(self) -> float:
-        """Returns the median seconds of a training step without communication."""
+    def own_seconds(self) -> list[float]:
+        """Returns the seconds of each training step without communication."""
         index = COMPONENTS.index("communication")
-        return median(step.duration - step.components[index] for step in self.steps if step.phase == "train")
+        return [step.duration - step.components[index] for step in self.steps if step.phase == "train"]
 
     def duration(self, phase: str = "train", skip: int = 2) -> float:
         durations = [step.duration for step in self.steps if step.phase == phase][skip:]

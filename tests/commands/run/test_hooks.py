@@ -233,7 +233,12 @@ def test_terminal_and_report_say_loudly_that_no_steps_were_seen(tmp_path: Path) 
 
 def test_why_no_lines_were_sampled_is_said_after_the_command_and_not_in_its_output(tmp_path: Path) -> None:
     limited = ("sh", "-c", 'ulimit -f 8; exec "$@"', "sh")  # too few blocks for a file of line samples
-    script = "import sys, time; time.sleep(2); print('out'); print('last words', file=sys.stderr)"
+    script = """
+import os, sys, time
+while not os.path.exists(os.environ["STEPSCOPE_LEDGER_DIR"] + "/startup/no_lines"): time.sleep(0.01)
+print("out")
+print("last words", file=sys.stderr)
+"""
     flags = ("--interval", "100ms", "--listen", "127.0.0.1:0", "--out", tmp_path / "run")
     ended = subprocess.run(
         [*RUN, *flags, "--", *limited, sys.executable, "-c", script],

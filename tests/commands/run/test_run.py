@@ -384,13 +384,17 @@ def test_nothing_stays_behind_in_memory_and_no_process(ended_well: Observed) -> 
 
 # What a full disk or a failing report leaves.
 
+UNTIL_TOLD = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+
 
 def test_a_full_disk_ends_the_recording_and_neither_the_training_nor_its_status(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, hard))  # inherited by all that we start
     try:
-        with Observed(tmp_path / "run", "import time; time.sleep(3); raise SystemExit(5)") as observed:
+        with Observed(tmp_path / "run", f"{UNTIL_TOLD}raise SystemExit(5)") as observed:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            observed.until_said("stopped: File too large")
+            (tmp_path / "go").touch()
             assert observed.status() == 5
             assert observed.said.count("stopped: File too large") == 1
             assert "no report was written (" in observed.said
@@ -403,17 +407,22 @@ def test_a_full_disk_ends_the_recording_and_neither_the_training_nor_its_status(
 def test_a_part_that_is_spoilt_is_left_out_and_the_exception_that_ends_the_command_is_in_the_verdict(
     tmp_path: Path,
 ) -> None:
-    with Observed(tmp_path / "run", "import time; time.sleep(2)\n{}['dog']") as observed:
+    sampled = (
+        "while not any(name.endswith('.lines') for name in os.listdir(os.environ['STEPSCOPE_LEDGER_DIR'])): "
+        "time.sleep(0.01)\n"
+    )
+    with Observed(tmp_path / "run", f"{UNTIL_TOLD}{sampled}{{}}['dog']") as observed:
         observed.until_samples(2)
         (node,) = (path for path in observed.directory.iterdir() if path.is_dir())
         (node / "steps-000009.00000000.parquet").write_bytes(b"no part")
+        (tmp_path / "go").touch()
         assert observed.status() == 1
         assert "This run is incomplete. The figures exclude what is missing:" in observed.said
         assert "steps-000009.00000000.parquet` was left out: its checksum does not match" in observed.said
-        assert "✕ Failed: KeyError: 'dog', <string>:2" in observed.said
+        assert "✕ Failed: KeyError: 'dog', <string>:4" in observed.said
         assert f"report       {tmp_path}/run/report.html" in observed.said
         assert list(node.rglob("lines.json")) != [], "lines are recorded unless they are switched off"
-    exception = {"type": "KeyError", "message": "'dog'", "place": "<string>:2", "rank": ""}
+    exception = {"type": "KeyError", "message": "'dog'", "place": "<string>:4", "rank": ""}
     assert run_file(tmp_path / "run")["exception"] == exception
 
 
@@ -452,17 +461,17 @@ def fetch(address: str, page: str) -> str:
 def test_a_finding_is_said_once_while_the_command_runs(tmp_path: Path) -> None:
     script = """
 import time, stepscope
-for number in range(400):
-    with stepscope.step("train"):
-        time.sleep(0.1 if number % 20 == 19 else 0.005)
+for number in range(300):
+    with stepscope.step("train"), stepscope.component("data_wait"):
+        time.sleep(0.02)
 print("trained", flush=True)
 time.sleep(100)
 """
-    flags = ("--live-interval", "1s", "--scan-interval", "1s", "--set", "StepOutlier.stddev=2")
+    flags = ("--live-interval", "1s", "--scan-interval", "1s", "--set", "DataStarved.patience=10")
     with Observed(tmp_path / "run", script, *flags) as observed:
-        observed.until_said("stepscope: ▲ StepOutlier: ")
+        observed.until_said("stepscope: ▲ DataStarved: ")
         observed.until_printed("trained")
-        before = observed.said.count("StepOutlier: ")
+        before = observed.said.count("DataStarved: ")
         assert before == 1
         psutil.Process(observed.training().pid).terminate()
         assert observed.status() == 128 + signal.SIGTERM

@@ -55,7 +55,7 @@ def test_ranks_are_those_of_the_process_group_if_the_environment_has_none(
     assert len({rank.header.run for rank in trained.ranks}) == 1, "all ranks are one run"
     for rank in trained.ranks:
         assert rank.totals.steps == {"train": 12}
-        assert rank.usual_seconds("communication") > 0.0
+        assert min(rank.all_seconds("communication")) > 0.0
     assert trained.errors == ""
 
 
