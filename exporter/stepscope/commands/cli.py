@@ -10,6 +10,7 @@ from stepscope import __version__
 from stepscope.common.errors import UserError, did_you_mean
 from stepscope.common.masking import masked
 from stepscope.common.signals import take_signals
+from stepscope.common.without_pandas import without_pandas
 
 # A module is imported only for its own command: the exporter must not pay for numpy.
 COMMANDS = {
@@ -67,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None and words:  # this process is the command's alone
         take_signals(words[0])
+        without_pandas()
     try:
         parser = parser_of(words[:1])
         parsed = parser.parse_args(words)
