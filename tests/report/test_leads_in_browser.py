@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 from selenium import webdriver
-from selenium.webdriver.support.ui import WebDriverWait
 from stepscope.report.html import render_html
 from stepscope.report.markdown import render_markdown
 
 from tests.support import analysis as made
 from tests.support.browser import console_errors, in_dark_mode, inaccessible, open_page
 from tests.support.run_folder import recorded, reported
+from tests.support.waiting import wait_until
 
 OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
 # Stands for the system's clipboard, which a test must not overwrite.
@@ -23,7 +23,7 @@ NO_CLIPBOARD = """
 
 def said(browser: webdriver.Chrome, words: str) -> bool:
     status = browser.find_element("css selector", ".actions [role=status]")
-    WebDriverWait(browser, 10).until(lambda _: words in status.text)
+    wait_until(lambda: words in status.text, words)
     return True
 
 
