@@ -1,10 +1,15 @@
-"""Trains in a loop of its own, 2 epochs of 8 batches, each followed by 4 batches of evaluation."""
+"""Trains in a loop of its own, 2 epochs of 8 batches, each followed by 4 batches of evaluation.
 
-import os
+Then it does so once more in eager mode: that is a run of this name.
+"""
+
+from collections.abc import Callable
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+Part = Callable[[tf.Tensor, tf.Tensor], None]
 
 values = np.random.default_rng(0).random((64, 8)).astype("float32")
 training = tf.data.Dataset.from_tensor_slices((values, values.sum(1, keepdims=True))).batch(8)
@@ -26,10 +31,17 @@ def evaluate(batch: tf.Tensor, labels: tf.Tensor) -> None:
     loss_of(labels, model(batch, training=False))
 
 
-if not os.environ.get("EAGER"):
-    train, evaluate = tf.function(train), tf.function(evaluate)
-for _ in range(2):
-    for batch, labels in training:
-        train(batch, labels)
-    for batch, labels in evaluation:
-        evaluate(batch, labels)
+def epochs(train: Part, evaluate: Part) -> None:
+    for _ in range(2):
+        for batch, labels in training:
+            train(batch, labels)
+        for batch, labels in evaluation:
+            evaluate(batch, labels)
+
+
+epochs(tf.function(train), tf.function(evaluate))
+import stepscope  # noqa: E402
+
+stepscope.finish()
+stepscope.start(run="eager")
+epochs(train, evaluate)
