@@ -1,131 +1,119 @@
-"""`stepscope crosscheck` against a real Prometheus that scrapes a simulated node and evaluates the rules."""
+"""`stepscope crosscheck --prometheus`: a server that has scraped a simulated node and evaluated rules.
+
+The scrapes are those of the simulation's clock, and each rule was evaluated at its moments: no machine is too
+busy for that. With real clocks, tests/end_to_end checks a server that evaluates.
+"""
 
 import re
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from stepscope.prometheus.rules.files import RULES, render
+from stepscope.prometheus.crosscheck.compare import check_rules
+from stepscope.prometheus.crosscheck.offline.check import evaluate
+from stepscope.prometheus.crosscheck.offline.prometheus import CONFIG, LocalPrometheus
+from stepscope.prometheus.crosscheck.replay.run import RecordedRun
+from stepscope.prometheus.crosscheck.rule_files import metrics, read_groups, rules_of
+from stepscope.prometheus.crosscheck.server import Server
+from stepscope.prometheus.crosscheck.stored import ScrapeTimes, Window
+from stepscope.prometheus.rules.files import RULES
 from stepscope.prometheus.rules.options import Options
-from stepscope.rules.parts.promql import Scraping
 
-from tests.support.crosscheck import ALERTING, COMMITTED, crosscheck, evaluating, table
-from tests.support.demo import DemoProcess
-from tests.support.prometheus import Prometheus, needs_prometheus
+from tests.support.crosscheck import ALERTING, COMMITTED, crosscheck, table
+from tests.support.prometheus import needs_prometheus, serving
+from tests.support.scenarios import WrittenScenarios
+from tests.support.scrapes import SCRAPE_SECONDS
 
 pytestmark = needs_prometheus
 
-SPEED = 20  # simulated seconds a second
-# Short windows, to have values of all rules within seconds: 1000 samples are taken in 25 s at this speed.
-OPTIONS = Options(scraping=Scraping(1.0, 0.5 / SPEED))
+# Changes by hand: a threshold, an interval, and series that there are not, as after a metric's renaming.
+CHANGES = {
+    "run_instance:stepscope_cpu_starved:ratio > 0.5": "run_instance:stepscope_cpu_starved:ratio > 0.99",
+    "stepscope_run_start_time_seconds": "stepscope_run_begin_time_seconds",
+    "stepscope_run_age_seconds": "stepscope_run_old_seconds",
+    "- name: stepscope-Dataloader\n    interval: 4m": "- name: stepscope-Dataloader\n    interval: 2m",
+}
+WRONG = ("CPUBottleneck", "CollectiveHang", "Dataloader", "TrainingStalled")
+SAY_NOTHING = {"LossNotFinite", "MaxInitializationTime"}
 
 
-class Servers:
-    """One simulated node; one Prometheus with right rules and one with wrong ones."""
+class Checked(NamedTuple):
+    url: str
+    window: Window
 
-    def __init__(self, right: Prometheus, wrong: Prometheus, folder: Path) -> None:
-        self.right, self.wrong = right, wrong
-        self.short_windows = folder / "short-windows.yml"
+    @property
+    def times(self) -> tuple[str, str]:
+        """Returns the run's, as flags."""
+        return f"--start={self.window.start / 1000}", f"--end={self.window.end / 1000}"
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+def server(scenarios: WrittenScenarios, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checked]:
+    """A Prometheus that has scraped a run, and evaluated the committed rules with changes."""
     folder = tmp_path_factory.mktemp("crosscheck")
-    short_windows = render(OPTIONS)[RULES]
-    share = "run_instance:stepscope_cpu_starved:ratio"
-    wrong = short_windows.replace(f"{share} > 0.5", f"{share} > 0.99")
-    assert wrong != short_windows
-    # And in three groups series that there are not, as after a metric's renaming.
-    wrong = wrong.replace("stepscope_run_start_time_seconds", "stepscope_run_begin_time_seconds")
-    wrong = wrong.replace("stepscope_run_age_seconds", "stepscope_run_old_seconds")
-    (folder / "short-windows.yml").write_text(short_windows)
-    with ExitStack() as stack:
-        node = stack.enter_context(DemoProcess("cpu-bottleneck", f"--speed={SPEED}"))
-        target = node.url.removeprefix("http://")
-        right = stack.enter_context(evaluating(target, COMMITTED.read_text(), folder / "right"))
-        other = stack.enter_context(evaluating(target, wrong, folder / "wrong"))
-        right.wait_for('ALERTS{alertname="StepscopeCPUBottleneck",alertstate="firing"}')
-        # What is checked ends some seconds ago; by then the alert is in it.
-        right.wait_for('ALERTS{alertname="StepscopeCPUBottleneck",alertstate="firing"} offset 10s')
-        # By then the rule would fire, and has said for a while that it does not.
-        other.wait_for("run_instance:stepscope_cpu_starved:samples offset 10s > 1000")
-        yield Servers(right, other, folder)
-
-
-def disagreeing(answer: subprocess.CompletedProcess[str]) -> set[str]:
-    """The rules that disagree in more than the interval: to save time, all are evaluated every second."""
-    assert answer.returncode == 1, answer.stdout
-    said = answer.stdout.splitlines()[-1].removeprefix("Disagreements: ").removesuffix(".").split(", ")
-    assert said == sorted(said)
-    assert {*said} == ALERTING
-    others = {rule for rule, row in table(answer).items() if row["disagreements"] > 1}
-    without_status = r"(?m)^(\w+): \S+Z stepscope:rule_status.*: expected a status, Prometheus has nothing$"
-    others |= {*re.findall(without_status, answer.stdout)}
-    of_interval = re.findall(r"(?m)^(\w+): \S+Z interval: expected \d+, Prometheus has 1$", answer.stdout)
-    assert {*of_interval, *others} == {*said}
-    return others
-
-
-def test_the_committed_rules_say_what_the_raw_counters_say(servers: Servers) -> None:
-    """Without `--rules`, the parameters are those of a render without flags."""
-    answer = crosscheck("--prometheus", servers.right.url)
-    assert disagreeing(answer) == set()
-    assert answer.stderr == ""
-    row = table(answer)["CPUBottleneck"]
-    assert row["evaluations"] > 10
-    assert row["firing"] > 0  # at all of them, if the servers were slow to start
-    assert any(other["firing"] < other["evaluations"] for other in table(answer).values())
-    # Ratio and status each time, and the alert that fires.
-    assert row["values"] >= 2 * row["evaluations"] + 5
+    rules = committed = COMMITTED.read_text()
+    for old, new in CHANGES.items():
+        assert old in rules, old
+        rules = rules.replace(old, new)
+    (folder / RULES).write_text(rules)
+    (folder / "prometheus.yml").write_text(f"{CONFIG}rule_files: [{RULES}]\n")
+    flags = ("--storage.tsdb.retention.time=100y", "--web.enable-remote-write-receiver")
+    run = RecordedRun(scenarios.written("cpu-bottleneck").recording_directory)
+    groups = read_groups(rules, RULES)
+    begin = round(1000 * run.start)
+    moments = range(begin, round(1000 * run.end) + 1, 1000 * SCRAPE_SECONDS)
+    with serving(folder / "prometheus.yml", folder / "data", *flags) as running:
+        store = LocalPrometheus(running.url)
+        store.write(run.scraped(moments, metrics([*groups, *read_groups(committed, RULES)]), lambda _: None))
+        with Server(running.url) as reading:
+            evaluate(reading, store, groups, begin, moments[-1], lambda _: None)
+        scrapes = ScrapeTimes(1000 * SCRAPE_SECONDS, unseen=0)
+        yield Checked(running.url, Window(run.name, begin, moments[-1], scrapes, restarted=None))
 
 
 @pytest.fixture(scope="module")
-def of_wrong_rules(servers: Servers) -> subprocess.CompletedProcess[str]:
-    return crosscheck("--prometheus", servers.wrong.url, "--rules", servers.short_windows)
+def answer(server: Checked) -> subprocess.CompletedProcess[str]:
+    """Without `--rules`, the parameters are those of a render without flags."""
+    return crosscheck("--prometheus", server.url, *server.times)
 
 
-def test_one_threshold_changed_by_hand_is_a_disagreement_that_names_the_rule(
-    of_wrong_rules: subprocess.CompletedProcess[str],
+def test_rules_that_were_changed_by_hand_disagree_and_no_others(
+    answer: subprocess.CompletedProcess[str],
 ) -> None:
-    answer = of_wrong_rules
-    assert disagreeing(answer) == {
-        "CPUBottleneck",
-        "CollectiveHang",
-        "LossNotFinite",
-        "MaxInitializationTime",
-        "TrainingStalled",
-    }
+    assert (answer.returncode, answer.stderr) == (1, "")
+    assert answer.stdout.splitlines()[-1] == f"Disagreements: {', '.join(WRONG)}."
+    rows = table(answer)
+    assert rows.keys() == ALERTING
+    assert {rule for rule, row in rows.items() if row["disagreements"]} == {*WRONG}
+    assert {rule for rule, row in rows.items() if row["firing"]} == {"DataStarved", "LowGPUUtilization"}
+    silent = {"CPUThrottled", "MemoryPressure", *SAY_NOTHING}  # the run is in no cgroup
+    for rule in rows.keys() - silent - {*WRONG}:
+        assert rows[rule]["values"] >= rows[rule]["evaluations"] > 2, rule
+
+
+def test_a_disagreement_names_the_moment_the_series_and_both_values(
+    answer: subprocess.CompletedProcess[str],
+) -> None:
     assert re.search(
-        r'(?m)^CPUBottleneck: \S+Z ALERTS\{audience="owner", instance="127\.0\.0\.1", job="stepscope", '
+        r'(?m)^CPUBottleneck: \S+Z ALERTS\{audience="owner", instance="\S+", job="stepscope", '
         r'kind="cause", rule="CPUBottleneck", run="simulated-cpu-bottleneck", scope="node", '
         r'severity="warning", symptom="idle GPUs"\}: '
         r"expected firing, Prometheus has nothing$",
         answer.stdout,
     )
     assert re.search(r"stepscope:rule_status\{.*\}: expected 1, Prometheus has 0", answer.stdout)
+    assert re.search(r"(?m)^Dataloader: \S+Z interval: expected 240, Prometheus has 120$", answer.stdout)
 
 
-def test_a_rule_that_is_loaded_but_says_nothing_is_a_disagreement(
-    of_wrong_rules: subprocess.CompletedProcess[str],
+def test_a_rule_that_is_loaded_but_says_nothing_disagrees_if_the_server_ran_all_the_time(
+    server: Checked,
 ) -> None:
-    assert re.search(
-        r"(?m)^MaxInitializationTime: \S+Z stepscope:rule_status\{.*\}: "
-        r"expected a status, Prometheus has nothing$",
-        of_wrong_rules.stdout,
-    )
-
-
-def test_every_rule_that_is_checked_had_values_to_be_checked(
-    of_wrong_rules: subprocess.CompletedProcess[str],
-) -> None:
-    rows = table(of_wrong_rules)
-    assert rows.keys() == ALERTING
-    without = {"CPUThrottled", "MemoryPressure"}  # the run is in no cgroup
-    assert {rule: rows[rule]["values"] for rule in without} == dict.fromkeys(without, 0)
-    for rule in rows.keys() - without - {"LossNotFinite", "MaxInitializationTime", "TrainingStalled"}:
-        assert rows[rule]["values"] > rows[rule]["evaluations"] > 10, rule
+    options = Options()
+    with Server(server.url) as reading:
+        checked = check_rules(reading, options, rules_of(options), reading.pace(), [server.window])
+    said = {(found.rule, found.expected) for outcome in checked for found in outcome.disagreements}
+    assert {rule for rule, expected in said if expected == "a status"} == SAY_NOTHING
 
 
 @pytest.mark.parametrize(
@@ -135,7 +123,10 @@ def test_every_rule_that_is_checked_had_values_to_be_checked(
             ["--run", "none"],
             "--run none: Prometheus has no samples of it in that time; it has simulated-cpu",
         ),
-        (["--end", "1000000000"], "Prometheus has no samples of a run in that time; give another --start"),
+        (
+            ["--start", "1", "--end", "1000000000"],
+            "Prometheus has no samples of a run in that time; give another --start",
+        ),
         (["--start", "4000000000"], "--start is not before --end"),
         (
             ["--rules", "/nonexistent.yml"],
@@ -145,8 +136,8 @@ def test_every_rule_that_is_checked_had_values_to_be_checked(
         (["--start", "yesterday"], "'yesterday' must be a time such as 2026-11-20T12:00:00Z"),
     ],
 )
-def test_a_mistake_of_the_user_is_said_in_one_line(servers: Servers, flags: list[str], message: str) -> None:
-    answer = crosscheck("--prometheus", servers.right.url, *flags)
+def test_a_mistake_of_the_user_is_said_in_one_line(server: Checked, flags: list[str], message: str) -> None:
+    answer = crosscheck("--prometheus", server.url, *server.times, *flags)
     assert answer.returncode == 2
     assert message in answer.stderr
     assert answer.stderr.count("\n") == 1
