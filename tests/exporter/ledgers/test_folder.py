@@ -65,6 +65,13 @@ def copied() -> bytes:
         return path.read_bytes()
 
 
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a look read all ledgers, however busy the machine is."""
+    monkeypatch.setattr(folder, "LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(folder, "DEAD_SECONDS", 3600.0)
+
+
 def recent() -> bytes:
     return ended(time.time())
 
