@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 from selenium import webdriver
 from stepscope.report.page import templates
 
@@ -23,8 +25,12 @@ sys.dont_write_bytecode = False  # of the tests, which each worker and call impo
 
 # How long an example takes is the machine's business: no test asserts it. `make test` tries the same examples
 # each time, so that what passes always passes; `make trials` tries others, and more of them.
-settings.register_profile("same", deadline=None, max_examples=20, derandomize=True)
-settings.register_profile("other", deadline=None, max_examples=150)
+ANY_MACHINE: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("same", max_examples=20, derandomize=True, **ANY_MACHINE)
+settings.register_profile("other", max_examples=150, **ANY_MACHINE)
+# Hypothesis would also try constants of all local modules: examples would depend on which are imported, and
+# each worker would parse the whole tree.
+providers._get_local_constants = providers.Constants
 
 
 def pytest_configure(config: pytest.Config) -> None:
