@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from selenium import webdriver
 from stepscope.report.page import templates
 
@@ -30,7 +31,7 @@ settings.register_profile("same", max_examples=20, derandomize=True, **ANY_MACHI
 settings.register_profile("other", max_examples=150, **ANY_MACHINE)
 # Hypothesis would also try constants of all local modules: examples would depend on which are imported, and
 # each worker would parse the whole tree.
-providers._get_local_constants = providers.Constants
+providers._get_local_constants = Constants
 
 
 def pytest_configure(config: pytest.Config) -> None:

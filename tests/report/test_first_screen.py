@@ -11,10 +11,10 @@ from stepscope.report.verdict import verdict
 
 from tests.support import analysis as made
 from tests.support.browser import console_errors, in_dark_mode, inaccessible, open_page
-from tests.support.five_runs import FIVE_RUNS
+from tests.support.five_runs import FIVE_RUNS, RunOf
 from tests.support.scenarios import WrittenScenarios
 
-RUNS = {**FIVE_RUNS, "slow loader": lambda _: made.slow_loader()}
+RUNS: dict[str, RunOf] = {**FIVE_RUNS, "slow loader": lambda _: made.slow_loader()}
 OF_FIVE_RUNS = pytest.mark.parametrize("shown", FIVE_RUNS, indirect=True)
 HEIGHT, WORDS = 3500, 1200  # at most: of the page at 1400 pixels, and on it, before anything is unfolded
 WORDS_SHOWN = "return document.body.innerText.split(/\\s+/).filter(Boolean).length"
