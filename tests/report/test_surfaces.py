@@ -128,8 +128,8 @@ def test_the_verdict_counts_the_rules_without_a_judgement_and_says_where_the_rea
 
 @pytest.mark.parametrize("state", [Status.NOT_ENOUGH_DATA, Status.COLLECTING])
 def test_a_run_is_not_healthy_before_a_gpu_with_little_use_can_be_judged(state: Status) -> None:
-    def used(*p95: float) -> Analysis:
-        rest = (1.0, 1.0, 1.0, 8e9, "processes")
+    def used(*p95: float, by: str | None = "processes") -> Analysis:
+        rest = (1.0, 1.0, 1.0, 8e9, by)
         gpus = [GpuUse("node-a", f"GPU {i}", p, p, p, p, *rest) for i, p in enumerate(p95)]
         waits = made.rule("LowGPUUtilization", state, finding="Too few readings of a GPU: 960.")
         return made.slow_loader(rules=[made.rule(), made.rule("DataStarved"), waits], gpu_use=gpus)
@@ -143,6 +143,8 @@ def test_a_run_is_not_healthy_before_a_gpu_with_little_use_can_be_judged(state: 
     assert "healthy" not in " ".join(said.sentences)
     assert verdict(used(95.0, 70.0, math.nan)).status is Status.HEALTHY
     assert verdict(used()).status is Status.HEALTHY
+    assert verdict(used(95.0, 45.0, by=None)).status is state, "whose they are is not known"
+    assert verdict(used(0.0, 0.0, by=None)).status is Status.HEALTHY, "nobody's"
     judged = replace(used(45.0), rules=made.nothing_found().rules)
     assert verdict(judged).status is Status.HEALTHY
 

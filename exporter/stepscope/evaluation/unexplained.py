@@ -195,12 +195,16 @@ def is_busy(analysis: Analysis) -> bool:
 
 
 def perhaps_idle(analysis: Analysis) -> tuple[GpuUse, RuleResult] | None:
-    """Returns the GPU that was used least, if LowGPUUtilization may fire on it once it can decide."""
+    """Returns the run's GPU that was used least, if LowGPUUtilization may fire on it once it can decide.
+
+    If no GPU is known to be the run's, each that somebody used may be.
+    """
     rule = analysis.result_of(LowGPUUtilization)
     if rule is None or rule.status not in (Status.NOT_ENOUGH_DATA, Status.COLLECTING):
         return None
     threshold = float(rule.parameters["threshold_p95"] or 0)
-    low = [use for use in analysis.gpu_use if use.p95 < threshold]
+    own = [use for use in analysis.gpu_use if use.by or (not analysis.uses_gpus and use.max > 0)]
+    low = [use for use in own if use.p95 < threshold]
     return (min(low, key=lambda use: use.p95), rule) if low else None
 
 
