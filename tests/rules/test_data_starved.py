@@ -463,6 +463,10 @@ def test_a_few_long_fetches_need_more_batches_ahead_and_not_storage() -> None:
         "up to 1.80 s"
     )
     assert "prefetch_factor=9 instead of 2, or num_workers=9 instead of 2" in advice
+    one = replace(uneven, fetch_seconds=33.0, fetch_counts=counts(ms_20=99, ms_31000=1))
+    short = replace(one, step_seconds=50.0, wait_seconds=20.0)
+    assert short.cause() == "uneven fetches"
+    assert short.words()[1].startswith("Split the items that take long"), "a queue of hundreds is no advice"
     unlike = [
         replace(uneven, prefetch=None),  # not known
         replace(uneven, fetch_counts=()),

@@ -43,6 +43,9 @@ TOO_MANY_THREADS = 2  # of workers, per worker and per core of the rank
 UNEVEN = 0.5  # of the wait: above it, most is for long fetches, which the others do not hide
 SEVERAL_THREADS = 1.3  # CPU seconds per second of a fetch: a worker uses more than one thread
 
+MOST_AHEAD = 16  # times as many batches as now: more would take too much memory
+SPLIT = "Split the items that take long, or make them once and keep them: more batches ahead would not do."
+
 NOT_TIMED = "no fetch was timed"
 HOW_TO_TIME = (
     f"{HOOKS} time the fetches of PyTorch's workers. Time those of other loaders with `stepscope.fetch`. "
@@ -357,12 +360,15 @@ class Loading:
             ahead = count(workers * prefetch, "batch", "batches")
             hidden, longest = self.hidden_seconds, self.longest_fetch
             times = longest / hidden
+            more = (
+                f"Let more batches be ready: prefetch_factor={math.ceil(times * prefetch)} instead of "
+                f"{prefetch}, or num_workers={math.ceil(times * workers)} instead of {workers}. Or split the "
+                "items that take long."
+            )
             return (
                 f"few fetches are long: {ahead} are made ahead, which last {duration(hidden)}, and the "
                 f"longest fetch takes up to {duration(longest)}",
-                f"Let more batches be ready: prefetch_factor={math.ceil(times * prefetch)} instead of "
-                f"{prefetch}, or num_workers={math.ceil(times * workers)} instead of {workers}. Or split the "
-                "items that take long.",
+                more if times <= MOST_AHEAD else SPLIT,
             )
         if cause == "sampler":
             return (
