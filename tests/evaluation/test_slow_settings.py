@@ -110,6 +110,11 @@ def test_keras_that_runs_each_operation_by_itself_is_a_finding_if_the_run_comput
     assert found(run_with(eager, forward=0.1, optimizer=0.5)) == [("Eager execution", 0.0)]
 
 
+def test_graphs_that_call_python_are_a_finding_if_that_takes_long() -> None:
+    assert found(run_with({"tensorflow_python_seconds": 100.0}, forward=0.5)) == [("Forward pass", 100.0)]
+    assert found(run_with({"tensorflow_python_seconds": 99.0}, forward=0.5)) == []
+
+
 def test_computing_may_gain_more_than_was_waited_for_if_its_own_threads_take_turns() -> None:
     run = run_with({"torch_threads": 32.0}, waited=300.0, forward=0.8)
     (problem,) = problems_of(run)

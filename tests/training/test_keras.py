@@ -125,6 +125,17 @@ def test_a_watched_dataset_is_still_one_that_keras_accepts(variants: dict[str, T
     assert trained.seconds("train", "data_wait") > 0
 
 
+def test_functions_of_python_that_graphs_call_are_timed_and_those_of_pipelines_are_not(
+    variants: dict[str, Trained],
+) -> None:
+    name = "tensorflow_python_seconds"
+    seconds = {run: trained.totals.gauges.get(name) for run, trained in variants.items()}
+    slept = seconds.pop("watched")
+    assert slept is not None
+    assert slept >= 0.01 * (24 + 8), "of training and evaluation"
+    assert set(seconds.values()) == {None}
+
+
 def test_a_loop_of_tensorflow_makes_steps_with_its_optimizer_and_reading_makes_none(tmp_path: Path) -> None:
     found = train(tmp_path, "tensorflow_loop")
     assert len(found) == 2

@@ -17,6 +17,7 @@ from stepscope.training.layout import (
     FIRST_OPERATORS,
     FORWARD_UNUSED,
     FORWARD_USED,
+    GRAPH_PYTHON,
     LEAVES,
     LOOKS_EVERY,
     MOST_OPERATORS,
@@ -68,6 +69,10 @@ IN_GRAPHS = (
     "Remove `run_eagerly=True` from `compile`, or `tf.config.run_functions_eagerly(True)`: they are for "
     "debugging. A graph runs many operations in one call."
 )
+IN_OPERATIONS = (
+    "Write them with operations of TensorFlow, which a graph runs without Python, or call "
+    "them every N steps, outside the graph."
+)
 UPDATE_LESS = (
     "Update less: embeddings of large tables with sparse gradients (`sparse=True` and SparseAdam), larger "
     "batches or accumulated gradients, and `fused=True`."
@@ -92,6 +97,7 @@ def slow_settings(analysis: Analysis) -> Iterator[RuleResult]:
         yield from _double_precision(analysis, analysis.account)
         grows = list(_growing_graph(analysis, analysis.account, analysis.run_seconds))
         yield from (eager := list(_eagerly(analysis, analysis.account)))
+        yield from _python_in_graphs(analysis, analysis.run_seconds)
         passes = grows or list(_small_operators(analysis, analysis.account, analysis.run_seconds))
         yield from passes
         if not eager:  # which explains what takes longer than it should
@@ -225,6 +231,16 @@ def _eagerly(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
     if analysis.gauges.get(EAGER) and account.useful_share >= LARGE:
         said = f"Keras runs each operation by itself (run_eagerly). {_computing_took(account)}"
         yield finding("Eager execution", said, IN_GRAPHS)
+
+
+def _python_in_graphs(analysis: Analysis, run_seconds: float) -> Iterator[RuleResult]:
+    """Yields that graphs of TensorFlow call functions of Python for long."""
+    lost = analysis.gauges.get(GRAPH_PYTHON, 0.0) / run_seconds
+    if lost >= LARGE:
+        evidence = (
+            "It is spent in functions of Python that graphs call (`tf.py_function`, `tf.numpy_function`)"
+        )
+        yield of_part(LargePart(FORWARD, lost, IN_OPERATIONS, evidence), run_seconds)
 
 
 def _small_operators(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:

@@ -22,7 +22,8 @@ from tests.support.exporter_process import ExporterProcess
 from tests.support.profile_windows import event
 from tests.support.pytorch import needs_torch
 from tests.support.training_process import RESNET, TrainingProcess
-from tests.support.training_script import EXPORTER, training, wait_for_line, wait_until
+from tests.support.training_script import EXPORTER, training, wait_for_line
+from tests.support.waiting import wait_until
 
 HOOKED = """
     import torch

@@ -24,6 +24,11 @@ def wait(values: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.ensure_shape(tf.numpy_function(slowly, [values], tf.float32), (None, 12, 1)), labels
 
 
+def in_python(_: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
+    slow = tf.numpy_function(slowly, [tf.reduce_mean(predictions)], tf.float32)
+    return tf.ensure_shape(slow, ())
+
+
 class Batches(keras.utils.PyDataset):  # type: ignore[misc]
     def __init__(self, values: np.ndarray, **options: int) -> None:
         super().__init__(**options)
@@ -48,7 +53,8 @@ def fit(eager: bool = False, at_once: int = 1, watch: bool = False) -> None:
             keras.layers.Dense(1),
         ]
     )
-    model.compile("adam", "mse", run_eagerly=eager, steps_per_execution=at_once)
+    metrics = [in_python] if watch else []
+    model.compile("adam", "mse", metrics=metrics, run_eagerly=eager, steps_per_execution=at_once)
     values = np.random.default_rng(0).random((60, 12, 1)).astype("float32")  # the last batch is smaller
     batches = tf.data.Dataset.from_tensor_slices((values, values.sum(1))).batch(8)
     training = batches.map(wait) if late else batches.prefetch(2)

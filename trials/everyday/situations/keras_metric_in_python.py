@@ -20,4 +20,4 @@ def auc(labels: tf.Tensor, scores: tf.Tensor) -> tf.Tensor:
 
 
 model = model_of(128, metrics=[auc])
-model.fit(x, y, batch_size=2 * BATCH, epochs=10_000, verbose=0, callbacks=[Ends()])
+model.fit(x, y, batch_size=8 * BATCH, epochs=10_000, verbose=0, callbacks=[Ends()])

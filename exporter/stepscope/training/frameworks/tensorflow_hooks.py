@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from time import perf_counter
 from weakref import WeakSet
 
 from stepscope.training.automatic import LoaderWaits, automatic
-from stepscope.training.frameworks.around import around
+from stepscope.training.frameworks.around import around, replace, timed
 from stepscope.training.frameworks.batches import ask, got
 from stepscope.training.frameworks.computing import (
     BACKWARD,
@@ -24,11 +25,11 @@ from stepscope.training.frameworks.computing import (
 )
 from stepscope.training.frameworks.published import publish
 from stepscope.training.frameworks.xla_profilers import tensorflow_profiler
-from stepscope.training.layout import OPERATIONS, SEQUENTIAL_MAPS
+from stepscope.training.layout import GRAPH_PYTHON, OPERATIONS, SEQUENTIAL_MAPS
 from stepscope.training.loader import Waits
 from stepscope.training.off import is_off
 from stepscope.training.recorder import COMPONENT_INDEX
-from stepscope.training.session import recorder
+from stepscope.training.session import recorder, session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ def install() -> None:
     around(tape, "gradient", _gradient_begins, computing.end)
     saver = getattr(sys.modules.get("tensorflow.python.checkpoint.checkpoint"), "TrackableSaver", None)
     around(saver, "save", checkpoint, leave)
+    registry = getattr(sys.modules.get("tensorflow.python.ops.script_ops"), "FuncRegistry", None)
+    replace(registry, "insert", partial(timed, name="insert", begin=_is_traced, end=_traced, see=_in_graph))
+    around(registry, "__call__", _python_begins, _python_ends)
     strategy = getattr(sys.modules.get("tensorflow.python.distribute.distribute_lib"), "StrategyBase", None)
     around(strategy, "reduce", _reduce_begins, leave)
     tensorflow_profiler.install()
@@ -154,6 +158,9 @@ class _Graphs:
         self.tracing: list[Any] = []
         self.with_gradients: WeakSet[Any] = WeakSet()
         self.with_steps: WeakSet[Any] = WeakSet()
+        self.python = set[object]()  # tokens of functions of Python that they call,
+        self.python_seconds = self.published_seconds = 0.0  # and the seconds of these,
+        self.run: object = None  # in the run with this ledger
 
 
 _graphs = _Graphs()
@@ -174,6 +181,8 @@ def _returned(call: tuple[Any, int | None, int], done: bool) -> None:
     function, place, traced = call
     if function in _graphs.tracing:
         _graphs.tracing.remove(function)
+    if _graphs.python_seconds != _graphs.published_seconds:
+        _publish_python()
     if place is not None:
         computing.compiles |= function.experimental_get_tracing_count() != traced
         computing.end(place)
@@ -187,6 +196,36 @@ def _returned(call: tuple[Any, int | None, int], done: bool) -> None:
         automatic.trained = True
     else:
         automatic.evaluates()
+
+
+def _is_traced(*_: object) -> bool | None:
+    """Begins to register a function of Python: for a graph that is traced by its call, not for tf.data."""
+    return True if _graphs.tracing and not runs_eagerly() else None
+
+
+def _traced(*_: object) -> None:
+    """Needs nothing: the token is the result."""
+
+
+def _in_graph(_: object, token: object) -> None:
+    _graphs.python.add(token)
+
+
+def _python_begins(_: object, token: object, *__: object) -> float | None:
+    """Begins a call of a function by a graph, in a thread of TensorFlow."""
+    return perf_counter() if token in _graphs.python else None
+
+
+def _python_ends(began: float, _done: bool) -> None:
+    _graphs.python_seconds += perf_counter() - began
+
+
+def _publish_python() -> None:
+    if _graphs.run is not session.ledger:  # what came before belongs to an earlier one
+        _graphs.run = session.ledger
+        _graphs.python_seconds -= _graphs.published_seconds
+    _graphs.published_seconds = _graphs.python_seconds
+    publish({GRAPH_PYTHON: _graphs.published_seconds})
 
 
 def _gradient_begins(*_: object, **__: object) -> int | None:
