@@ -108,7 +108,7 @@ def _located(problem: Problem, analysis: Analysis) -> Problem:
     shared = shared_seconds(problem.rule, found, analysis)
     if shared < SMALL * (analysis.run_seconds or 0.0):
         shared = 0.0
-    if shared and problem.rule.about.topic == DataStarved.topic:
+    if shared > problem.seconds_lost / 2 and problem.rule.about.topic == DataStarved.topic:
         advice = f"{problem.rule.recommendation} {CHEAPER}"
         problem = replace(problem, rule=replace(problem.rule, recommendation=advice))
     return replace(problem, places=found, shared_seconds=shared)
