@@ -110,6 +110,14 @@ def test_keras_that_runs_each_operation_by_itself_is_a_finding_if_the_run_comput
     assert found(run_with(eager, forward=0.1, optimizer=0.5)) == [("Eager execution", 0.0)]
 
 
+@pytest.mark.parametrize(("passes", "share", "lost"), [(8.0, 0.4, [350]), (2.0, 0.19, []), (1.0, 0.4, [])])
+def test_gradients_that_are_exchanged_in_several_passes_of_a_step_are_a_finding(
+    passes: float, share: float, lost: list[float]
+) -> None:
+    run = run_with({"synchronised_backward_passes": passes}, communication=share, forward=0.5)
+    assert [seconds for _, seconds in found(run)] == pytest.approx(lost)
+
+
 def test_graphs_that_call_python_are_a_finding_if_that_takes_long() -> None:
     assert found(run_with({"tensorflow_python_seconds": 100.0}, forward=0.5)) == [("Forward pass", 100.0)]
     assert found(run_with({"tensorflow_python_seconds": 99.0}, forward=0.5)) == []

@@ -23,6 +23,7 @@ from stepscope.training.layout import (
     MOST_OPERATORS,
     OPERATORS,
     PROFILED,
+    SYNCHRONISED,
     TENSORS,
     THREADS,
     UNUSED_PARAMETERS,
@@ -39,8 +40,8 @@ SMALL = 40e-6  # seconds: twice what PyTorch takes for an operator and its gradi
 IN_NO_TIME = 2e-6  # seconds: PyTorch needs more for any operator that it records for a gradient
 GROWN, CERTAIN = 4.0, 8.0  # times the operators of the first look: sequences of different lengths differ less
 LONGER = 3.0  # times what usually takes as long: an optimizer's step, or a forward pass
-OPTIMIZER, FORWARD, BACKWARD, OWN = (
-    Key("train", name) for name in ("optimizer", "forward", "backward", HOST)
+OPTIMIZER, FORWARD, BACKWARD, COMMUNICATION, OWN = (
+    Key("train", name) for name in ("optimizer", "forward", "backward", "communication", HOST)
 )
 STACK_TRACES = "traceback.format_stack"  # a function that autograd calls per operator to detect anomalies
 SWITCH_OFF = "Switch it off once the error is found: it keeps a stack trace of every operation."
@@ -73,6 +74,10 @@ IN_OPERATIONS = (
     "Write them with operations of TensorFlow, which a graph runs without Python, or call "
     "them every N steps, outside the graph."
 )
+WITHOUT_SYNC = (
+    "Put all but the last forward and backward pass of a step into `with model.no_sync():`, so that ranks "
+    "exchange the sum of the gradients once."
+)
 UPDATE_LESS = (
     "Update less: embeddings of large tables with sparse gradients (`sparse=True` and SparseAdam), larger "
     "batches or accumulated gradients, and `fused=True`."
@@ -94,6 +99,7 @@ def slow_settings(analysis: Analysis) -> Iterator[RuleResult]:
         yield from _anomaly_detection(analysis, analysis.account, analysis.run_seconds)
         yield from _profiler(analysis, analysis.account)
         yield from _unused_parameters(analysis)
+        yield from _synchronised(analysis, analysis.account, analysis.run_seconds)
         yield from _double_precision(analysis, analysis.account)
         grows = list(_growing_graph(analysis, analysis.account, analysis.run_seconds))
         yield from (eager := list(_eagerly(analysis, analysis.account)))
@@ -146,6 +152,18 @@ def _unused_parameters(analysis: Analysis) -> Iterator[RuleResult]:
             "and there are none; how much that costs is not known."
         )
         yield finding("A search for unused parameters", said, FIND_NO_MORE)
+
+
+def _synchronised(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+    """Yields that ranks exchange gradients in several backward passes per step.
+
+    Once would do. What a rank waits for others beyond the one that communicates least is not counted.
+    """
+    passes = analysis.gauges.get(SYNCHRONISED, 0.0)
+    communicated = min(account.by_rank(*COMMUNICATION).values(), default=0.0) / run_seconds
+    if passes >= 2 and (lost := communicated * (1 - 1 / passes)) >= LARGE:
+        evidence = f"Ranks exchange gradients in each of {number(round(passes))} backward passes per step"
+        yield of_part(LargePart(COMMUNICATION, lost, WITHOUT_SYNC, evidence), run_seconds)
 
 
 def _double_precision(analysis: Analysis, account: Account) -> Iterator[RuleResult]:

@@ -239,6 +239,7 @@ FIRST_LOOK, LOOKS_EVERY = (
     20,
     1280,
 )  # steps: hooks look at 20, 40, 80, and so on, and at all multiples of 1,280
+SYNCHRONISED = "synchronised_backward_passes"  # per step, in which ranks exchange gradients (DDP)
 SEQUENTIAL_MAPS = "tf_data_sequential_maps"  # of a pipeline of tf.data, that run without parallel calls
 # How many threads or processes make batches of a PyDataset ahead of Keras, 1 if they are processes, and how
 # many batches they may make at once.
@@ -253,7 +254,7 @@ SETTINGS = frozenset(  # they say nothing of training
     (
         *(ANOMALY_DETECTION, THREADS, TENSORS, DOUBLES, UNUSED_PARAMETERS, PROFILED),
         *(OPERATORS, LEAVES, FIRST_OPERATORS, FORWARD_USED, FORWARD_UNUSED, SEQUENTIAL_MAPS, EAGER),
-        *(PY_WORKERS, PY_PROCESSES, PY_QUEUE, GRAPH_PYTHON),
+        *(PY_WORKERS, PY_PROCESSES, PY_QUEUE, GRAPH_PYTHON, SYNCHRONISED),
     )
 )
 GAUGES = SCRIPT_GAUGES + FRAMEWORK_GAUGES

@@ -1,5 +1,7 @@
 """Distributed training under the hooks: who waits, who works, and in which component."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.pytorch import needs_torch
@@ -154,3 +156,45 @@ def test_a_rank_waits_for_one_that_writes_its_part_of_a_distributed_checkpoint(t
     assert min(writing.all_seconds("checkpoint")[1:]) > SLOW
     assert min(writing.own_seconds()[1:]) - min(waiting.own_seconds()[1:]) > 0.5 * SLOW
     assert max(waiting.all_seconds("communication")) - min(writing.all_seconds("communication")) > 0.5 * SLOW
+
+
+EXCHANGES = f"""
+from contextlib import nullcontext
+from torch.utils.checkpoint import checkpoint
+import stepscope
+from stepscope.training.layout import FIRST_LOOK
+
+class Recomputing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.enter, self.leave = nn.Linear(16, 32), nn.Linear(32, 4)
+    def forward(self, x):
+        return checkpoint(self.leave, self.enter(x), use_reentrant=True)  # its backward pass calls another
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+stepscope.finish()  # of the run that began with it
+model = DDP(Recomputing())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+x, y = data[:8]
+for name, synchronises in (("each", True), ("last", False)):
+    stepscope.start(run=name)
+    for batch in range({ACCUMULATED} * FIRST_LOOK):
+        is_last = batch % {ACCUMULATED} == {ACCUMULATED - 1}
+        with nullcontext() if is_last or synchronises else model.no_sync():
+            loss_of(model(x), y).backward()
+        if is_last:
+            optimizer.step(); optimizer.zero_grad()
+    stepscope.finish()
+del model
+dist.destroy_process_group()
+"""
+
+
+def test_backward_passes_in_which_ranks_exchange_gradients_are_counted_per_step(tmp_path: Path) -> None:
+    imports = (
+        "import torch.distributed as dist\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n"
+    )
+    trained = train(imports, EXCHANGES, folder=tmp_path)
+    passes = {
+        name: trained.of(name)[0].totals.gauges["synchronised_backward_passes"] for name in ("each", "last")
+    }
+    assert passes == {"each": ACCUMULATED, "last": 1}

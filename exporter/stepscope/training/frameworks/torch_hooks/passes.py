@@ -160,6 +160,8 @@ def _timed_backward(original: Callable[..., Any]) -> Callable[..., Any]:
                 device.begins(_BACKWARD)
             watched = Distributed.is_initialized and not Distributed.failed
             gradients = _Gradients(tensors) if watched else None
+            if watched and place == 0:  # no pass inside another one, as of a checkpoint
+                distributed.passes_back()
         except Exception as error:  # noqa: BLE001 - nothing may raise into training
             tracing = switched_off("the backward pass", error)
             return original(tensors, *arguments, **keywords)

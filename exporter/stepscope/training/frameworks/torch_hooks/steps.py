@@ -30,6 +30,7 @@ from stepscope.training.layout import (
     LOOKS_EVERY,
     OPERATORS,
     PROFILED,
+    SYNCHRONISED,
     TENSORS,
     THREADS,
     UNUSED_PARAMETERS,
@@ -75,6 +76,7 @@ class _Steps:
     def __init__(self) -> None:
         self.elected: Callable[[], object] = lambda: None
         self.rivals: set[int] = set()  # that have made a step after the latest one of the elected optimizer
+        self.several = False  # optimizers: each may need a backward pass of its own
         self.ended = 0
         self.place = NOT_OPENED  # of the elected optimizer's step, while it is in it
         self.others: list[int] = []  # places of the steps that other optimizers are in
@@ -204,6 +206,7 @@ def _after(optimizer: Optimizer, *_: object) -> None:
     try:
         if _steps.elected() is not optimizer:
             _steps.rivals.add(id(optimizer))
+            _steps.several = True
             if _steps.others:
                 recorder.leave(_steps.others.pop())
             return
@@ -243,6 +246,8 @@ def _settings(optimizer: Optimizer) -> dict[str, float]:
         found[PROFILED] = _steps.profiled / _steps.looks
     if torch.is_anomaly_enabled():
         found[ANOMALY_DETECTION] = 1.0
+    if (passes := distributed.per_step(_steps.ended)) and not _steps.several:
+        found[SYNCHRONISED] = passes
     if (model := distributed.model()) is not None and model.find_unused_parameters:
         unused = model._get_ddp_logging_data().get("unused_parameter_size")
         found |= {} if unused is None else {UNUSED_PARAMETERS: float(unused)}
@@ -253,12 +258,27 @@ class _Distributed:
     """The DistributedDataParallel that is trained, if there is one."""
 
     def __init__(self) -> None:
-        self.model: Callable[[], Any] = lambda: None
+        self.model: Callable[[], Any] = lambda: None  # that searches for unused parameters
+        self.latest: Callable[[], Any] = lambda: None  # that was called
+        self.synchronised = self.looked_at = 0  # backward passes since a look, and the step of that
 
     def see(self, module: object) -> None:
-        """Keeps a weak reference to a module that searches for unused parameters."""
-        if getattr(module, "find_unused_parameters", False) and hasattr(module, "_get_ddp_logging_data"):
-            self.model = ref(module)
+        """Keeps a weak reference to a DistributedDataParallel."""
+        if hasattr(module, "require_backward_grad_sync"):
+            self.latest = ref(module)
+            if getattr(module, "find_unused_parameters", False) and hasattr(module, "_get_ddp_logging_data"):
+                self.model = ref(module)
+
+    def passes_back(self) -> None:
+        """Counts a backward pass in which ranks exchange gradients, outside of `no_sync`."""
+        if (model := self.latest()) is not None:
+            self.synchronised += model.require_backward_grad_sync
+
+    def per_step(self, ended: int) -> float:
+        """Returns how many of them a step had since the latest look; `ended`: steps so far."""
+        passes, steps = self.synchronised, ended - self.looked_at
+        self.synchronised, self.looked_at = 0, ended
+        return passes / max(steps, 1)
 
 
 distributed = _Distributed()
