@@ -36,6 +36,9 @@ Told = dict[
 ]  # what fires and what is resolved, by rule and run
 
 
+Posted = dict[tuple[int, bool], float]  # when, by the number of the event and whether it was its end
+
+
 def at(
     begin: float,
     end: float,
@@ -77,10 +80,13 @@ def ident(labels: Mapping[str, str]) -> str:
     return " ".join(labels.get(name, "-") for name in ("instance", "gpu", "rank"))
 
 
-def told_by_model(config: str) -> Told:
-    alerts = [Alert(alert["labels"], begin, end) for begin, end, alert in EVENTS]
+def told_by_model(config: str, posted: Posted, until: float) -> Told:
+    alerts = [
+        Alert(alert["labels"], posted[number, False], posted.get((number, True), NEVER))
+        for number, (_, _, alert) in enumerate(EVENTS)
+    ]
     told: Told = {}
-    for each in Alertmanager(config).notifications(alerts, UNTIL):
+    for each in Alertmanager(config).notifications(alerts, until):
         labels = [*each.firing, *each.resolved][0].labels
         told.setdefault((labels["rule"], labels["run"]), []).append(
             ({ident(alert.labels) for alert in each.firing}, {ident(alert.labels) for alert in each.resolved})
@@ -88,17 +94,21 @@ def told_by_model(config: str) -> Told:
     return told
 
 
-def told_by_alertmanager(server: Server, stub: HttpStub) -> Told:
-    """Posts each alert when it begins and when it ends, and returns what came to the stub."""
-    moments = [(begin, alert, False) for begin, _, alert in EVENTS]
-    moments += [(end, alert, True) for _, end, alert in EVENTS if end < NEVER]
+def told_by_alertmanager(server: Server, stub: HttpStub) -> tuple[Told, Posted, float]:
+    """Posts each alert when it begins and when it ends, and returns what came to the stub, until when."""
+    moments = [(begin, number, False) for number, (begin, _, _) in enumerate(EVENTS)]
+    moments += [(end, number, True) for number, (_, end, _) in enumerate(EVENTS) if end < NEVER]
+    posted: Posted = {}
     began = time.monotonic()
-    for moment, alert, over in sorted(moments, key=lambda each: each[0]):
+    for moment, number, over in sorted(moments):
         time.sleep(max(0.0, began + moment - time.monotonic()))
+        alert = EVENTS[number][2]
         if not over:
             alert["startsAt"] = now()
+        posted[number, over] = time.monotonic() - began
         server.post(ended(alert) if over else alert)
     time.sleep(max(0.0, began + UNTIL - time.monotonic()))
+    until = time.monotonic() - began
     told: Told = {}
     while not stub.posted.empty():
         alerts = stub.next().content["alerts"]
@@ -107,7 +117,7 @@ def told_by_alertmanager(server: Server, stub: HttpStub) -> Told:
             states[alert["status"]].add(ident(alert["labels"]))
         labels = alerts[0]["labels"]
         told.setdefault((labels["rule"], labels["run"]), []).append((states["firing"], states["resolved"]))
-    return told
+    return told, posted, until
 
 
 def test_the_model_sends_what_alertmanager_sends(tmp_path: Path) -> None:
@@ -116,8 +126,8 @@ def test_the_model_sends_what_alertmanager_sends(tmp_path: Path) -> None:
             tmp_path, "webhook", {"http://localhost:8080/": f"{stub.url}/"}, {"webhook-token": "word"}, PACE
         )
         with alertmanager(config) as server:
-            told = told_by_alertmanager(server, stub)
-        assert told == told_by_model(config.read_text())
+            told, posted, until = told_by_alertmanager(server, stub)
+        assert told == told_by_model(config.read_text(), posted, until)
     assert ("GPUMemoryLeak", "e") not in told
     assert len(told["ThermalThrottling", "b"]) == 2  # it was repeated
     assert told["GPUError", "c"] == [

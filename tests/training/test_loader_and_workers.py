@@ -215,8 +215,9 @@ def test_a_fetch_that_waits_for_a_core_is_told_from_one_that_sleeps(ledgers: Pat
     assert run.errors == ""
     slept = run.totals.fetch_sum - run.totals.fetch_cpu_seconds - run.totals.fetch_core_wait_seconds
     # Three workers on one core wait for 0.6 s, 0.6 s and less at the least, and sleep for 1 s each.
-    assert run.totals.fetch_core_wait_seconds > 0.5
-    assert slept == pytest.approx(3, abs=0.5)
+    waited = run.totals.fetch_core_wait_seconds
+    assert waited > 0.5
+    assert 2.99 < slept < 3 + waited / 2
 
 
 def test_a_thread_that_loses_its_core_when_its_cpu_time_is_read_does_not_seem_to_sleep(ledgers: Path) -> None:
