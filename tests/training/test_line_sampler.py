@@ -411,7 +411,7 @@ def test_generated_code_is_nobodys_line(monkeypatch: pytest.MonkeyPatch) -> None
         [("/x/site-packages/tensorflow/ops.py", 1, "matmul"), traced, fit, own],
     ):
         found = named(*frames)
-        assert (found["place"], found["library"]) == ("train.py:7", "keras.src.trainers.trainer.Trainer.fit")
+        assert (found["place"], found["library"]) == ("train.py:7", "keras.src.trainers.trainer.fit")
     assert LineNames().whole([traced, fit, own]) == LineNames().whole([fit, own])
     torch = ("/x/site-packages/torch/_inductor/output_code.py", 3, "CompiledFxGraph.__call__")
     assert named(("/tmp/torchinductor_me/ab/cabc.py", 40, "call"), torch, own)["place"] == "train.py:7"
