@@ -306,6 +306,15 @@ def test_advice_on_an_evaluation_speaks_of_its_own_code_if_that_is_most_of_it() 
 
 
 @pytest.mark.parametrize(
+    ("framework", "word"),
+    [("keras 3.15.0 on torch", "validation_freq"), ("pytorch 2.13.0", "without gradients")],
+)
+def test_advice_on_an_evaluation_speaks_of_the_loop_that_evaluates(framework: str, word: str) -> None:
+    (found,) = unexplained(replace(run_with(train__forward=0.4, eval__forward=0.6), framework=framework))
+    assert word in found.recommendation
+
+
+@pytest.mark.parametrize(
     ("evaluates", "waits", "lost"),
     [
         ([300, 0], [0, 290], 290),

@@ -139,6 +139,10 @@ SHORT_LOOPS = (
     "Let each call compute several batches: larger ones, or `steps_per_execution` of `compile`."
 )
 EVALUATE_LESS = "Evaluate less often or on fewer batches, without gradients and in larger batches."
+VALIDATE_LESS = (
+    "Validate less often (`validation_freq`), on fewer batches (`validation_steps`) or in larger ones "
+    "(`validation_batch_size`)."
+)
 
 
 class LargePart(NamedTuple):
@@ -409,10 +413,11 @@ def _evaluation(account: Account, analysis: Analysis, explained: Collection[str]
         ):
             training = account.share(account.main_phase)
             evidence = f"Steps of training took {share(training, 1.0)} of the run"
-            remedy, own = EVALUATE_LESS, account.share(phase, HOST)
+            less = VALIDATE_LESS if analysis.framework.startswith("keras") else EVALUATE_LESS
+            remedy, own = less, account.share(phase, HOST)
             if own > MOST * part:
                 evidence += f". {share(own, part)} of this part is your own code around forward passes"
-                remedy = f"{_remedies(analysis)[HOST]} {EVALUATE_LESS}"
+                remedy = f"{_remedies(analysis)[HOST]} {less}"
             yield LargePart(Key(phase), part, remedy, evidence)
 
 
