@@ -40,7 +40,8 @@ def test_every_panel_is_drawn(look: Look, chrome: webdriver.Chrome, uid: str, tm
     sections = len(chrome.find_elements(By.TAG_NAME, "section"))
     assert sections == len(opened(reader.dashboard))
     headings = sum(panel["type"] == "row" for panel in reader.dashboard["panels"])
-    assert sum(count == 0 for count in chrome.execute_script(DRAWN)) <= headings
+    empty = headings + (uid == "stepscope-steps")  # Operators: no simulated run takes a profile window
+    assert sum(count == 0 for count in chrome.execute_script(DRAWN)) <= empty
 
 
 def test_the_pictures_of_the_docs_are_those_that_a_real_grafana_gives() -> None:

@@ -24,7 +24,6 @@ FULL_ONLY = frozenset(
         "process_virtual_memory_bytes",
         "stepscope_dataloader_batch_size",
         "stepscope_dataloader_queue_depth",
-        "stepscope_disk_operations_total",
         "stepscope_phase_age_seconds",
         "stepscope_run_cpu_info",
         "stepscope_step_component_device_seconds_total",
