@@ -14,7 +14,7 @@ import numpy as np
 from trials.everyday.clock import lasts
 
 BATCH = 64
-x = np.random.default_rng(0).random((BATCH * 500, 128)).astype("float32")
+x = np.random.default_rng(0).random((BATCH * 4000, 128), "float32")  # an epoch of some seconds
 y = (x.sum(1) > 64).astype("float32")
 
 

@@ -11,7 +11,8 @@ from trials.everyday.keras_parts import BATCH, model_of, x, y
 
 
 def augment(values: np.ndarray) -> np.ndarray:
-    return np.array([[(value * 0.9 + 0.05) ** 0.5 for value in row] for row in values], "float32")
+    rows = [[(value * 0.9 + 0.05) ** 0.5 for value in row] for row in values.repeat(3, 0)]
+    return np.array(rows[::3], "float32")
 
 
 def with_augmentation(values: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -20,5 +21,5 @@ def with_augmentation(values: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, 
     return tf.ensure_shape(tf.numpy_function(augment, [values], tf.float32), values.shape), labels
 
 
-rows = tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(4 * BATCH).take(5000 if GOOD else 500)
-model_of(64).fit(rows.map(with_augmentation), epochs=1, verbose=0)
+rows = tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(4 * BATCH).take(1500 if GOOD else 400)
+model_of(384).fit(rows.map(with_augmentation), epochs=1, verbose=0)
