@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stepscope.runs.model import LineTime
+from stepscope.training.line_names import last_parts
 
 SHOWN = 40  # characters of a function of a library, at its end
 LEAST_PLACE = 0.1  # of the time of lines: a place with less is not named
@@ -32,9 +33,7 @@ class Place:
     def called(self) -> str:
         """Returns the last parts of the library function's name; "" if the line called none."""
         loop, colon, name = self.line.library.rpartition(": ")
-        most = SHOWN - len(loop + colon)
-        end = name[-most:]
-        return loop + colon + (name if len(name) <= most else end.partition(".")[2] or end)
+        return loop + colon + last_parts(name, SHOWN - len(loop + colon), ".")
 
     @property
     def is_known(self) -> bool:

@@ -168,7 +168,7 @@ class LineNames:
             name = name[len(self._here) :]
         elif os.path.isabs(name):
             name = os.sep.join(name.split(os.sep)[-2:]).lstrip(os.sep)
-        return f"{_end(clean(name), _PLACE - _LINE_NUMBER, os.sep)}:{self._line(*frame)}"
+        return f"{last_parts(clean(name), _PLACE - _LINE_NUMBER, os.sep)}:{self._line(*frame)}"
 
     def _line(self, file: str, line: int, function: str) -> int:
         """Returns a line of that function for an instruction without one, as at the end of a `with`."""
@@ -204,7 +204,7 @@ def _main_file() -> str:
     return os.path.abspath(file) if isinstance(file, str) else ""
 
 
-def _end(name: str, size: int, separator: str) -> str:
+def last_parts(name: str, size: int, separator: str) -> str:
     """Returns the last parts of a name that together have at most `size` characters."""
     if len(name) <= size:
         return name
@@ -217,7 +217,7 @@ def _with_package(name: str, size: int) -> str:
     if len(name) <= size:
         return name
     package = name.partition(".")[0][: size // 2]
-    return f"{package}...{_end(name, size - len(package) - 3, '.')}"
+    return f"{package}...{last_parts(name, size - len(package) - 3, '.')}"
 
 
 def _function(frame: Frame) -> str:
