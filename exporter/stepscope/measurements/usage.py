@@ -99,7 +99,13 @@ class UsageRow:
     min: float
 
 
-_TRAFFIC = ("Network received", "Network sent", "Disk read", "Disk written", "Disk operations")
+_TRAFFIC = {  # the unit of each of TRAFFIC
+    "Network received": "B/s",
+    "Network sent": "B/s",
+    "Disk read": "B/s",
+    "Disk written": "B/s",
+    "Disk operations": "operations/s",
+}
 
 
 def usage_rows(nodes: Mapping[str, NodeUsage]) -> list[UsageRow]:
@@ -122,8 +128,6 @@ def usage_rows(nodes: Mapping[str, NodeUsage]) -> list[UsageRow]:
 
 
 def _row(node: str, resource: str, sketch: Sketch) -> UsageRow:
-    factor, unit = (100, "%") if isinstance(sketch, RatioSketch) else (1, "B/s")
-    if resource == _TRAFFIC[-1]:
-        unit = "operations/s"
+    factor, unit = (100, "%") if isinstance(sketch, RatioSketch) else (1, _TRAFFIC.get(resource, "B/s"))
     values = [sketch.max, *(sketch.percentile(percent) for percent in (99, 95, 50)), sketch.min]
     return UsageRow(node, resource, unit, *(round(factor * value, 3) for value in values))
