@@ -13,7 +13,7 @@ from time import perf_counter
 from weakref import WeakSet
 
 from stepscope.training.automatic import LoaderWaits, automatic
-from stepscope.training.frameworks.around import around, replace, timed
+from stepscope.training.frameworks.around import around
 from stepscope.training.frameworks.batches import ask, got
 from stepscope.training.frameworks.computing import (
     BACKWARD,
@@ -23,7 +23,7 @@ from stepscope.training.frameworks.computing import (
     computing,
     leave,
 )
-from stepscope.training.frameworks.published import publish
+from stepscope.training.frameworks.published import after, publish
 from stepscope.training.frameworks.xla_profilers import tensorflow_profiler
 from stepscope.training.layout import GRAPH_PYTHON, OPERATIONS, SEQUENTIAL_MAPS
 from stepscope.training.loader import Waits
@@ -55,7 +55,7 @@ def install() -> None:
     saver = getattr(sys.modules.get("tensorflow.python.checkpoint.checkpoint"), "TrackableSaver", None)
     around(saver, "save", checkpoint, leave)
     registry = getattr(sys.modules.get("tensorflow.python.ops.script_ops"), "FuncRegistry", None)
-    replace(registry, "insert", partial(timed, name="insert", begin=_is_traced, end=_traced, see=_in_graph))
+    after(registry, "insert", _registered)
     around(registry, "__call__", _python_begins, _python_ends)
     strategy = getattr(sys.modules.get("tensorflow.python.distribute.distribute_lib"), "StrategyBase", None)
     around(strategy, "reduce", _reduce_begins, leave)
@@ -198,17 +198,10 @@ def _returned(call: tuple[Any, int | None, int], done: bool) -> None:
         automatic.evaluates()
 
 
-def _is_traced(*_: object) -> bool | None:
-    """Begins to register a function of Python: for a graph that is traced by its call, not for tf.data."""
-    return True if _graphs.tracing and not runs_eagerly() else None
-
-
-def _traced(*_: object) -> None:
-    """Needs nothing: the token is the result."""
-
-
-def _in_graph(_: object, token: object) -> None:
-    _graphs.python.add(token)
+def _registered(token: object, *_: object, **__: object) -> None:
+    """Knows a function of Python by its token: of a graph that is traced by its call, not of tf.data."""
+    if _graphs.tracing and not runs_eagerly():
+        _graphs.python.add(token)
 
 
 def _python_begins(_: object, token: object, *__: object) -> float | None:
