@@ -249,16 +249,17 @@ class Plots:
             return []
         names = _names(table, device, name, by_node)
         at = table["elapsed_seconds"].to_numpy()
-        width = max((at.max() - at.min()) / columns, 2 * self._run.interval)  # samples come a little late
-        column = np.minimum(np.floor((at - at.min()) / width), columns - 1)
+        first = at.min()
+        width = max((at.max() - first) / columns, 2 * self._run.interval)  # samples come a little late
+        column = np.minimum(np.floor((at - first) / width), columns - 1)
         values = pa.table({"row": names, "column": column, "used": table[value].cast(pa.float64())})
         means = values.group_by(["row", "column"], use_threads=False).aggregate([("used", "mean")])
         most = pc.max(means["used_mean"]).as_py() if value.endswith("per_second") else 1.0
         return [
             {
                 "row": cell["row"],
-                "elapsed_seconds": at.min() + cell["column"] * width,
-                "end": at.min() + (cell["column"] + 1) * width,
+                "elapsed_seconds": first + cell["column"] * width,
+                "end": first + (cell["column"] + 1) * width,
                 "used": cell["used_mean"] / (most or 1.0),
             }
             for cell in means.to_pylist()
@@ -309,7 +310,8 @@ def _names(table: pa.Table, device: str, name: str, by_node: bool) -> list[str]:
     several = by_node and len(set(nodes)) > 1
     every = nodes if by_node else ["all"] * len(nodes)
     devices = every if device == "node" else table[device].to_pylist()
-    named = [name.format(each) for each in devices]
+    names = {each: name.format(each) for each in set(devices)}
+    named = [names[each] for each in devices]
     return [f"{node} {each}" for node, each in zip(nodes, named, strict=True)] if several else named
 
 
