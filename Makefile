@@ -25,10 +25,13 @@ $(VENV)/.installed: pyproject.toml requirements.lock requirements-build.lock
 	@$(BIN)/python $(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
+$(VENV)/.tools: $(VENV)/.installed requirements-dev.lock
+	$(BIN)/python $(LOCKED) --requirement requirements-dev.lock
+	@touch $@
+
 # With PYTORCH=1, and in CI, the tests that train with PyTorch, TensorFlow and Keras run too (GBs, so not by default).
 PYTORCH ?= $(if $(CI),1)
-$(VENV)/.developing: $(VENV)/.installed requirements-dev.lock requirements-frameworks.txt
-	$(BIN)/python $(LOCKED) --requirement requirements-dev.lock
+$(VENV)/.developing: $(VENV)/.tools requirements-frameworks.txt
 	$(if $(PYTORCH),$(BIN)/python $(PIP) --requirement requirements-frameworks.txt)
 	@touch $@
 
@@ -44,22 +47,23 @@ lint: $(VENV)/.developing ## ruff, mypy --strict, imports between packages, and 
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/python -m tests.support.prose
 
-servers: $(VENV)/.developing ## install Debian's Prometheus, Alertmanager and Chromium, and npm's packages, if possible
+servers: $(VENV)/.tools ## install Debian's Prometheus, Alertmanager and Chromium, and npm's packages, if possible
 	@sh tests/install-servers $(abspath $(NEWER))
 	@sh tests/install-grafana-models $(BIN)/python $(VENV)/grafana-models
 	@for folder in $(NPM); do [ $$folder/node_modules/.package-lock.json -nt $$folder/package-lock.json ] \
 		|| npm ci --prefix $$folder --ignore-scripts --no-audit --no-fund --silent \
 		|| echo "not installed: $$folder; the tests that need it will be skipped (in CI they fail)"; done
 
-worlds: $(VENV)/.developing  # what many tests read
+worlds: servers  # what many tests read
 	@$(BIN)/python -m tests.support.worlds
 
-# Lint and worlds are made at once: mypy takes one core, and worlds wait for servers.
-test: $(if $(TESTS),$(VENV)/.developing,servers $(if $(CI),sbom)) ## lint, then all tests; TESTS=tests/rules: only these, without lint
+# At once, because they wait for downloads and for servers, and mypy takes one core.
+BEFORE_TESTS := worlds lint $(if $(CI),sbom)
+test: $(VENV)/.$(if $(TESTS),developing,tools) ## lint, then all tests; TESTS=tests/rules: only these, without lint
 ifdef TESTS
 	$(PYTEST) $(AT_ONCE) -m 'not trial' $(TESTS)
 else
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint worlds
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target $(BEFORE_TESTS)
 	$(PYTEST) $(AT_ONCE) -m 'not trial and not alone'
 	$(PYTEST) -m 'alone and not trial' $$(grep -rl --include='test_*.py' pytest.mark.alone tests)
 	$(BIN)/python -m tests.support.audit
@@ -113,7 +117,7 @@ lock: ## renew requirements*.lock: the newest versions that pyproject.toml allow
 	printf 'hatchling\neditables\n' | $(UV) --constraint requirements-dev.lock --output-file requirements-build.lock -
 
 # What an installation has, and nothing of the development.
-sbom: $(VENV)/.developing ## write the software bill of materials of an installation (CycloneDX): stepscope.cdx.json
+sbom: $(VENV)/.tools ## write the software bill of materials of an installation (CycloneDX): stepscope.cdx.json
 	$(PYTHON) -m venv --clear --without-pip $(VENV)/installation
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(VENV)/installation .
 	$(BIN)/python -m pip --python $(VENV)/installation/bin/python install --quiet --require-hashes \
