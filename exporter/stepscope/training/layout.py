@@ -235,10 +235,9 @@ UNUSED_PARAMETERS, DOUBLES, PROFILED = "unused_parameter_bytes", "optimizer_doub
 OPERATORS, LEAVES, MOST_OPERATORS = "graph_operators", "graph_leaves", 5000
 FIRST_OPERATORS = "graph_operators_at_first"
 FORWARD_USED, FORWARD_UNUSED = "forward_used_seconds", "forward_unused_seconds"
-FIRST_LOOK, LOOKS_EVERY = (
-    20,
-    1280,
-)  # steps: hooks look at 20, 40, 80, and so on, and at all multiples of 1,280
+# Steps: hooks look at settings at 20, 40, 80, and so on, and at all multiples of 1,280. Then they also watch
+# forward passes, and at all multiples of 100: scripts validate every 50, 100 or 1,000 steps.
+FIRST_LOOK, LOOKS_EVERY, WATCHED_EVERY = 20, 1280, 100
 SYNCHRONISED = "synchronised_backward_passes"  # per step, in which ranks exchange gradients (DDP)
 SEQUENTIAL_MAPS = "tf_data_sequential_maps"  # of a pipeline of tf.data, that run without parallel calls
 # How many threads or processes make batches of a PyDataset ahead of Keras, 1 if they are processes, and how

@@ -1,7 +1,8 @@
 """Finds forward passes whose results no backward pass goes through, although autograd recorded them.
 
-A look watches the forward passes of one training step, and backward passes until the end of the next one. As
-a rule, what is not gone through by then is an evaluation without `torch.no_grad()`.
+A look watches the forward passes of two training steps, and backward passes until the end of the next one: a
+script that counts from 0 evaluates one step later than one that counts from 1. As a rule, what is not gone
+through by then is an evaluation without `torch.no_grad()`.
 """
 
 from __future__ import annotations
@@ -20,22 +21,23 @@ if TYPE_CHECKING:
     from typing import Any
 
 _LOOK = "a look at results"  # why hooks are careful
+_WATCHED = 2  # training steps of a look
 _MOST_PASSES, _MOST_TENSORS = 1000, 16  # of a look, and of a result
 
 
 class Results:
-    """The looks of this process. Sums are over looks, so that gauges are seconds per step."""
+    """The looks of this process. Sums are over their steps, so that gauges are seconds per step."""
 
     def __init__(self) -> None:
         self.watched = False  # whether passes are watched now
         self._steps = 0  # that ended since the look began
         self._passes: list[list[Any]] = []  # of seconds, and whether a backward pass goes through
         self._handles: list[Any] = []
-        self._looks = 0
+        self._watched_steps = 0  # of all looks
         self._used = self._unused = 0.0
 
     def begin(self) -> None:
-        """Begins a look, with a training step."""
+        """Begins a look, with the next training step."""
         self.forget()
         if not compiles_backward():
             self.watched = True
@@ -52,19 +54,20 @@ class Results:
                 self._passes.append(one)
 
     def step_ended(self) -> None:
-        """Ends a training step, and the look with the second one."""
+        """Ends a training step, and the look with the one that follows those that were watched."""
         if _LOOK not in automatic.unusual:
             return
-        self.watched = False
         self._steps += 1
-        if self._steps == 2:
+        self.watched = self._steps < _WATCHED
+        if self._steps > _WATCHED:
             passes = self._passes
-            self._looks += 1
+            self._watched_steps += _WATCHED
             self._used += sum(seconds for seconds, used in passes if used)
             self._unused += sum(seconds for seconds, used in passes if not used)
             self.forget()
             if self._unused:
-                publish({FORWARD_USED: self._used / self._looks, FORWARD_UNUSED: self._unused / self._looks})
+                steps = self._watched_steps
+                publish({FORWARD_USED: self._used / steps, FORWARD_UNUSED: self._unused / steps})
 
     def forget(self) -> None:
         """Ends a look without a result, and takes its hooks away."""

@@ -34,6 +34,7 @@ from stepscope.training.layout import (
     TENSORS,
     THREADS,
     UNUSED_PARAMETERS,
+    WATCHED_EVERY,
 )
 from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
 from stepscope.training.session import recorder
@@ -225,11 +226,14 @@ def _after(optimizer: Optimizer, *_: object) -> None:
         automatic.unusual.discard(OPERATORS)
         results.step_ended()
         looks, between = divmod(ended, FIRST_LOOK)
-        if not between and (ended % LOOKS_EVERY == 0 or looks & (looks - 1) == 0):  # it takes all parameters
+        if between:
+            return
+        if looks_at_settings := ended % LOOKS_EVERY == 0 or looks & (looks - 1) == 0:  # takes all parameters
             automatic.unusual.add(OPERATORS)  # the next backward pass counts them
-            results.begin()
             with suppress(Exception):  # of classes that are not PyTorch's own: then they are not known
                 publish(_settings(optimizer))
+        if looks_at_settings or ended % WATCHED_EVERY == 0:
+            results.begin()
     except Exception as error:  # noqa: BLE001 - nothing may raise into training
         _tracing = switched_off(_HOOK, error)
 
