@@ -283,6 +283,21 @@ def test_advice_on_a_line_that_waits_is_to_wait_less(
     assert word in found.recommendation
 
 
+@pytest.mark.parametrize(
+    ("library", "advice"),
+    [
+        ("torch.multiprocessing.reductions.rebuild_storage_fd", "Hand over fewer and larger arrays"),
+        ("torch.utils.data.dataloader._next_data", "Make the next batch ready"),
+    ],
+)
+def test_advice_on_waits_for_data_is_about_the_hand_over_if_the_line_receives_tensors(
+    library: str, advice: str
+) -> None:
+    waits = line("train.py:3", 1.0, component="data_wait", library=library)
+    (found,) = unexplained(with_lines("train__data_wait", 400, waits))
+    assert found.recommendation.startswith(advice)
+
+
 def test_a_long_name_of_a_library_is_shown_by_its_end_with_the_loop_that_runs_it() -> None:
     def shown(library: str) -> str:
         (place,) = places([LineTime("train", "host", "train.py:3", "", library, "", "", {"running": 1.0})])

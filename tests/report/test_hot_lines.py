@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from stepscope.common.status import Status
-from stepscope.evaluation.analysis import Analysis, RunUse
+from stepscope.evaluation.analysis import Analysis, RunCores, RunUse
 from stepscope.report.document import document
 from stepscope.report.hot_lines import parts, process_verdict
 from stepscope.report.html import render_html
@@ -89,12 +89,23 @@ def test_a_main_thread_that_waits_is_said_to_wait_and_for_what(state: str, words
     assert process_verdict(without_steps(waiting, use=used(0.1)))[0] == words
 
 
-def test_a_thread_without_a_core_is_not_called_busy() -> None:
+@pytest.mark.parametrize(
+    ("cores", "who"),
+    [
+        ([], "something else uses"),  # as far as is known
+        ([RunCores("node-a", 2.0, 0.9, 1.0)], "something else uses"),
+        ([RunCores("node-a", 2.0, 1.1, 0.9)], "its own threads and processes use"),
+    ],
+)
+def test_a_thread_without_a_core_is_not_called_busy(cores: list[RunCores], who: str) -> None:
     starved = thread(line(100), ran_seconds=15.0, core_wait_seconds=85.0)
-    assert process_verdict(without_steps(starved, use=used(0.15, allowed=2)))[0] == (
-        "The main thread waits for a core 85 % of the time, because something else uses the cores: "
+    run = replace(without_steps(starved, use=used(0.15, allowed=2)), run_cores=cores)
+    first, *more = process_verdict(run)
+    assert first == (
+        f"The main thread waits for a core 85 % of the time, because {who} the cores: "
         "100 % in load, data.py:14 (json.loads)."
     )
+    assert any("OMP_NUM_THREADS=1" in each for each in more) == ("own" in who)
 
 
 def test_several_busy_cores_are_no_single_thread() -> None:

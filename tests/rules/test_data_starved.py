@@ -264,6 +264,21 @@ def test_one_worker_that_is_busy_is_never_said_to_keep_up() -> None:
     assert remedy == "Give the loader 2 workers (num_workers=2)."
 
 
+def test_workers_that_do_not_keep_up_on_so_few_cores_are_only_half_of_the_advice() -> None:
+    assert "They do not keep up" not in loading(cores=2.0).words()[1], "2 would"
+    remedy = loading(cores=2.0, fetch_seconds=14.0, fetch_cpu_seconds=14.0, wait_seconds=14.0).words()[1]
+    assert remedy.startswith("Give the loader 2 workers (num_workers=2). They do not keep up either: make")
+
+
+@pytest.mark.parametrize(("fetch_seconds", "alone"), [(9.9, True), (10.0, False)])
+def test_batches_that_are_fetched_faster_than_handed_over_need_no_workers(
+    fetch_seconds: float, alone: bool
+) -> None:
+    idle = loading(workers=8, fetch_seconds=fetch_seconds, fetch_cpu_seconds=9.0)
+    assert idle.cause() == "hand-over"
+    assert ("Without workers (num_workers=0) a batch takes 99.0 ms" in idle.words()[1]) == alone
+
+
 def test_workers_with_several_threads_are_told_to_use_one() -> None:
     heavy = loading(workers=2, cores=2.0, fetch_seconds=28.0, fetch_cpu_seconds=56.0)
     assert heavy.cause() == "heavy transform"

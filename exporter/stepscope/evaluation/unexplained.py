@@ -28,6 +28,7 @@ from stepscope.evaluation.places import LEAST_PLACE, MAIN_THREADS, Place, places
 from stepscope.measurements.hangs import COMMUNICATION
 from stepscope.rules.low_gpu_utilization import LowGPUUtilization
 from stepscope.rules.max_initialization_time import MaxInitializationTime
+from stepscope.rules.parts.remedies import HAND_OVER_LESS
 from stepscope.rules.parts.topics import About
 from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import PHASES, LineTime
@@ -110,6 +111,7 @@ START_ONCE = (
     "This line starts or ends processes. Make the pool once, before the loop, and keep it: to start a "
     "process takes longer than most of what it computes in a step."
 )
+RECEIVES = "torch.multiprocessing.reductions."  # what another process hands over, tensor by tensor
 # Functions of multiprocessing and concurrent.futures that start or end processes.
 STARTS_PROCESSES = (
     *("multiprocessing.context.Pool", "multiprocessing.pool.__init__", "multiprocessing.pool.__exit__"),
@@ -306,7 +308,7 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
             evidence = f"{share(spent + garbage, of_main)} of the time of steps"
             if garbage:
                 evidence += f", {share(garbage, of_main)} to collect the garbage of these lines"
-            remedy = (_of_line(leaf) if component == HOST else None) or _remedies(analysis)[component]
+            remedy = _of_line(leaf) or _remedies(analysis)[component]
             brings = GC if garbage else ""
             yield LargePart(leaf.key, spent + garbage, remedy, evidence, brings=brings)
         elif part == BETWEEN:
@@ -355,11 +357,15 @@ def _remedies(analysis: Analysis) -> dict[str, str]:
 def _of_line(leaf: Leaf) -> str | None:
     """Returns what to do about a line that calls a function with advice of its own, or that mostly waits.
 
-    A function that waits for a device computes.
+    A function that waits for a device computes. Most components have advice of their own.
     """
     if not leaf.places or not leaf.places[0].is_known:
         return None
     first = leaf.places[0].line
+    if leaf.key.component == "data_wait" and first.library.startswith(RECEIVES):
+        return HAND_OVER_LESS
+    if leaf.key.component != HOST:
+        return None
     if first.library.startswith("torch.utils.data.dataloader."):
         return RESTART_LESS
     if any(place.line.library.startswith(STARTS_PROCESSES) for place in _own_places(leaf)):

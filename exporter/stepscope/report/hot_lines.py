@@ -176,10 +176,13 @@ def process_verdict(analysis: Analysis) -> list[str]:
     own, allowed = _cores(analysis)
     if main is None and math.isnan(own):
         return []
+    crowded = sum(cores.own - cores.others for cores in analysis.run_cores) > 0
     sentences = [
-        _thread_words(main, own, allowed) if main else _cores_words(analysis, own, allowed),
+        _thread_words(main, own, allowed, crowded) if main else _cores_words(analysis, own, allowed),
         *_gpus(analysis),
     ]
+    if main and _waits_for_a_core(main) and crowded:
+        sentences.append("Start fewer processes, or give each fewer threads (OMP_NUM_THREADS=1).")
     shown = [] if main is None else [place for place in places(main.lines)[:SHOWN] if place.share >= LEAST]
     if len(shown) > 1:
         words = [f"{share(place.share, 1.0)} in {place.words}" for place in shown]
@@ -206,7 +209,13 @@ def _cores(analysis: Analysis) -> tuple[float, float]:
     return (sum(own) if own else math.nan), known
 
 
-def _thread_words(thread: ThreadTime, own: float, allowed: float) -> str:
+def _waits_for_a_core(thread: ThreadTime) -> bool:
+    waited = thread.core_wait_seconds / thread.seconds
+    return waited > WAITS_FOR_A_CORE and waited > _ran(thread) / 2
+
+
+def _thread_words(thread: ThreadTime, own: float, allowed: float, crowded: bool) -> str:
+    """Says what the thread does. `crowded`: the command itself uses most of the cores that are in use."""
     whole = sum(line.total for line in thread.lines)
     states = dict.fromkeys(("running", *WAITS), 0.0)
     for line in thread.lines:
@@ -215,10 +224,11 @@ def _thread_words(thread: ThreadTime, own: float, allowed: float) -> str:
     ran, waited = _ran(thread), thread.core_wait_seconds / thread.seconds
     if not ran and not waited:  # the kernel does not tell
         ran = states["running"]
-    if waited > WAITS_FOR_A_CORE and waited > ran / 2:
+    if _waits_for_a_core(thread):
+        why = "its own threads and processes use" if crowded else "something else uses"
         return (
-            f"The main thread waits for a core {percent(100 * waited)} of the time, because something else "
-            f"uses the cores{_in(thread, 'running')}."
+            f"The main thread waits for a core {percent(100 * waited)} of the time, because {why} the "
+            f"cores{_in(thread, 'running')}."
         )
     held = thread.interpreter_wait_seconds / thread.seconds
     if held > WAITS_FOR_A_CORE and held > ran / 2:

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from stepscope.common.words import count, duration, number, percent
-from stepscope.rules.parts.remedies import HOOKS
+from stepscope.common.words import capitalised, count, duration, number, percent
+from stepscope.rules.parts.remedies import HAND_OVER_LESS, HOOKS
 from stepscope.training.layout import FETCH_BOUNDS
 
 Cause = Literal[
@@ -46,6 +46,10 @@ SEVERAL_THREADS = 1.3  # CPU seconds per second of a fetch: a worker uses more t
 MOST_AHEAD = 16  # times as many batches as now: more would take too much memory
 SPLIT = "Split the items that take long, or make them once and keep them: more batches ahead would not do."
 
+CHEAPER_FETCH = (
+    "make the transform (decoding, augmentation) cheaper: cache its results, use a faster library, or move "
+    "it to the GPU"
+)
 NOT_TIMED = "no fetch was timed"
 HOW_TO_TIME = (
     f"{HOOKS} time the fetches of PyTorch's workers. Time those of other loaders with `stepscope.fetch`. "
@@ -398,7 +402,10 @@ class Loading:
                 if needed > (self.workers or 0)
                 else f"busy {percent(100 * min(self.workers_busy, 1.0))} of the time"
             )
-            return f"{clause}, {enough}", f"Give the loader {count(best, 'worker')} (num_workers={best})."
+            late = f" They do not keep up either: {CHEAPER_FETCH}." if needed > best else ""
+            return f"{clause}, {enough}", (
+                f"Give the loader {count(best, 'worker')} (num_workers={best}).{late}"
+            )
         if cause == "neighbours" and self.in_use is not None:
             waited = percent(100 * min(self.fetch_core_wait_seconds / self.fetch_seconds, 1.0))
             return (
@@ -423,15 +430,18 @@ class Loading:
                 "the transform is too heavy for the cores: it takes "
                 f"{self.fetch_cpu_seconds / self.computing_seconds:.1f} CPU seconds per second of computing, "
                 f"and {has} {'shares' if self.workers == 1 else 'share'} {_cores(self.cores)}{use}"
-            ), (
-                f"{threads}Make the transform (decoding, augmentation) cheaper: cache its results, use a "
-                f"faster library, or move it to the GPU; {more}."
-            )
+            ), (f"{threads}{capitalised(CHEAPER_FETCH)}; {more}.")
         if cause == "hand-over":
+            alone = ""
+            if self.fetching_seconds < self.wait_seconds:
+                alone = (
+                    f" Without workers (num_workers=0) a batch takes "
+                    f"{duration(self.fetching_seconds / max(self.fetches, 1))}, less than the wait for it."
+                )
             return (
                 f"the workers are idle {percent(100 * (1 - self.workers_busy))} of the time: "
                 "handing over batches takes long",
-                "Hand over fewer and larger arrays, and collate in the workers.",
+                f"{HAND_OVER_LESS}{alone}",
             )
         if timed:
             unknown = "many there are" if self.workers is None else "many cores they may use"

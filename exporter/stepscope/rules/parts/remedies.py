@@ -8,6 +8,8 @@ HOW_TO_SEE_STEPS = (
     "`stepscope.step`, and loaders with `stepscope.watch`."
 )
 
+HAND_OVER_LESS = "Hand over fewer and larger arrays, and collate in the workers."
+
 LONG_COMPONENT = {
     "data_wait": "The long steps wait for data: let the loader prefetch more, and keep its workers alive "
     "between epochs.",
