@@ -8,7 +8,7 @@ from stepscope.common.status import Status
 from stepscope.evaluation.account import HOST, INTERPRETER_LOCK, Account, Key, Leaf
 from stepscope.evaluation.analysis import Analysis, GpuUse, RunCores
 from stepscope.evaluation.problems import problems_of
-from stepscope.report.verdict import evidence
+from stepscope.report.findings import evidence
 from stepscope.runs.model import LineTime, ThreadTime
 from stepscope.training.layout import THREADS
 

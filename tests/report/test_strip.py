@@ -7,6 +7,7 @@ import pytest
 from stepscope.common.status import Status
 from stepscope.evaluation.analysis import Analysis, Band
 from stepscope.evaluation.engine import evaluate
+from stepscope.report.findings import findings
 from stepscope.report.right_sizing import Prediction
 from stepscope.report.savings import savings
 from stepscope.report.strip import COLUMNS, Row, Strip, strip
@@ -131,7 +132,7 @@ def test_savings_are_sorted_and_have_an_expected_and_a_best_case() -> None:
         prediction("fewer_gpus", "cost", 2.0, 0.5, 0.5),
     ]
     analysis = made.slow_loader(rules=rules)
-    waiting, outliers, gpus = savings(analysis, predicted, 10.0)
+    waiting, outliers, gpus = savings(analysis, findings(analysis, 10.0), predicted)
     assert (waiting.title, outliers.title) == ("Waiting for data", "Single long steps")
     assert waiting.best.seconds == 360
     assert waiting.best.dollars == pytest.approx(1.0)
@@ -149,14 +150,14 @@ def test_nothing_saves_more_than_was_lost() -> None:
         prediction("more_workers", "run_seconds", 720.0, 540.0, 360.0),
         prediction("more_workers", "cost", 2.0, 1.5, 1.0),
     ]
-    (waiting,) = savings(made.slow_loader(rules=rules), predicted, 10.0)
+    analysis = made.slow_loader(rules=rules)
+    (waiting,) = savings(analysis, findings(analysis, 10.0), predicted)
     assert waiting.expected is not None
     assert (waiting.expected.seconds, waiting.expected.dollars) == (90, 0.25)
 
 
 def test_time_summed_over_ranks_is_no_share_of_the_run() -> None:
-    (only,) = savings(
-        made.slow_loader(rules=[made.rule("DataStarved", Status.FOUND, seconds_lost=9000.0)]), [], None
-    )
+    analysis = made.slow_loader(rules=[made.rule("DataStarved", Status.FOUND, seconds_lost=9000.0)])
+    (only,) = savings(analysis, findings(analysis), [])
     assert only.best.share is None
     assert only.best.in_words == "2 h 30 min"

@@ -2,11 +2,13 @@
 
 import pytest
 from stepscope.common import words
+from stepscope.common.status import Status
 from stepscope.evaluation.analysis import RunCores
 from stepscope.measurements.counted import Counted
 from stepscope.measurements.usage import UsageRow
 from stepscope.report import sentences, shares
 from stepscope.report.document import document
+from stepscope.report.findings import Finding, findings
 from stepscope.report.summary import at_a_glance, facts
 from stepscope.report.usage import usage
 from stepscope.report.verdict import verdict
@@ -107,11 +109,16 @@ def test_training_steps_come_before_evaluation_steps() -> None:
 
 
 def test_a_cost_beyond_the_run_is_not_given_as_a_share_of_it() -> None:
-    rule = made.rule(seconds_lost=5000.0)
-    assert sentences.cost(made.slow_loader(), rule) == (
-        "Estimated cost: 1 h 23 min, all ranks and GPUs together."
-    )
-    assert sentences.cost(made.slow_loader(), made.rule(seconds_lost=0.0)) is None
+    def found(seconds: float) -> Finding:
+        rule = made.rule("DataStarved", Status.FOUND, seconds_lost=seconds)
+        (finding,) = findings(made.slow_loader(rules=[rule]), price=10.0)
+        return finding
+
+    assert found(360.0).cost == "50 % of the run, 6 min"
+    assert found(360.0).amounts == ["6 min", "50 % of the run", "$1.00"]
+    assert found(5000.0).cost == "1 h 23 min"
+    assert found(5000.0).amounts == ["1 h 23 min", "of all ranks and GPUs", "$2.00"]
+    assert (found(0.0).cost, found(0.0).amounts) == ("", [])
 
 
 def test_an_overview_counts_neither_as_judged_nor_as_healthy() -> None:

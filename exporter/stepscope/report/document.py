@@ -14,12 +14,12 @@ from stepscope.evaluation.account import Account
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.as_json import json_value
 from stepscope.evaluation.places import Place
-from stepscope.evaluation.problems import problems_of
 from stepscope.measurements.device_times import shares_of
 from stepscope.measurements.steps import StepDistribution
 from stepscope.report import sentences, shares
 from stepscope.report.ended import failed, failure, out_of_memory, signal_name, stopped
-from stepscope.report.figures import cost_of_finding, cost_of_run, main_steps
+from stepscope.report.figures import cost_of_run, main_steps
+from stepscope.report.findings import Finding
 from stepscope.report.hot_lines import Part, parts
 from stepscope.report.predicted_savings import predicted_savings
 from stepscope.report.price_list import Machine
@@ -133,27 +133,24 @@ def _verdict(analysis: Analysis, price: float | None) -> dict[str, Any]:
         },
         "sentences": said.sentences,
         "evidence": said.evidence,
-        "findings": [
-            {
-                "title": problem.title,
-                "rule": problem.rule.rule,
-                "also": [rule.rule for rule in problem.also],
-                "finding": problem.rule.finding,
-                "lines": [_place(place) for place in problem.places],
-                "recommendation": problem.rule.recommendation,
-                "seconds_lost": problem.seconds_lost or None,
-                "shared_seconds": problem.shared_seconds or None,
-                "share_of_run": _share_of_run(analysis, problem.estimate),
-                "cost": cost_of_finding(analysis, problem.estimate, price),
-            }
-            for problem in problems_of(analysis)
-        ],
+        "findings": [_finding(finding) for finding in said.findings],
     }
 
 
-def _share_of_run(analysis: Analysis, rule: RuleResult) -> float | None:
-    whole = analysis.run_seconds
-    return rule.seconds_lost / whole if whole and 0 < rule.seconds_lost <= whole else None
+def _finding(finding: Finding) -> dict[str, Any]:
+    problem = finding.problem
+    return {
+        "title": problem.title,
+        "rule": problem.rule.rule,
+        "also": [rule.rule for rule in problem.also],
+        "finding": problem.rule.finding,
+        "lines": [_place(place) for place in problem.places],
+        "recommendation": problem.rule.recommendation,
+        "seconds_lost": finding.seconds or None,
+        "shared_seconds": problem.shared_seconds or None,
+        "share_of_run": finding.part,
+        "cost": finding.dollars,
+    }
 
 
 def _account(account: Account | None) -> dict[str, Any] | None:

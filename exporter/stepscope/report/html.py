@@ -8,7 +8,6 @@ from pathlib import Path
 from stepscope.common import words
 from stepscope.common.words import duration, number, pace
 from stepscope.evaluation.analysis import Analysis
-from stepscope.evaluation.problems import problems_of
 from stepscope.report import devices, profile, sentences, shares
 from stepscope.report.charts import VIRIDIS, chart_data, marks_on_heatmap
 from stepscope.report.details import overview, views, without
@@ -87,6 +86,7 @@ def render_html(
     track_record = words_by_kind(analysis, record)
     busy = usage(analysis)
     lines, charts = hot_parts(analysis), chart_data(analysis)
+    said = verdict(analysis, price)
     folded = {
         "summary": sentences.run_summary(analysis)[0],
         "usage": busy[0],
@@ -114,16 +114,15 @@ def render_html(
         leads=leads,
         markdown=render_markdown(analysis, price, record, machines),
         say=sentences,
-        verdict=verdict(analysis, price),
+        verdict=said,
         held=partial(held, analysis),
         shares=shares,
         profile=profile,
         devices=devices,
         facts=facts(analysis, price),
         glance=at_a_glance(analysis, price),
-        problems=problems_of(analysis),
         predictions=predicted,
-        savings=savings(analysis, predicted, price, track_record),
+        savings=savings(analysis, said.findings, predicted, track_record),
         track_record=track_record,
         strip=strip(analysis),
         usage_sentences=busy,

@@ -14,9 +14,8 @@ from stepscope.common.words import (
     share,
 )
 from stepscope.evaluation.analysis import Analysis, DeviceProfile
-from stepscope.evaluation.problems import Problem, problems_of
 from stepscope.report import profile, sentences, shares
-from stepscope.report.held import held
+from stepscope.report.findings import Finding
 from stepscope.report.hot_lines import parts as hot_parts
 from stepscope.report.markdown_text import code, plain, sentence, table
 from stepscope.report.predicted_savings import words_by_kind
@@ -54,16 +53,17 @@ def _blocks(
         yield "\n".join([f"**{sentence(missing[0])}**", "", *(f"- {sentence(gap)}" for gap in missing[1:])])
     said = verdict(analysis, price)
     yield " ".join([f"**{said.status.icon} {said.status}**", *map(sentence, said.sentences)])
-    found = problems_of(analysis)
+    found = said.findings
     if found:
         yield "\n".join(
-            _finding(analysis, number, problem, price, track_record.get(problem.estimate.rule, ""))
-            for number, problem in enumerate(found[:FINDINGS], 1)
+            _finding(number, finding, track_record.get(finding.problem.estimate.rule, ""))
+            for number, finding in enumerate(found[:FINDINGS], 1)
         )
-    if sum(problem.seconds_lost > 0 for problem in found[:FINDINGS]) > 1:
+    if sum(finding.seconds > 0 for finding in found[:FINDINGS]) > 1:
         yield "The same second may be lost to several of these: do not add them up."
     if found[FINDINGS:]:
-        more = ", ".join(plain(f"{problem.title} ({problem.rule.rule})") for problem in found[FINDINGS:])
+        problems = [finding.problem for finding in found[FINDINGS:]]
+        more = ", ".join(plain(f"{problem.title} ({problem.rule.rule})") for problem in problems)
         yield f"Also found: {more}."
     yield _glance(analysis, price)
     suggestions = predictions(analysis, price, record.widening, machines)
@@ -100,12 +100,10 @@ def _blocks(
     yield "\n".join(f"- {sentence(words)}" for words in _measured(analysis))
 
 
-def _finding(
-    analysis: Analysis, number: int, problem: Problem, price: float | None, track_record: str
-) -> str:
-    rule = problem.rule
-    found = " ".join(filter(None, (rule.finding, held(analysis, rule), track_record)))
-    lost = ", ".join(sentences.amounts(analysis, problem.estimate, price))
+def _finding(number: int, finding: Finding, track_record: str) -> str:
+    problem, rule = finding.problem, finding.problem.rule
+    found = " ".join(filter(None, (finding.evidence, track_record)))
+    lost = ", ".join(finding.amounts)
     title = f"{problem.title}: about {lost}." if lost else f"{problem.title}."
     code = f": `{problem.code.replace('`', ' ')}`" if problem.code else ""
     lines = f"**Line:** {sentence(problem.lines)}{code}. " if problem.lines else ""

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from stepscope.common.console import BOLD, COLOURS, Console
 from stepscope.common.status import Status
-from stepscope.common.words import count, duration, share
+from stepscope.common.words import count, duration
 from stepscope.evaluation.analysis import Analysis
-from stepscope.evaluation.problems import Problem, problems_of
 from stepscope.report.ended import status_in_words
 from stepscope.report.hot_lines import parts, process_verdict
 from stepscope.report.profile import sentences as operators
@@ -48,17 +47,17 @@ def _lines(console: Console, analysis: Analysis, said: RunVerdict) -> Iterator[s
     first, *rest = console.wrapped(word + said.sentence, first=2, rest=2)
     yield console.state(said.status, first)
     yield from rest
-    found = list(zip(problems_of(analysis), said.evidence, strict=True))
-    named = bool(process_verdict(analysis)) or any(problem.places for problem, _ in found)
+    found = said.findings
+    named = bool(process_verdict(analysis)) or any(finding.problem.places for finding in found)
     hot = [] if named else [part.words for part in parts(analysis)[:FINDINGS]]
     for detail in (*said.details, *hot, *operators(analysis)):
         yield from console.wrapped(f"  {detail}", rest=2)
-    for problem, evidence in found[:FINDINGS]:
+    for finding in found[:FINDINGS]:
         yield ""
-        cost = _cost(analysis, problem)
+        problem, cost = finding.problem, finding.cost
         yield console.styled(f"  {Status.FOUND.icon} {problem.title}{cost and ': '}{cost}", BOLD)
         rows = {
-            "why": evidence.removeprefix(f"{cost}. "),
+            "why": finding.why,
             "line": problem.lines,
             "code": problem.code,
             "do": problem.rule.recommendation,
@@ -71,12 +70,3 @@ def _lines(console: Console, analysis: Analysis, said: RunVerdict) -> Iterator[s
     if said.unjudged:
         yield ""
         yield from console.wrapped(f"  {said.unjudged}", rest=2)
-
-
-def _cost(analysis: Analysis, problem: Problem) -> str:
-    """Returns "52 % of the run, 42.7 s"; "" if no time was lost, or if that is not known."""
-    lost, whole = problem.seconds_lost, analysis.run_seconds
-    if not lost:
-        return ""
-    of = f"{share(lost, whole)} of the run, " if whole and lost <= whole else ""
-    return f"{of}{duration(lost)}"

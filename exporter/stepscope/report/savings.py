@@ -6,8 +6,7 @@ from types import MappingProxyType
 
 from stepscope.common.words import count, duration, money, number, rough_duration, rough_energy, rough_money
 from stepscope.evaluation.analysis import Analysis
-from stepscope.evaluation.problems import Problem, problems_of
-from stepscope.report.figures import cost_of_finding
+from stepscope.report.findings import Finding
 from stepscope.report.right_sizing import Prediction
 from stepscope.rules.batch_size import BatchSize
 
@@ -51,8 +50,8 @@ class Saving:
 
 def savings(
     analysis: Analysis,
+    findings: Sequence[Finding],
     predicted: Sequence[Prediction],
-    price: float | None,
     track_record: Mapping[str, str] = NO_WORDS,
 ) -> list[Saving]:
     """Returns the time that each problem cost, longest first, then what a smaller machine would save.
@@ -60,22 +59,19 @@ def savings(
     `track_record`: sentences by kind of prediction.
     """
     found = [
-        _of_problem(analysis, problem, predicted, price, f"#problem-{place}")
-        for place, problem in enumerate(problems_of(analysis), 1)
-        if problem.seconds_lost > 0
+        _of_finding(analysis, finding, predicted, f"#problem-{place}")
+        for place, finding in enumerate(findings, 1)
+        if finding.seconds > 0
     ]
     found.sort(key=lambda saving: -(saving.best.seconds or 0.0))
     found += sorted(_smaller_machines(predicted), key=lambda saving: -(saving.best.dollars or 0.0))
     return [replace(saving, track_record=track_record.get(saving.kind, "")) for saving in found]
 
 
-def _of_problem(
-    analysis: Analysis, problem: Problem, predicted: Sequence[Prediction], price: float | None, link: str
-) -> Saving:
-    lost, whole = problem.seconds_lost, analysis.run_seconds
-    if not whole or lost > whole:  # of all ranks and GPUs together: no time of the run
-        best = Amounts(None, lost, cost_of_finding(analysis, problem.estimate, price), None)
-        return Saving(problem.title, link, None, best)
+def _of_finding(analysis: Analysis, finding: Finding, predicted: Sequence[Prediction], link: str) -> Saving:
+    problem, lost, whole = finding.problem, finding.seconds, analysis.run_seconds
+    if finding.part is None or not whole:  # of all ranks and GPUs together: no time of the run
+        return Saving(problem.title, link, None, Amounts(None, lost, finding.dollars, None))
     joules = analysis.energy.joules if analysis.energy is not None else None
 
     def amounts(seconds: float, dollars: float | None, predicted: bool = False) -> Amounts:
@@ -89,8 +85,7 @@ def _of_problem(
     if (gained := gains.get("run_seconds", 0.0)) > 0:  # but never more than was lost
         part, dollars = min(1.0, lost / gained), gains.get("cost")
         expected = amounts(part * gained, None if dollars is None else part * dollars, predicted=True)
-    best_case = amounts(lost, cost_of_finding(analysis, problem.estimate, price))
-    return Saving(problem.title, link, expected, best_case, problem.estimate.rule)
+    return Saving(problem.title, link, expected, amounts(lost, finding.dollars), problem.estimate.rule)
 
 
 def _smaller_machines(predicted: Sequence[Prediction]) -> Iterator[Saving]:

@@ -17,7 +17,6 @@ from stepscope.common.words import (
     duration,
     listing,
     moment,
-    money,
     number,
     percent,
     share,
@@ -28,7 +27,6 @@ from stepscope.measurements.heatmap import Heatmap
 from stepscope.measurements.steps import StepDistribution
 from stepscope.measurements.usage import UsageRow
 from stepscope.report import shares
-from stepscope.report.figures import cost_of_finding
 from stepscope.rules import all_rules
 from stepscope.rules.parts.remedies import HOOKS, HOW_TO_SEE_STEPS
 from stepscope.rules.parts.topics import Effect
@@ -108,30 +106,6 @@ def not_judged(analysis: Analysis) -> dict[tuple[Status, str], list[str]]:
         if not rule.status.judged:
             reasons.setdefault((rule.status, rule.finding), []).append(rule.rule)
     return reasons
-
-
-def amounts(analysis: Analysis, rule: RuleResult, price: float | None = None) -> list[str]:
-    """Returns the cost of a finding: time, share of the run and money, if known."""
-    if rule.seconds_lost <= 0:
-        return []
-    whole = analysis.run_seconds
-    bill = cost_of_finding(analysis, rule, price)
-    of_the_run = whole is not None and rule.seconds_lost <= whole
-    return [
-        duration(rule.seconds_lost),
-        f"{share(rule.seconds_lost, whole)} of the run" if of_the_run and whole else "of all ranks and GPUs",
-        *([] if bill is None else [money(bill)]),
-    ]
-
-
-def cost(analysis: Analysis, rule: RuleResult) -> str | None:
-    """Writes the estimate that orders the verdict, as time and as share of the run."""
-    whole = analysis.run_seconds
-    if rule.seconds_lost <= 0:
-        return None
-    if whole is None or rule.seconds_lost > whole:
-        return f"Estimated cost: {duration(rule.seconds_lost)}, all ranks and GPUs together."
-    return f"Estimated cost: {duration(rule.seconds_lost)}, {share(rule.seconds_lost, whole)} of the run."
 
 
 # ------------------------------------------------------------------------------------------- run

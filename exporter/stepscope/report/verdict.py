@@ -13,20 +13,19 @@ from stepscope.common.words import (
     duration,
     in_words,
     listing,
-    money,
     number,
     percent,
     share,
     uncapitalised,
 )
 from stepscope.evaluation.account import AFTER, BEFORE, name_of
-from stepscope.evaluation.analysis import Analysis, RuleResult
-from stepscope.evaluation.problems import Problem, problems_of, small_problems
+from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.problems import problems_of, small_problems
 from stepscope.evaluation.unexplained import is_accounted, perhaps_idle, unseen
 from stepscope.report.devices import headline
 from stepscope.report.ended import failed, how_it_ended, stopped
-from stepscope.report.figures import cost_of_finding
-from stepscope.report.held import at_times, held, only_at_times
+from stepscope.report.findings import Finding, findings
+from stepscope.report.held import at_times, only_at_times
 from stepscope.report.hot_lines import knows_lines, process_verdict
 from stepscope.report.sentences import counts, decided, not_judged, traced
 from stepscope.rules.data_starved import DataStarved
@@ -55,13 +54,17 @@ LOOK_INSIDE = "`stepscope run --python --profile 20:29` records every function o
 
 @dataclass(frozen=True)
 class RunVerdict:
-    """The state of a run, one sentence, further sentences, and one line per problem."""
+    """The state of a run, one sentence, further sentences, and the findings."""
 
     status: Status
     sentence: str
     details: list[str]
-    evidence: list[str]
+    findings: list[Finding]
     unjudged: str = ""  # how many rules could not be judged
+
+    @property
+    def evidence(self) -> list[str]:
+        return [finding.evidence for finding in self.findings]
 
     @property
     def sentences(self) -> list[str]:
@@ -71,14 +74,14 @@ class RunVerdict:
 def verdict(analysis: Analysis, price: float | None = None) -> RunVerdict:
     """Returns the verdict on a run, finished or not. `price`: dollars per hour of one node."""
     status = status_of_run(analysis)
-    found = problems_of(analysis)
+    found = findings(analysis, price)
     does = process_verdict(analysis)
     if status in (Status.FAILED, Status.STOPPED):
         sentence, *details = how_it_ended(analysis)
-        until = _found(analysis, found, price) or list(filter(None, [_spent(analysis)]))
+        until = _found(analysis, found) or list(filter(None, [_spent(analysis)]))
         details += [f"Until then: {uncapitalised(text)}" for text in until]
     elif status is Status.FOUND:
-        sentence, *details = _found(analysis, found, price)
+        sentence, *details = _found(analysis, found)
     elif status is Status.HEALTHY:
         whole = " over the whole run" if at_times(analysis) else ""
         sentence, details = f"Healthy{whole}: {_spent(analysis) or _judged(analysis)}", []
@@ -94,17 +97,8 @@ def verdict(analysis: Analysis, price: float | None = None) -> RunVerdict:
         details.append(f"No steps were seen, so only the machine was judged. {analysis.no_steps}")
     details += headline(analysis) or ([f"{traced(analysis)}."] if analysis.is_trace else [])
     details += [*does, *_small(analysis), *only_at_times(analysis)]
-    shown = [evidence(analysis, problem) for problem in found]
     unjudged = _unjudged(analysis) if status is not Status.NOT_ENOUGH_DATA else ""
-    return RunVerdict(status, sentence, details, shown, unjudged)
-
-
-def evidence(analysis: Analysis, problem: Problem) -> str:
-    """Returns the evidence of a problem in one line: numbers, ranks, baseline, and when it held."""
-    parts = [problem.rule.finding, held(analysis, problem.rule)]
-    if problem.shared_seconds:
-        parts.append(f"Without this, computing may take up to {duration(problem.shared_seconds)} less, too.")
-    return " ".join(filter(None, parts))
+    return RunVerdict(status, sentence, details, found, unjudged)
 
 
 def status_of_run(analysis: Analysis) -> Status:
@@ -230,27 +224,27 @@ def _missing(analysis: Analysis) -> tuple[str, str]:
     return f"nothing could be judged{yet}", reason
 
 
-def _found(analysis: Analysis, found: list[Problem], price: float | None) -> list[str]:
+def _found(analysis: Analysis, found: list[Finding]) -> list[str]:
     """Says what cost most, what cost second most, and how many more problems there are."""
     if not found:
         return []
     first, *more = found
-    sentences = [_first(analysis, first, price)]
-    if more and more[0].seconds_lost > 0:
+    sentences = [_first(analysis, first)]
+    if more and more[0].seconds > 0:
         second, *more = more
-        whole = analysis.run_seconds
-        lost, bill = second.seconds_lost, _bill(analysis, second.estimate, price)
-        of = f", {share(lost, whole)} of the run" if whole and lost <= whole else " of all ranks and GPUs"
-        sentences.append(f"{second.title} cost about {duration(lost)}{of}{bill}.")
+        time, of, *_ = second.amounts
+        comma = "," if second.part is not None else ""
+        sentences.append(f"{second.problem.title} cost about {time}{comma} {of}{second.bill}.")
     if more:
         others = "one more thing was" if len(more) == 1 else f"{in_words(len(more))} more things were"
         sentences.append(f"{others.capitalize()} found.")
     return sentences
 
 
-def _first(analysis: Analysis, problem: Problem, price: float | None) -> str:
-    if problem.seconds_lost > 0:
-        return _lost(analysis, problem, price)
+def _first(analysis: Analysis, finding: Finding) -> str:
+    problem = finding.problem
+    if finding.seconds > 0:
+        return _lost(analysis, finding)
     if problem.is_risk:
         several = "" if problem.title.endswith("errors") else "s"
         return f"{problem.title} put{several} your run at risk; no time was lost."
@@ -259,22 +253,16 @@ def _first(analysis: Analysis, problem: Problem, price: float | None) -> str:
     return f"{problem.title} may slow your run down; how much is not known."
 
 
-def _lost(analysis: Analysis, problem: Problem, price: float | None) -> str:
+def _lost(analysis: Analysis, finding: Finding) -> str:
     """Writes "Your run spent about 55 % of its time, 1 min 17 s of 2 min 20 s, waiting for data."."""
-    seconds, whole = problem.seconds_lost, analysis.run_seconds
+    problem = finding.problem
     has, so_far = ("", "") if analysis.finished else ("has ", " so far")
-    bill = _bill(analysis, problem.estimate, price)
-    if whole is None or seconds > whole:  # the sum over ranks is no share of the run
-        time = f"about {duration(seconds)} of all ranks and GPUs together{bill}"
+    if finding.part is None:  # the sum over ranks is no share of the run
+        time = f"about {duration(finding.seconds)} of all ranks and GPUs together{finding.bill}"
     else:
-        of = f"{duration(seconds)} of {duration(whole)}"
-        time = f"about {share(seconds, whole)} of its time{so_far}, {of}{bill}"
+        of = f"{duration(finding.seconds)} of {duration(analysis.run_seconds)}"
+        time = f"about {share(finding.part, 1.0)} of its time{so_far}, {of}{finding.bill}"
     if problem.title.startswith("Waiting"):
         return f"Your run {has}spent {time}, {uncapitalised(problem.title)}."
     place = f": {problem.places[0].words}" if problem.places else ""
     return f"{problem.title} {has}cost your run {time}{place}."
-
-
-def _bill(analysis: Analysis, rule: RuleResult, price: float | None) -> str:
-    dollars = cost_of_finding(analysis, rule, price)
-    return "" if dollars is None else f" ({money(dollars)})"
