@@ -56,6 +56,17 @@ def test_a_log_gets_plain_lines_with_verdict_evidence_advice_and_paths() -> None
     assert "\033" not in text
 
 
+def test_each_finding_says_what_its_remedy_may_gain() -> None:
+    rules = [
+        made.rule("DataStarved", Status.FOUND, seconds_lost=360.0),
+        made.rule("StepOutlier", Status.FOUND, seconds_lost=9000.0),  # of several ranks together
+        made.rule("GPUMemoryLeak", Status.FOUND),
+    ]
+    lines = printed(io.StringIO(), made.slow_loader(rules=rules, exit_status=0))
+    gains = [line for line in lines if line.startswith("    gain")]
+    assert gains == ["    gain  up to 2 h 30 min", "    gain  up to 6 min (50 %)"]
+
+
 def test_a_run_that_failed_says_so_first_and_last() -> None:
     lines = printed(io.StringIO(), made.slow_loader(exit_status=3))
     assert lines[1].startswith("✕ Failed: the command ended with exit status 3")

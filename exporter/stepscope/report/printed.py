@@ -10,6 +10,8 @@ from stepscope.evaluation.analysis import Analysis
 from stepscope.report.ended import status_in_words
 from stepscope.report.hot_lines import parts, process_verdict
 from stepscope.report.profile import sentences as operators
+from stepscope.report.right_sizing import predictions
+from stepscope.report.savings import savings
 from stepscope.report.verdict import RunVerdict, verdict
 
 FINDINGS = 3  # with their evidence and advice; the report has all
@@ -30,7 +32,7 @@ def print_summary(console: Console, analysis: Analysis, report: Path, price: flo
     }
     console.write(
         console.heading(f"stepscope: {analysis.run or analysis.name}"),
-        *_lines(console, analysis, said),
+        *_lines(console, analysis, said, price),
         "",
         *(f"{name:{LABEL}}{value}" for name, value in facts.items() if value),
         console.heading(f"{said.status.icon} {said.status} in {lasted}{status}", colour),
@@ -39,10 +41,10 @@ def print_summary(console: Console, analysis: Analysis, report: Path, price: flo
 
 def print_verdict(console: Console, analysis: Analysis, price: float | None = None) -> None:
     """Prints verdict, evidence and advice."""
-    console.write(*_lines(console, analysis, verdict(analysis, price)))
+    console.write(*_lines(console, analysis, verdict(analysis, price), price))
 
 
-def _lines(console: Console, analysis: Analysis, said: RunVerdict) -> Iterator[str]:
+def _lines(console: Console, analysis: Analysis, said: RunVerdict, price: float | None) -> Iterator[str]:
     word = f"{said.status}: " if said.status is Status.FOUND else ""
     first, *rest = console.wrapped(word + said.sentence, first=2, rest=2)
     yield console.state(said.status, first)
@@ -52,7 +54,8 @@ def _lines(console: Console, analysis: Analysis, said: RunVerdict) -> Iterator[s
     hot = [] if named else [part.words for part in parts(analysis)[:FINDINGS]]
     for detail in (*said.details, *hot, *operators(analysis)):
         yield from console.wrapped(f"  {detail}", rest=2)
-    for finding in found[:FINDINGS]:
+    gains = {one.link: one.gain for one in savings(analysis, found, predictions(analysis, price))}
+    for place, finding in enumerate(found[:FINDINGS], 1):
         yield ""
         problem, cost = finding.problem, finding.cost
         yield console.styled(f"  {Status.FOUND.icon} {problem.title}{cost and ': '}{cost}", BOLD)
@@ -61,6 +64,7 @@ def _lines(console: Console, analysis: Analysis, said: RunVerdict) -> Iterator[s
             "line": problem.lines,
             "code": problem.code,
             "do": problem.rule.recommendation,
+            "gain": gains.get(f"#problem-{place}", ""),
         }
         for name, text in rows.items():
             if text:

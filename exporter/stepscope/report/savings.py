@@ -4,7 +4,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from stepscope.common.words import count, duration, money, number, rough_duration, rough_energy, rough_money
+from stepscope.common.words import (
+    count,
+    duration,
+    money,
+    number,
+    rough_duration,
+    rough_energy,
+    rough_money,
+    share,
+)
 from stepscope.evaluation.analysis import Analysis
 from stepscope.report.findings import Finding
 from stepscope.report.right_sizing import Prediction
@@ -46,6 +55,14 @@ class Saving:
     best: Amounts
     kind: str = ""  # of prediction, as in Outcome
     track_record: str = ""  # how earlier predictions of this kind fared; "": there were none
+
+    @property
+    def gain(self) -> str:
+        """Returns "28 s expected, up to 42.7 s (52 %)": the time."""
+        seconds = self.expected.seconds if self.expected else None
+        expected = "" if seconds is None else f"{rough_duration(seconds)} expected, "
+        of = "" if self.best.share is None else f" ({share(self.best.share, 1.0)})"
+        return f"{expected}up to {duration(self.best.seconds)}{of}"
 
 
 def savings(
