@@ -8,7 +8,8 @@ that saves. Two of these scripts were changed as well: `graph_grows` got smaller
 
 Eleven others are misses of 72 later scripts, each found wrong or without a line before that was fixed. Their
 truths here were written after that, so they only show that it stays fixed. Those of Keras were written before
-they ran.
+they ran. `many_small_tensors` and `pool_threads` were written first, too, and found with wrong advice or a
+wrong culprit before that was fixed.
 """
 
 from __future__ import annotations
@@ -424,5 +425,21 @@ SECOND = (
         ("HostBound",),
         says="Python",
         needs=KERAS,
+    ),
+    Situation(
+        "many_small_tensors",
+        "workers hand over hundreds of small tensors per batch",
+        WAIT,
+        LOADING,
+        says="hand over",
+        never="storage is slow|num_workers=[1-9]",
+        report="pytorch/pytorch/issues/65198",
+    ),
+    Situation(
+        "pool_threads",
+        "NumPy: a pool with many threads per process",
+        says="its own threads",
+        steps=False,
+        report="joblib/loky/issues/224",
     ),
 )
