@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from stepscope.common.status import Status
+from stepscope.evaluation.account import Account, Key, Leaf
 from stepscope.evaluation.analysis import Analysis
 from stepscope.measurements.counted import Counted
 from stepscope.measurements.energy import Energy, GpuEnergy
@@ -52,6 +54,29 @@ def test_the_numbers_of_the_script_are_as_the_schema_says(schema: Draft202012Val
         gauges={"loss": nan}, counted=[Counted("tokens", 5.0, None)], flops_utilisation=0.4
     )
     assert complaints(schema, document(numbers)) == []
+
+
+def test_parts_of_the_account_have_their_cost_and_the_findings_that_explain_them(
+    schema: Draft202012Validator,
+) -> None:
+    parts = {Key("train", "data_wait"): 0.5, Key("train", "forward"): 0.1, Key("eval", "forward"): 0.4}
+    leaves = tuple(Leaf(key, part, {0: 720 * part}) for key, part in parts.items())
+    rules = [
+        made.rule("DataStarved", Status.FOUND, seconds_lost=360.0),
+        made.rule("NoisyNeighbour", Status.FOUND, seconds_lost=72.0),
+    ]
+    content = document(made.slow_loader(rules=rules, account=Account(720.0, 1, leaves)), price=10.0)
+    assert complaints(schema, content) == []
+    waits, forward, evaluation = content["account"]["leaves"]
+    assert (waits["useful"], forward["useful"], evaluation["useful"]) == (False, True, True)
+    assert waits["cost"] == pytest.approx(1.0)
+    assert waits["kilowatt_hours"] == pytest.approx(2.1 / 3.6 / 2)
+    assert waits["findings"] == ["Waiting for data"]
+    assert forward["findings"] == []
+    assert evaluation["findings"] == ["Evaluation steps"], "about all of its parts"
+    assert content["account"]["of_which"] == [
+        {"title": "Other processes on the run's cores", "rule": "NoisyNeighbour", "seconds": 72.0}
+    ]
 
 
 def change(path: str, value: object) -> Callable[[dict[str, Any]], None]:

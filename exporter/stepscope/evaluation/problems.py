@@ -127,6 +127,12 @@ def _places(problem: Problem, analysis: Analysis) -> list[Place]:
     return []
 
 
+def part_of(result: RuleResult, main_phase: str) -> Key | None:
+    """Returns the part of the account that a finding is about; None: it is about none, or about several."""
+    component = _component(result)
+    return None if component is None else Key(result.details.get("part", main_phase), component)
+
+
 def _lines(result: RuleResult, analysis: Analysis, main_phase: str) -> list[LineTime] | None:
     """Returns the lines of what a finding is about; None: it is about no part.
 

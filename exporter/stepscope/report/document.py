@@ -10,7 +10,7 @@ from typing import Any
 
 from stepscope.common.status import Status
 from stepscope.common.words import JOULES_PER_KWH
-from stepscope.evaluation.account import Account
+from stepscope.evaluation.account import USEFUL
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.as_json import json_value
 from stepscope.evaluation.places import Place
@@ -19,13 +19,13 @@ from stepscope.measurements.steps import StepDistribution
 from stepscope.report import sentences, shares
 from stepscope.report.ended import failed, failure, out_of_memory, signal_name, stopped
 from stepscope.report.figures import cost_of_run, main_steps
-from stepscope.report.findings import Finding
+from stepscope.report.findings import Finding, cut_across
 from stepscope.report.hot_lines import Part, parts
 from stepscope.report.predicted_savings import predicted_savings
 from stepscope.report.price_list import Machine
 from stepscope.report.right_sizing import predictions
 from stepscope.report.track_record import NO_RECORD, TrackRecord
-from stepscope.report.verdict import verdict
+from stepscope.report.verdict import RunVerdict, verdict
 from stepscope.rules.communication_bound import CommunicationBound
 from stepscope.runs.model import DeviceTime, ThreadTime
 
@@ -48,16 +48,17 @@ def document(
     `price`: dollars per hour of one node. `record`: of the predictions of earlier runs. `machines`: the price
     list of right-sizing.
     """
+    said = verdict(analysis, price)
     content = {
         "schema_version": SCHEMA_VERSION,
         "run": _run(analysis),
         "gaps": [asdict(gap) for gap in analysis.gaps],
-        "verdict": _verdict(analysis, price),
+        "verdict": _verdict(analysis, said),
         "usage": [asdict(row) for row in analysis.usage],
         "gpus": [_known(asdict(use), "memory_bytes") for use in analysis.gpu_use],
         "devices": [_device(device) for device in analysis.devices],
         "low_gpu_snapshots": [asdict(row) for row in analysis.low_gpu_snapshots],
-        "account": _account(analysis.account),
+        "account": _account(analysis, said.findings, price),
         "parts": _parts(shares.parts_of_the_run(analysis)),
         "phases": _parts(shares.phases(analysis)),
         "components": _parts(shares.inside_steps(analysis)),
@@ -124,8 +125,7 @@ def _run(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def _verdict(analysis: Analysis, price: float | None) -> dict[str, Any]:
-    said = verdict(analysis, price)
+def _verdict(analysis: Analysis, said: RunVerdict) -> dict[str, Any]:
     return {
         "status": said.status,
         "rules": {
@@ -148,12 +148,13 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "recommendation": problem.rule.recommendation,
         "seconds_lost": finding.seconds or None,
         "shared_seconds": problem.shared_seconds or None,
-        "share_of_run": finding.part,
+        "share_of_run": finding.of_run,
         "cost": finding.dollars,
     }
 
 
-def _account(account: Account | None) -> dict[str, Any] | None:
+def _account(analysis: Analysis, findings: Sequence[Finding], price: float | None) -> dict[str, Any] | None:
+    account, energy, bill = analysis.account, analysis.energy, cost_of_run(analysis, price)
     if account is None:
         return None
     return {
@@ -163,9 +164,17 @@ def _account(account: Account | None) -> dict[str, Any] | None:
                 "part": leaf.key.part,
                 "component": leaf.key.component or None,
                 **_of(leaf, "seconds", "share", "rank", "rank_seconds"),
+                "useful": leaf.key.component in USEFUL,
+                "cost": None if bill is None else leaf.share * bill,
+                "kilowatt_hours": None if energy is None else leaf.share * energy.joules / JOULES_PER_KWH,
+                "findings": [each.problem.title for each in findings if each.explains(leaf.key)],
                 "lines": [_place(place) for place in leaf.places[:PLACES]],
             }
             for leaf in account.leaves
+        ],
+        "of_which": [
+            {"title": rule.about.subject, "rule": rule.rule, "seconds": rule.seconds_lost}
+            for rule in cut_across(findings, account)
         ],
     }
 

@@ -1,10 +1,12 @@
 """The findings of a run, in words and amounts: every view shows these, and derives nothing again."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepscope.common.words import duration, money, share
-from stepscope.evaluation.analysis import Analysis
-from stepscope.evaluation.problems import Problem, problems_of
+from stepscope.evaluation.account import Account, Key
+from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.problems import Problem, part_of, problems_of
 from stepscope.report.figures import cost_of_finding
 from stepscope.report.held import held
 
@@ -16,13 +18,18 @@ class Finding:
     problem: Problem
     evidence: str  # in one line: numbers, ranks, baseline, and when it held
     seconds: float  # lost; 0 if no time was, or if that is not known
-    part: float | None  # of the run, 0..1; None: as before, or the seconds of several ranks together
+    of_run: float | None  # share of the run, 0..1; None: as before, or the seconds of several ranks together
     dollars: float | None
+    key: Key | None = None  # the part of the account that it is about; None: none, or several
+
+    def explains(self, leaf: Key) -> bool:
+        """Returns whether it is about this part of the account, or about the phase that the part is in."""
+        return _explains(self.key, leaf)
 
     @property
     def cost(self) -> str:
         """Returns "52 % of the run, 42.7 s"; "" if no time was lost, or if that is not known."""
-        of = "" if self.part is None else f"{share(self.part, 1.0)} of the run, "
+        of = "" if self.of_run is None else f"{share(self.of_run, 1.0)} of the run, "
         return f"{of}{duration(self.seconds)}" if self.seconds else ""
 
     @property
@@ -30,7 +37,7 @@ class Finding:
         """Returns the same as time, share of the run and money, as far as they are known."""
         if not self.seconds:
             return []
-        of = "of all ranks and GPUs" if self.part is None else f"{share(self.part, 1.0)} of the run"
+        of = "of all ranks and GPUs" if self.of_run is None else f"{share(self.of_run, 1.0)} of the run"
         return [duration(self.seconds), of, *([] if self.dollars is None else [money(self.dollars)])]
 
     @property
@@ -49,6 +56,23 @@ def findings(analysis: Analysis, price: float | None = None) -> list[Finding]:
     return [_finding(analysis, problem, price) for problem in problems_of(analysis)]
 
 
+def cut_across(findings: Sequence[Finding], account: Account) -> list[RuleResult]:
+    """Returns the causes that cost time in several parts of the account, whose seconds contain it."""
+    rules = [rule for each in findings for rule in (each.problem.rule, *each.problem.also)]
+    return [
+        rule
+        for rule in rules
+        if rule.seconds_lost > 0
+        and not rule.about.is_symptom
+        and not any(_explains(part_of(rule, account.main_phase), leaf.key) for leaf in account.leaves)
+    ]
+
+
+def _explains(part: Key | None, leaf: Key) -> bool:
+    """Returns whether it is this part of the account, or the phase that the part is in."""
+    return part is not None and leaf.part == part.part and part.component in ("", leaf.component)
+
+
 def _finding(analysis: Analysis, problem: Problem, price: float | None) -> Finding:
     lost, whole = problem.seconds_lost, analysis.run_seconds
     return Finding(
@@ -57,6 +81,7 @@ def _finding(analysis: Analysis, problem: Problem, price: float | None) -> Findi
         max(lost, 0.0),
         lost / whole if whole and 0 < lost <= whole else None,
         cost_of_finding(analysis, problem.estimate, price),
+        part_of(problem.rule, analysis.account.main_phase) if analysis.account else None,
     )
 
 

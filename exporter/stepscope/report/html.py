@@ -11,6 +11,7 @@ from stepscope.evaluation.analysis import Analysis
 from stepscope.report import devices, profile, sentences, shares
 from stepscope.report.charts import VIRIDIS, chart_data, marks_on_heatmap
 from stepscope.report.details import overview, views, without
+from stepscope.report.findings import cut_across
 from stepscope.report.held import held
 from stepscope.report.hot_lines import parts as hot_parts
 from stepscope.report.leads import Leads
@@ -115,6 +116,7 @@ def render_html(
         markdown=render_markdown(analysis, price, record, machines),
         say=sentences,
         verdict=said,
+        cut_across=cut_across,
         held=partial(held, analysis),
         shares=shares,
         profile=profile,

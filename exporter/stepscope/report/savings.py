@@ -87,7 +87,7 @@ def savings(
 
 def _of_finding(analysis: Analysis, finding: Finding, predicted: Sequence[Prediction], link: str) -> Saving:
     problem, lost, whole = finding.problem, finding.seconds, analysis.run_seconds
-    if finding.part is None or not whole:  # of all ranks and GPUs together: no time of the run
+    if finding.of_run is None or not whole:  # of all ranks and GPUs together: no time of the run
         return Saving(problem.title, link, None, Amounts(None, lost, finding.dollars, None))
     joules = analysis.energy.joules if analysis.energy is not None else None
 

@@ -233,7 +233,7 @@ def _found(analysis: Analysis, found: list[Finding]) -> list[str]:
     if more and more[0].seconds > 0:
         second, *more = more
         time, of, *_ = second.amounts
-        comma = "," if second.part is not None else ""
+        comma = "," if second.of_run is not None else ""
         sentences.append(f"{second.problem.title} cost about {time}{comma} {of}{second.bill}.")
     if more:
         others = "one more thing was" if len(more) == 1 else f"{in_words(len(more))} more things were"
@@ -257,11 +257,11 @@ def _lost(analysis: Analysis, finding: Finding) -> str:
     """Writes "Your run spent about 55 % of its time, 1 min 17 s of 2 min 20 s, waiting for data."."""
     problem = finding.problem
     has, so_far = ("", "") if analysis.finished else ("has ", " so far")
-    if finding.part is None:  # the sum over ranks is no share of the run
+    if finding.of_run is None:  # the sum over ranks is no share of the run
         time = f"about {duration(finding.seconds)} of all ranks and GPUs together{finding.bill}"
     else:
         of = f"{duration(finding.seconds)} of {duration(analysis.run_seconds)}"
-        time = f"about {share(finding.part, 1.0)} of its time{so_far}, {of}{finding.bill}"
+        time = f"about {share(finding.of_run, 1.0)} of its time{so_far}, {of}{finding.bill}"
     if problem.title.startswith("Waiting"):
         return f"Your run {has}spent {time}, {uncapitalised(problem.title)}."
     place = f": {problem.places[0].words}" if problem.places else ""
