@@ -11,19 +11,20 @@ from stepscope.commands.cli import main
 from stepscope.common.status import Status
 from stepscope.evaluation.account import BETWEEN, PROFILING, account
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.profile import with_evidence
+from stepscope.evaluation.profile import profile_of, with_evidence
 from stepscope.report.devices import headline
 from stepscope.report.document import document
 from stepscope.report.html import render_html
 from stepscope.report.markdown import render_markdown
 from stepscope.rules.straggler import Straggler
-from stepscope.runs.model import PHASES, ProfileWindow, RankFacts
+from stepscope.runs.model import PHASES, PassTime, ProfileWindow, RankFacts
 from stepscope.runs.recording.directory import RecordingDirectory
 from stepscope.runs.traces.source import KinetoTraces
 
 from tests.support.profile_windows import (
     allocation,
     event,
+    modules_of_a_step,
     recording_with_windows,
     with_allocations,
     with_another_window,
@@ -112,14 +113,71 @@ def test_gpus_and_collectives_of_windows_are_shown_as_a_report_on_their_traces_s
         [gpu[name] for name in measured] for gpu in alone["devices"]
     ]
     assert [each["operation"] for each in shown["collectives"]] == ["allreduce"]
+    kinds = [device["kinds"] for device in shown["devices"] if device["device"] == "gpu0"]
+    assert kinds == [pytest.approx({"matrix products": 0.4, "exposed communication": 0.2}, rel=1e-3)] * 2
     schema = Path(__file__).parents[2] / "docs" / "report.schema.json"
     written = json.loads(json.dumps(document(analysis)))
     assert list(validator_of(json.loads(schema.read_text())).iter_errors(written)) == []
     page = render_html(analysis)
     assert "GPUs in profile windows" in page
     assert "Collectives in profile windows" in page
+    spent = "Matrix products 67 % and exposed communication 33 % of what it did."
+    assert spent in page
+    assert f"GPU 0 of rank 1: {spent}" in " ".join(render_markdown(analysis).split())
     (said,) = headline(traces)
     assert said in " ".join(render_markdown(analysis).split())
+
+
+def test_passes_by_module_are_in_every_form_of_the_report(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in (recording / "profiles").glob("*.steps-2-3.*.gz"):
+        values = json.loads(gzip.decompress(path.read_bytes()))
+        values["traceEvents"] = [*modules_of_a_step(), *values["traceEvents"]]
+        path.write_bytes(gzip.compress(json.dumps(values).encode()))
+    analysis = evaluate(RecordingDirectory(recording))
+    written = json.loads(json.dumps(document(analysis)))
+    schema = Path(__file__).parents[2] / "docs" / "report.schema.json"
+    assert list(validator_of(json.loads(schema.read_text())).iter_errors(written)) == []
+    first, second = written["operators"]["passes"]
+    assert (first["rank"], second["rank"]) == (0, 1)
+    parts = {part: first[part] for part in ("forward", "backward", "optimizer")}
+    assert parts == pytest.approx({"forward": 0.4, "backward": 0.2, "optimizer": 0.1}, rel=1e-3)
+    assert [each["module"] for each in first["modules"]] == ["Net.head (Linear)", "Net"]
+    assert first["modules"][0] == {
+        "module": "Net.head (Linear)",
+        "calls": 1,
+        "forward": pytest.approx(0.3, rel=1e-3),
+        "backward": pytest.approx(0.2, rel=1e-3),
+        "total": pytest.approx(0.5, rel=1e-3),
+    }
+    title = "Modules of rank 0, CPU: forward 20 %, backward 10 % and optimizer 5.0 % of 2 steps"
+    assert title in render_html(analysis)
+    markdown = render_markdown(analysis)
+    assert f"| {title} |" in markdown
+    assert "| `Net.head (Linear)` | 300 ms | 200 ms | 500 ms | 25 % |" in markdown
+    assert "| `Optimizer` | – | – | 100 ms | 5.0 % |" in markdown
+    assert main(["report", str(recording)]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert (
+        "forward 20 %, backward 10 % and optimizer 5.0 %; most by module: 25 % in Net.head (Linear)" in said
+    )
+
+
+def test_modules_of_many_layers_are_shown_together(recording: Path) -> None:
+    facts = KinetoTraces(recording / "profiles").facts
+    times = tuple(
+        PassTime("node-a", 0, "cpu", "forward", f"Net.layers.{layer}.{name} ({kind})", 2, 0.25)
+        for layer in range(12)
+        for name, kind in (("fc", "Linear"), ("fc.inner", "ReLU"))
+    )
+    (many,) = profile_of(evaluate(RecordingDirectory(recording)), replace(facts, passes=times)).passes
+    (few,) = profile_of(evaluate(RecordingDirectory(recording)), replace(facts, passes=times[:20])).passes
+    assert [(each.module, each.calls, each.forward, each.total) for each in many.modules] == [
+        ("Net.layers.*.fc (Linear)", 24, 3.0, 6.0),
+        ("Net.layers.*.fc.inner (ReLU)", 24, 3.0, 3.0),
+    ]
+    assert len(few.modules) == 20
 
 
 def test_a_report_without_a_gpu_in_its_windows_names_none(recording: Path) -> None:

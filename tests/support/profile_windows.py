@@ -7,7 +7,7 @@ from typing import Any
 
 from stepscope.runs.recording.files import RunFile
 from stepscope.runs.recording.writer import RecordingWriter
-from stepscope.training.window_files import LINE
+from stepscope.training.window_files import LINE, MODULE
 
 from tests.support.recording import START, header, step, totals
 
@@ -46,6 +46,24 @@ def trace(rank: int, slow: float, first: int = 2) -> bytes:
         ]
     values = {"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}
     return gzip.compress(json.dumps(values).encode())
+
+
+def numbered(name: str, begin: float, seconds: float, number: int) -> dict[str, Any]:
+    """Returns an operator of a forward pass, or the node of the graph with its number."""
+    return event(name, begin, seconds) | {"args": {"Sequence number": number}}
+
+
+def modules_of_a_step() -> list[dict[str, Any]]:
+    """Returns the passes of a model with one layer, 0.7 s of step 2."""
+    return [
+        event("Net", 2.0, 0.4, MODULE),
+        event("Net.head (Linear)", 2.05, 0.3, MODULE),
+        numbered("aten::t", 2.06, 0.01, 7),
+        numbered("aten::addmm", 2.1, 0.2, 7),
+        numbered("autograd::engine::evaluate_function: AddmmBackward0", 2.5, 0.2, 7),
+        numbered("AddmmBackward0", 2.55, 0.1, 7),
+        event("Optimizer.step#SGD.step", 2.8, 0.1, "user_annotation"),
+    ]
 
 
 def allocation(at: float, size: int, total: int, gpu: int | None = None) -> dict[str, Any]:

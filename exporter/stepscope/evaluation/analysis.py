@@ -179,6 +179,33 @@ class DeviceProfile:
     step_seconds: float  # how long these took together
     seconds: float  # self time of all operators: more than that of the steps if several ran at once
     operators: tuple[OperatorTime, ...]  # the most self time first
+    kinds: dict[str, float] = field(default_factory=dict)  # of a GPU: seconds by what kernels compute
+
+
+@dataclass(frozen=True)
+class ModuleTime:
+    """The time of a module, or of all modules whose names differ in numbers only."""
+
+    module: str  # "Net.layers.*.fc1 (Linear)"
+    calls: int  # on a GPU: kernels
+    forward: float  # seconds, without the modules that it called
+    backward: float
+    total: float  # of both passes, with these modules
+
+
+@dataclass(frozen=True)
+class DevicePasses:
+    """The passes of one rank in all of its windows together: of the host, or of what it launched on a GPU."""
+
+    node: str
+    rank: int
+    device: str
+    steps: int
+    step_seconds: float
+    forward: float  # seconds
+    backward: float
+    optimizer: float
+    modules: tuple[ModuleTime, ...]  # the most time of their own first
 
 
 @dataclass(frozen=True)
@@ -221,6 +248,7 @@ class Profile:
     changes: tuple[OperatorChange, ...] = ()
     # Self seconds per step by device ("cpu", "gpu", "python") and operator, the mean of the ranks.
     per_step: dict[str, dict[str, float]] = field(default_factory=dict)
+    passes: tuple[DevicePasses, ...] = ()  # by rank
     traces: "Analysis | None" = None  # of the windows alone, as a report on their traces has it
 
     def places(self) -> dict[str, str]:

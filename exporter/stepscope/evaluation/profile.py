@@ -1,5 +1,6 @@
 """Sums up the traces of a run's profile windows: operators per rank and device, and findings."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,22 +11,38 @@ from stepscope.common.status import Status
 from stepscope.common.words import duration
 from stepscope.evaluation.analysis import (
     Analysis,
+    DevicePasses,
     DeviceProfile,
+    ModuleTime,
     OperatorChange,
     OperatorExcess,
     Profile,
     RuleResult,
 )
+from stepscope.evaluation.kernel_kinds import kernel_kinds
 from stepscope.evaluation.problems import problems_of
 from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.step_outlier import StepOutlier
 from stepscope.rules.straggler import Straggler
-from stepscope.runs.model import PYTHON, FunctionTime, OperatorTime, PythonWindow, RunFacts, TracedSteps
+from stepscope.runs.model import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    PYTHON,
+    FunctionTime,
+    OperatorTime,
+    PassTime,
+    PythonWindow,
+    RunFacts,
+    TracedSteps,
+)
 
 SHOWN = 10
+CPU = "cpu"
 LEAST = 0.01  # of all self time on the device, in the one that has more
 PerStep = Mapping[str, Mapping[str, float]]  # self seconds by kind of device and operator
-OPERATORS = 20  # per device
+OPERATORS = 20  # per device, also modules
+NUMBER = re.compile(r"\.\d+(?=[. ]|$)")  # of a layer in the name of a module
 LEAST_SHARE, LEAST_SECONDS = 0.05, 0.002  # of a step: a smaller excess is no evidence; as in Straggler
 OF_THE_RUN = {rule.__name__ for rule in (DataStarved, StepOutlier)}  # they judge all steps, not a few
 
@@ -47,7 +64,7 @@ def profile_of(analysis: Analysis, facts: RunFacts) -> Profile:
     profile = Profile(tuple(_devices(facts)), findings, unread, tuple(_excess(facts)), memory, (), per_step)
     first, last = (_of_windows([pair[end] for pair in facts.first_and_last]) for end in (0, 1))
     changes = tuple(operator_changes(first, last, profile.places()))
-    return replace(profile, changes=changes, traces=analysis)
+    return replace(profile, changes=changes, passes=tuple(_passes(facts)), traces=analysis)
 
 
 def _of_windows(windows: Sequence[TracedSteps]) -> dict[str, dict[str, float]]:
@@ -190,14 +207,75 @@ def _device(
     )
 
 
+def _passes(facts: RunFacts) -> Iterator[DevicePasses]:
+    found: dict[tuple[int, str, str], list[PassTime]] = {}
+    for each in facts.passes:
+        found.setdefault((each.rank, each.node, each.device), []).append(each)
+    for (rank, node, device), times in sorted(found.items()):
+        forward, backward, optimizer = (
+            sum(each.seconds for each in times if each.part == part)
+            for part in (FORWARD, BACKWARD, OPTIMIZER)
+        )
+        yield DevicePasses(
+            node,
+            rank,
+            device,
+            *_steps_of(facts, node, rank),
+            forward,
+            backward,
+            optimizer,
+            tuple(_modules(times)),
+        )
+
+
+def _modules(times: Sequence[PassTime]) -> list[ModuleTime]:
+    """Returns the modules with most time; layers that differ in their number are one if there are many."""
+    sums: dict[str, list[float]] = {}  # calls, forward, backward
+    for each in times:
+        if each.module:
+            of_module = sums.setdefault(each.module, [0, 0.0, 0.0])
+            of_module[0] += each.calls
+            of_module[1 if each.part == FORWARD else 2] += each.seconds
+    inside = dict.fromkeys((module.partition(" (")[0] for module in sums), 0.0)  # totals by path
+    for module, (_, forward, backward) in sums.items():
+        path = module.partition(" (")[0]
+        while path:
+            if path in inside:
+                inside[path] += forward + backward
+            path = path.rpartition(".")[0]
+    merges = len(sums) > OPERATORS
+    found: dict[str, ModuleTime] = {}
+    for module, (calls, forward, backward) in sums.items():
+        name = NUMBER.sub(".*", module) if merges else module
+        before = found.get(name, ModuleTime(name, 0, 0.0, 0.0, 0.0))
+        found[name] = ModuleTime(
+            name,
+            before.calls + int(calls),
+            before.forward + forward,
+            before.backward + backward,
+            before.total + inside[module.partition(" (")[0]],
+        )
+    most_first = sorted(found.values(), key=lambda each: (-each.forward - each.backward, each.module))
+    return most_first[:OPERATORS]
+
+
+def _steps_of(facts: RunFacts, node: str, rank: int) -> tuple[int, float]:
+    """Returns how many steps the windows of a rank have, and their seconds."""
+    known = next((each for each in facts.ranks if (each.node, each.rank) == (node, rank)), None)
+    return (known.steps["train"], known.phase_seconds["train"]) if known else (0, 0.0)
+
+
 def _devices(facts: RunFacts) -> Iterator[DeviceProfile]:
     found: dict[tuple[int, str, str], list[OperatorTime]] = {}
     for operator in facts.operators:
         found.setdefault((operator.rank, operator.node, operator.device), []).append(operator)
     for (rank, node, device), operators in sorted(found.items()):
-        steps = next((each for each in facts.ranks if (each.node, each.rank) == (node, rank)), None)
-        known = (steps.steps["train"], steps.phase_seconds["train"]) if steps else (0, 0.0)
-        yield _device(node, rank, device, *known, operators)
+        each = _device(node, rank, device, *_steps_of(facts, node, rank), operators)
+        if device != CPU:
+            of_device = (found for found in facts.devices if (found.node, found.rank) == (node, rank))
+            did = next((found for found in of_device if found.device == device), None)
+            each = replace(each, kinds=kernel_kinds(operators, did))
+        yield each
 
 
 def own(operator: OperatorTime) -> float:

@@ -239,6 +239,7 @@ def _operators(analysis: Analysis) -> dict[str, Any] | None:
     ]
     return {
         "devices": [asdict(device) for device in profile.devices],
+        "passes": [asdict(device) for device in profile.passes],
         "memory": [asdict(device) for device in profile.memory],
         "changes": [{**asdict(each), "difference": each.difference} for each in profile.changes],
         "findings": findings,

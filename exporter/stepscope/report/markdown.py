@@ -13,7 +13,7 @@ from stepscope.common.words import (
     moment,
     share,
 )
-from stepscope.evaluation.analysis import Analysis, DeviceProfile
+from stepscope.evaluation.analysis import Analysis, DevicePasses, DeviceProfile
 from stepscope.report import profile, sentences, shares
 from stepscope.report.findings import Finding
 from stepscope.report.hot_lines import parts as hot_parts
@@ -88,6 +88,7 @@ def _blocks(
         yield "\n".join(f"- {sentence(words)}" for words in _operators(analysis))
         if analysis.profile is not None:
             yield from (_of_device(device) for device in analysis.profile.devices[: profile.DEVICES])
+            yield from map(_modules, profile.passes(analysis)[: profile.DEVICES])
             yield from map(_memory, profile.memory(analysis)[: profile.DEVICES])
         if changed := profile.changes(analysis):
             yield f"{profile.CHANGED}, self time per step:"
@@ -174,6 +175,7 @@ def _operators(analysis: Analysis) -> Iterator[str]:
     if analysis.profile is not None:
         yield from (f"{said} {advice}" for _, said, advice in analysis.profile.findings)
         yield from profile.gpus(analysis)
+        yield from profile.kinds_by_device(analysis)
         yield from analysis.profile.unread
 
 
@@ -187,6 +189,12 @@ def _of_device(device: DeviceProfile) -> str:
     texts = ["called from", "input shapes"] if has_shapes else ["called from"]
     header = [plain(profile.title(device)), *texts, "self time", "total", "calls", "of the steps"]
     return table(header, rows, right=range(len(texts) + 1, len(header)))
+
+
+def _modules(device: DevicePasses) -> str:
+    header = (plain(profile.passes_title(device)), *(name.lower() for name in profile.MODULES[1:]))
+    rows = [(code(row.name), *row[1:5]) for row in profile.module_rows(device)]
+    return table(header, rows, right=range(1, len(header)))
 
 
 def _memory(device: DeviceMemory) -> str:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from stepscope.common.words import capitalised, count, duration, listing, share, signed_duration, size
-from stepscope.evaluation.analysis import Analysis, DeviceProfile
-from stepscope.evaluation.profile import own
+from stepscope.evaluation.analysis import Analysis, DevicePasses, DeviceProfile
+from stepscope.evaluation.profile import CPU, own
 from stepscope.report.devices import headline as devices_headline
 from stepscope.report.sentences import device_name
 from stepscope.runs.model import PYTHON, DeviceMemory, ProfileWindow
@@ -15,6 +15,7 @@ DEVICES = 4  # in short forms of the report; the page and the JSON have all
 WINDOWS = 20  # rows, the latest
 CHANGED = "From the first to the last window of each rank"
 CHANGES = "Operator", "Device", "Called from", "First", "Last", "Change"
+OPTIMIZER = "Optimizer"
 STATES = {"open": "its process ended in the window", "lost": "its trace is gone"}
 
 
@@ -119,6 +120,82 @@ def changes(analysis: Analysis) -> list[tuple[str, ...]]:
     ]
 
 
+class ModuleRow(NamedTuple):
+    """One module, or a part of the steps without one."""
+
+    name: str
+    forward: str  # without the modules that it called, as `backward`
+    backward: str
+    total: str  # with them
+    share: str  # of the windows' steps, without them
+    part: float  # 0..1
+
+
+MODULES = "Module", "Forward", "Backward", "Total", "Share of steps"
+
+
+def module_rows(device: DevicePasses) -> list[ModuleRow]:
+    """Returns the modules in which passes take longest, and the optimizer."""
+    of = device.step_seconds
+    rows = [
+        (
+            each.module,
+            duration(each.forward),
+            duration(each.backward),
+            each.total,
+            each.forward + each.backward,
+        )
+        for each in device.modules[:OPERATORS]
+    ]
+    optimizer = (OPTIMIZER, "–", "–", device.optimizer, device.optimizer)
+    return [
+        ModuleRow(name, forward, backward, duration(total), share(own, of), min(1.0, own / of))
+        for name, forward, backward, total, own in (*rows, optimizer)
+        if own and of
+    ]
+
+
+def passes(analysis: Analysis) -> list[DevicePasses]:
+    """Returns the passes of each rank by module: on its GPUs, or of the host if it used none."""
+    known = analysis.profile.passes if analysis.profile is not None else ()
+    with_gpu = {(each.rank, each.node) for each in known if each.device != CPU}
+    return [each for each in known if each.device != CPU or (each.rank, each.node) not in with_gpu]
+
+
+def passes_title(device: DevicePasses) -> str:
+    """Returns "Modules of rank 0, CPU: forward 30 %, backward 50 % and optimizer 12 % of 8 steps"."""
+    return (
+        f"Modules of rank {device.rank}, {device_name(device.device)}: {listing(_parts(device))} of "
+        f"{count(device.steps, 'step')}"
+    )
+
+
+def _parts(device: DevicePasses) -> list[str]:
+    seconds = {"forward": device.forward, "backward": device.backward, "optimizer": device.optimizer}
+    return [f"{name} {share(of_part, device.step_seconds)}" for name, of_part in seconds.items()]
+
+
+def kinds(device: DeviceProfile) -> str:
+    """Returns "Matrix products 61 %, elementwise 20 % and attention 19 % of its time"; "" without kernels."""
+    whole = sum(device.kinds.values())
+    found = [f"{kind} {share(seconds, whole)}" for kind, seconds in device.kinds.items()]
+    return f"{capitalised(listing(found))} of what it did." if found else ""
+
+
+def passes_sentence(device: DevicePasses) -> str:
+    """Returns "rank 0 on CPU: forward 30 %, ...; most by module: 31 % in Net.head (Linear) and ..."."""
+    top = [row for row in module_rows(device) if row.name != OPTIMIZER][:TOP]
+    found = listing([f"{row.share} in {row.name}" for row in top])
+    parts = listing(_parts(device))
+    return f"rank {device.rank} on {device_name(device.device)}: {parts}; most by module: {found}"
+
+
+def kinds_by_device(analysis: Analysis) -> list[str]:
+    """Returns "GPU 0 of rank 1: matrix products 61 % ..." of the first devices."""
+    with_kinds = [device for device in _devices(analysis) if device.kinds][:DEVICES]
+    return [f"{device_name(each.device)} of rank {each.rank}: {kinds(each)}" for each in with_kinds]
+
+
 def _called(row: Row | MemoryRow) -> str:
     return f"{row.name} ({row.place})" if row.place else row.name
 
@@ -143,7 +220,8 @@ def sentences(analysis: Analysis) -> list[str]:
     devices = [device for device in _devices(analysis) if device.steps and device.operators]
     said = [f"{capitalised(sentence(device))}." for device in devices[:DEVICES]]
     said += [f"{capitalised(memory_sentence(each))}." for each in memory(analysis)[:DEVICES]]
-    said += gpus(analysis)
+    said += [f"{capitalised(passes_sentence(each))}." for each in passes(analysis)[:DEVICES]]
+    said += [*gpus(analysis), *kinds_by_device(analysis)]
     more = len(devices) - DEVICES
     return [*said, f"The report has {count(more, 'more device')}."] if more > 0 else said
 

@@ -242,6 +242,22 @@ class FunctionTime(OperatorTime):
     primitive_calls: int | None = None  # while no other call of it was open; None: not known
 
 
+FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+
+
+@dataclass(frozen=True)
+class PassTime:
+    """The time of one module in the passes of one rank, without the modules that it called."""
+
+    node: str
+    rank: int
+    device: str  # "cpu": of the host, with Python code; "gpu0": of what it launched there
+    part: str  # FORWARD, BACKWARD or OPTIMIZER
+    module: str  # "Net.layers.0 (Linear)"; "": none, or not known
+    calls: int  # of the module; on a GPU of kernels
+    seconds: float
+
+
 @dataclass(frozen=True)
 class TracedSteps:
     """The operators of one rank in the steps of one trace."""
@@ -591,6 +607,7 @@ class RunFacts:
     transfers: tuple[TransferTime, ...] = ()  # by node and rank, if a trace has them
     devices: tuple[DeviceTime, ...] = ()  # by node, rank and device, if a trace has them
     memory: tuple[DeviceMemory, ...] = ()  # by node, rank and device, if a trace has it
+    passes: tuple[PassTime, ...] = ()  # if a trace has modules
     first_and_last: tuple[tuple[TracedSteps, TracedSteps], ...] = ()  # of each rank with several traces
     unrecognised: int = 0  # events of a trace of categories that nobody here knows
     no_steps: str = ""  # sentences: why no steps were seen, and the fix; "": some were, or it is not known

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 DIRECTORY, FOLDER, IN_RECORDING = "STEPSCOPE_PROFILE_DIR", "stepscope-profiles", "profiles"
 TRACE, PYTHON = ".pt.trace.json.gz", ".python.json.gz"
 ENDINGS = (TRACE, PYTHON)
+MODULE = "nn_module"  # the category of a module's call in a trace
 LINE = "python_line"  # the category of a moment in a trace: its name is the main thread's file:line
 # The name of an event of JAX or TensorFlow, before its nanoseconds since the epoch.
 ANCHOR = "stepscope began at "

@@ -62,8 +62,8 @@ if TYPE_CHECKING:
         def forget(self) -> None:
             """Drops what it has recorded, after `stop`."""
 
-        def write(self, path: str) -> None:
-            """Writes what it has recorded into an empty file, after `stop`."""
+        def write(self, path: str) -> list[dict[str, Any]]:
+            """Writes what it has recorded into an empty file, after `stop`. Returns events to add."""
 
         def knows_rank(self) -> bool:
             """Returns whether what it writes says the rank."""
@@ -327,7 +327,7 @@ class Windows:
         if window.lines is not None:
             events += [{**line, "name": place, "ts": at} for at, place in window.lines.samples]
         try:
-            profiler.write(folder.unfinished(name))
+            events += profiler.write(folder.unfinished(name))
             world = None if profiler.knows_rank() else self._session.ranks
             return f"{name}{profiler.ending}", folder.finish(name, profiler.ending, events, world)
         finally:

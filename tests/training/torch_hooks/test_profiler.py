@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from stepscope.exporter.ledgers.reader import LedgerTotals
 from stepscope.runs.traces.source import KinetoTraces
+from stepscope.training.window_files import MODULE
 
 from tests.support.pytorch import needs_torch
 from tests.support.torch_script import Trained, train
@@ -235,6 +236,29 @@ if not child:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 train()
 """
+COMPILES = """
+compiled = torch.compile(model, backend="eager")
+for number, (x, y) in enumerate(loader):
+    optimizer.zero_grad()
+    loss_of((compiled if number > 4 else model)(x), y).backward()
+    optimizer.step()
+said()
+from torch._dynamo.utils import counters
+print(dict(counters["stats"]), dict(counters["recompiles"]), dict(counters["graph_break"]))
+"""
+PUT_BACK = """
+before = torch.nn.Module.__call__
+class Keeps(torch.nn.Linear):
+    def forward(self, x):
+        seen.add(torch.nn.Module.__call__ is before)
+        return super().forward(x)
+seen = set()
+keeps = Keeps(16, 16)
+def batch(x, y):
+    loss_of(model(keeps(x)), y).backward()
+train()
+print(sorted(seen), torch.nn.Module.__call__ is before)
+"""
 FAILS = """
 for number, (x, y) in enumerate(loader):
     step(x, y)
@@ -246,6 +270,7 @@ for number, (x, y) in enumerate(loader):
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Parts:
     """Trained without hooks."""
     parts = {"alone": ("", TRAINS), "by hand": ("", BY_HAND), "own profiler": ("", OWN_PROFILER)}
+    parts["compiled"] = ("", COMPILES)
     return in_parts(tmp_path_factory.mktemp("bare"), parts, STEPSCOPE="off")
 
 
@@ -254,6 +279,8 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> Parts:
     parts = {
         "no plan": ("", NO_PLAN),  # before any other has loaded what makes windows
         "operators": ("3:5 6:8 12:13", TRAINS),
+        "compiled": ("4:6 9:10", COMPILES),
+        "put back": ("3:5", PUT_BACK),
         "lines": ("2:11", LINES),
         "memory": ("3:5,memory 7:8", MEMORY + TRAINS),
         "shapes": ("3:5,shapes 7:8", TRAINS),
@@ -291,6 +318,32 @@ def test_a_window_has_the_operators_of_its_steps_and_changes_no_parameter(
     for name in largest:
         assert read[name][0] == own[name][0]
         assert read[name][1] == pytest.approx(own[name][1], rel=0.05, abs=1.0)
+
+
+def test_a_window_has_the_calls_of_modules_as_the_model_names_them(windows: Parts) -> None:
+    (trace,) = windows.traces("operators").glob("rank-0.steps-3-5.*.gz")
+    modules = [event for event in events(trace) if event["cat"] == MODULE]
+    linear = [name for name in {event["name"] for event in modules} if name.endswith("(Linear)")]
+    assert linear
+    assert Counter(event["name"] for event in modules if event["name"] in ("Net", *linear)) == dict.fromkeys(
+        ("Net", *linear), 3
+    )
+    source = KinetoTraces(trace)
+    (steps,) = source.read()
+    found = {(each.part, each.module): each for each in source.facts.passes}
+    assert {part for part, _ in found} == {"forward", "backward", "optimizer"}
+    assert all(found["forward", name].calls == 3 for name in ("Net", *linear))
+    assert all(found["backward", name].seconds > 0 for name in linear)
+    assert sum(each.seconds for each in found.values()) <= sum(steps.durations)  # type: ignore[union-attr]
+
+
+def test_outside_of_windows_modules_are_called_as_before(windows: Parts) -> None:
+    assert windows.output("put back").strip() == "[False, True] True"
+
+
+def test_what_is_compiled_in_a_window_and_before_it_is_as_without_one(bare: Parts, windows: Parts) -> None:
+    assert windows.output("compiled") == bare.output("compiled") != ""
+    assert [each[:3] for each in windows.windows("compiled")] == [(4, 6, "written"), (9, 10, "written")]
 
 
 def test_the_line_that_calls_an_operator_is_known_without_with_stack(windows: Parts) -> None:

@@ -7,7 +7,7 @@ since `baseTimeNanoseconds`, or since the epoch if the trace does not contain it
 `load(path)` returns a `Trace`. Its events are rows of equally long columns, in time order; callers first,
 then what they call:
 
-    trace.kinds[i]         one of OPERATOR, ANNOTATION, RUNTIME, KERNEL, COPY, PYTHON, OVERHEAD, WAIT
+    trace.kinds[i]         one of OPERATOR, ANNOTATION, RUNTIME, KERNEL, COPY, PYTHON, OVERHEAD, WAIT, MODULE
     trace.names[trace.name_ids[i]]
     trace.starts[i], trace.ends[i]   microseconds since `trace.origin`, which is seconds since the epoch
     trace.threads[trace.thread_ids[i]]   a Thread: of the host, or a stream of a device
@@ -41,8 +41,9 @@ from stepscope.runs.traces.nsight import REMEDY, is_export, processes
 from stepscope.runs.traces.pairs import Pairs
 from stepscope.runs.traces.xla import AsPyTorch, host_of
 from stepscope.training.window_files import LINE
+from stepscope.training.window_files import MODULE as OF_MODULE
 
-OPERATOR, ANNOTATION, RUNTIME, KERNEL, COPY, PYTHON, OVERHEAD, WAIT, UNKNOWN = range(9)
+OPERATOR, ANNOTATION, RUNTIME, KERNEL, COPY, PYTHON, OVERHEAD, WAIT, MODULE, UNKNOWN = range(10)
 KINDS = {
     "cpu_op": OPERATOR,
     "operator": OPERATOR,
@@ -59,6 +60,7 @@ KINDS = {
     "python": PYTHON,
     "overhead": OVERHEAD,
     "cuda_event": WAIT,
+    OF_MODULE: MODULE,
 }
 # Kinds of device name these after themselves: cuda_runtime, gpu_memcpy, hip_runtime, xpu_driver, mlu_memset.
 ENDINGS = {
@@ -76,6 +78,7 @@ ON_DEVICE = (KERNEL, COPY)
 NONE = -1  # no correlation
 MICRO = 1e-6
 MARKER = "ProfilerStep#"  # the profiler's own marker of a step, and the step's number
+SEQUENCE = "Sequence number"  # the argument of an operator: of the node of the graph that it makes or runs
 SHAPES = "Input Dims"  # the argument of an operator, if the profiler records them
 MOST_SHAPES, SHAPE = 5000, 80  # different ones in a trace, and characters of one
 LARGE = 1 << 20  # bytes: of a smaller file, reading finds the line where it is damaged
@@ -142,6 +145,7 @@ class Trace:
     allocations: Allocations
     shapes: list[str]  # of inputs: "32×64, 64"
     shape_ids: NDArray[np.int32]  # place in `shapes`, or NONE; empty if no shapes were recorded
+    sequences: dict[int, int]  # number of the graph's node by row; only of a trace that has modules
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -205,6 +209,8 @@ class _Columns:
     devices: dict[str, int] = field(default_factory=dict)  # of allocations
     shapes: dict[str, int] = field(default_factory=dict)
     shaped: list[tuple[int, int]] = field(default_factory=list)  # row and place in `shapes`
+    sequences: list[tuple[int, int]] = field(default_factory=list)  # row, number of the graph's node
+    has_modules: bool = False  # which are its first events
     stepping: set[int] = field(default_factory=set)  # processes that mark steps
 
     def add(self, row: Any) -> None:
@@ -250,6 +256,9 @@ class _Columns:
                 self.described[arguments.get("External id")] = about
             if kind == OPERATOR and SHAPES in arguments:
                 self._add_shapes(arguments[SHAPES])
+            if self.has_modules and kind == OPERATOR and SEQUENCE in arguments:
+                self.sequences.append((len(self.kinds), int(arguments[SEQUENCE])))
+            self.has_modules |= kind == MODULE
         if operation is not None:
             about = described(arguments), sequence_of(arguments)
             self.collective.append(_Call(len(self.kinds), operation, *about, arguments.get("External id")))
@@ -397,6 +406,7 @@ def _trace(
         allocations=_allocations(columns, zero),
         shapes=list(columns.shapes),
         shape_ids=_shape_ids(columns, place),
+        sequences={int(place[row]): number for row, number in columns.sequences},
     )
     _add_collectives(trace, columns, place)
     return trace

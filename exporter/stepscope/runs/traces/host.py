@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.runs.model import HostTime
-from stepscope.runs.traces.events import COPY, MICRO, NONE, OPERATOR, PYTHON, RUNTIME, WAIT, Trace
+from stepscope.runs.traces.events import COPY, MICRO, MODULE, NONE, OPERATOR, PYTHON, RUNTIME, WAIT, Trace
 from stepscope.runs.traces.intervals import Intervals, Numbers
 from stepscope.training.line_layout import GENERATED
 
@@ -136,7 +136,7 @@ class _Stack:
 
     def __init__(self, trace: Trace, thread: int) -> None:
         self.trace = trace
-        here = (trace.thread_ids == thread) & ~trace.of(WAIT) & ~trace.named(_STEP.fullmatch)
+        here = (trace.thread_ids == thread) & ~trace.of(WAIT, MODULE) & ~trace.named(_STEP.fullmatch)
         self.rows = np.flatnonzero(here).astype(np.int32)
         self.parents, self.ends = calls_of(*self.times(), trace.thread_ids[self.rows])
         self._sites = [_site(name) for name in trace.names]

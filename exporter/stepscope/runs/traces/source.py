@@ -24,6 +24,7 @@ from stepscope.runs.model import (
     NodeFacts,
     NodeSamples,
     OperatorTime,
+    PassTime,
     RankFacts,
     RankTrace,
     RunFacts,
@@ -131,6 +132,7 @@ class KinetoTraces(Source):
             unobserved_seconds=_between(span for rank in ranks for span in rank.spans),
             devices=tuple(item for rank in ranks for item in rank.device_times()),
             memory=tuple(item for rank in ranks for item in rank.memory()),
+            passes=tuple(item for rank in ranks for item in rank.passes()),
             first_and_last=tuple(item for rank in ranks for item in rank.first_and_last()),
             unrecognised=sum(rank.unrecognised for rank in ranks),
             unknowns=(
@@ -343,6 +345,21 @@ class _Rank:
         for _, found in sorted(captures.items()):
             total = total_memory(found, [summary.places for summary in self.summaries])
             yield replace(total, node=self.node, rank=self.rank)
+
+    def passes(self) -> Iterator[PassTime]:
+        """Yields the time of each module: the sum of the captures."""
+        sums: dict[tuple[str, str, str], PassTime] = {}
+        for each in chain(*(summary.passes for summary in self.summaries)):
+            before = sums.get((each.device, each.part, each.module))
+            calls, seconds = (before.calls, before.seconds) if before is not None else (0, 0.0)
+            sums[each.device, each.part, each.module] = replace(
+                each,
+                node=self.node,
+                rank=self.rank,
+                calls=calls + each.calls,
+                seconds=seconds + each.seconds,
+            )
+        yield from sums.values()
 
     def activities(self) -> Iterator[ActivityTime]:
         """Yields data loading."""

@@ -21,7 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.common.errors import UserError
-from stepscope.runs.model import IDLE_REASONS, DeviceMemory, DeviceTime, TransferTime, summed_transfers
+from stepscope.runs.model import (
+    IDLE_REASONS,
+    DeviceMemory,
+    DeviceTime,
+    PassTime,
+    TransferTime,
+    summed_transfers,
+)
 from stepscope.runs.traces.collectives import Collective
 from stepscope.runs.traces.events import (
     ANNOTATION,
@@ -41,13 +48,12 @@ from stepscope.runs.traces.host import calls_of, host_times, summed_host, synchr
 from stepscope.runs.traces.intervals import Intervals, Numbers
 from stepscope.runs.traces.marks import HOST
 from stepscope.runs.traces.moments import Places, memory_of, places_of
+from stepscope.runs.traces.passes import NODE, UPDATE, passes_of
 from stepscope.runs.traces.repetition import repetition
 
 # The profiler's own marker of a step, and of a wait on a torch DataLoader.
 STEP = re.compile(rf"{MARKER}(\d+)")
 LOADER = ("enumerate(DataLoader)#", "IteratorGetNext")  # PyTorch, TensorFlow
-OPTIMIZER = "Optimizer.step#"
-BACKWARD = "autograd::engine::evaluate_function"
 MOST_SHAPES = 5  # of an operator: the sum of several traces has the most expensive one
 SLICES = ("kernel", "memory copy", "communication", "runtime", "data loading", "other CPU", "other")
 Rows = NDArray[np.bool_]
@@ -88,6 +94,7 @@ class TraceSummary:
     places: Places  # of the operators on the CPU
     shapes: dict[str, dict[str, float]]  # self seconds by operator on the CPU and shapes of its inputs
     memory: tuple[DeviceMemory, ...]
+    passes: tuple[PassTime, ...]
     overlap: float  # seconds that marks of steps had with the next ones; none is in `steps`
 
     @property
@@ -115,6 +122,7 @@ def summarise(trace: Trace) -> TraceSummary:
         places=places_of(trace, operators),
         shapes=_shapes(trace, operators, self_times),
         memory=memory_of(trace, operators, len(marks.numbers) if steps_from else 0),
+        passes=passes_of(trace, float(marks.ends[-1])),
         overlap=marks.overlap * MICRO,
     )
 
@@ -149,7 +157,7 @@ def _marks(trace: Trace) -> tuple[str, _Marks]:
             if known is None
             else ("profiler", marks._replace(starts=known[0], ends=known[1]))
         )
-    calls = np.flatnonzero(host & trace.named(lambda name: name.startswith(OPTIMIZER)))
+    calls = np.flatnonzero(host & trace.named(lambda name: name.startswith(UPDATE)))
     if len(calls):
         ends = trace.ends[calls[trace.name_ids[calls] == trace.name_ids[calls[0]]]]
         if len(ends) > 1:
@@ -190,8 +198,8 @@ def _steps(trace: Trace, marks: _Marks, kernels: Rows, loads: Rows, operators: R
     loading = intervals(trace, loads)
     groups = (kernels, trace.of(COPY), trace.is_collective, trace.of(RUNTIME), loads, operators)
     slices = _slices((intervals(trace, rows) for rows in groups), starts, ends)
-    backward = intervals(trace, operators & trace.named(lambda name: name.startswith(BACKWARD)))
-    optimizer = intervals(trace, trace.named(lambda name: name.startswith(OPTIMIZER)) & ~trace.of(PYTHON))
+    backward = intervals(trace, operators & trace.named(lambda name: name.startswith(NODE)))
+    optimizer = intervals(trace, trace.named(lambda name: name.startswith(UPDATE)) & ~trace.of(PYTHON))
     components = {
         "data_wait": loading.within(starts, ends),
         "backward": backward.within(starts, ends),

@@ -118,11 +118,12 @@ class _XlaProfiler:
 
         rmtree(self._folder, ignore_errors=True)
 
-    def write(self, path: str) -> None:
+    def write(self, path: str) -> list[dict[str, Any]]:
         """Writes the trace, with its host and when it began."""
         try:
             with os.fdopen(open_file(path, {os.geteuid()}, os.O_WRONLY), "wb") as text:
                 _copy(self._text(), text, self._began)
+            return []
         finally:
             self.forget()
 

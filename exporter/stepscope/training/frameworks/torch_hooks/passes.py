@@ -21,6 +21,7 @@ from torch.nn import Module
 
 from stepscope.training.automatic import automatic
 from stepscope.training.frameworks.published import publish
+from stepscope.training.frameworks.torch_hooks import module_calls
 from stepscope.training.frameworks.torch_hooks.device import device
 from stepscope.training.frameworks.torch_hooks.patches import (
     after_import,
@@ -47,7 +48,7 @@ _GRADIENTS = OPERATIONS.index("gradients") + 1.0
 
 def install() -> None:
     """Hooks `Module.__call__` and `torch.autograd.backward`."""
-    _codes.clear()
+    _codes[:] = [module_calls.CODE]
     replace(Module, "__call__", _quick_forward)
     for module in ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"):
         if module in sys.modules:  # imported before the hook: there Dynamo compares it with the original

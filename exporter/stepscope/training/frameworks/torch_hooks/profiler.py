@@ -12,9 +12,11 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+from contextlib import suppress
 
 import torch
 
+from stepscope.training.frameworks.torch_hooks.module_calls import ModuleCalls
 from stepscope.training.frameworks.torch_hooks.patches import failed, on_removal, replace
 from stepscope.training.session import session
 from stepscope.training.window_files import TRACE
@@ -42,6 +44,7 @@ def install() -> None:
 
 def _remove() -> None:
     session.profiler = None
+    profiler.forget_modules()
 
 
 def _noting(runs: bool) -> Callable[..., Callable[..., Any]]:
@@ -72,6 +75,7 @@ class TorchProfiler:
         self.of_script = False  # whether the script's own profiler runs or warms up
         self.is_ours = False  # within a call from here
         self._profile: Any = None
+        self._modules: ModuleCalls | None = None
         self._used = False
 
     def why_not(self) -> str:
@@ -90,6 +94,8 @@ class TorchProfiler:
             profile = torch.profiler.profile(profile_memory=kind == MEMORY, record_shapes=kind == SHAPES)
             profile.start()
             self._profile = profile
+            with suppress(Exception):  # modules are then not known
+                self._modules = ModuleCalls()
         finally:
             self.is_ours = False
 
@@ -99,16 +105,26 @@ class TorchProfiler:
     def stop(self) -> None:
         self.is_ours = True
         try:
+            if self._modules is not None:
+                self._modules.stop()
             self._profile.stop()
         finally:
             self.is_ours = False
 
     def forget(self) -> None:
-        self._profile = None
+        self._profile = self._modules = None
 
-    def write(self, path: str) -> None:
-        profile, self._profile = self._profile, None
+    def forget_modules(self) -> None:
+        """Ends what is noted about modules: the hooks are removed, or this process was forked."""
+        if self._modules is not None:
+            self._modules.stop()
+            self._modules = None
+
+    def write(self, path: str) -> list[dict[str, Any]]:
+        profile, modules = self._profile, self._modules
+        self.forget()
         profile.export_chrome_trace(path)
+        return modules.events() if modules is not None else []
 
     def knows_rank(self) -> bool:
         return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
@@ -125,6 +141,7 @@ def _let_forked_processes_end() -> None:
     def in_child() -> None:
         try:
             atexit.register(flush, None)
+            profiler.forget_modules()
             on_exit(end, None)  # it gets the exit status, and runs before what was registered earlier
         except Exception as error:  # noqa: BLE001 - nothing may raise into training
             failed("the end of a forked process", error)
