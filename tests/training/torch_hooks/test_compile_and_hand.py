@@ -131,3 +131,37 @@ def test_steps_and_components_by_hand_win_and_the_hooks_add_the_rest(hooked: Tra
         assert rank.seconds(component) > 0.0
     for step in rank.steps:
         assert sum(step.components) <= step.duration + 1e-9
+
+
+UNHOOKED = """
+import functools
+from torch._dynamo import eval_frame
+class TorchPatcher:  # what that of PyTorch 2.0 to 2.2 does
+    @staticmethod
+    @functools.lru_cache(None)
+    def patch():
+        if getattr(torch.optim.SGD.step, "hooked", False):
+            torch.optim.SGD.step = torch.optim.SGD.step.__wrapped__
+        torch.optim.SGD.step.hooked = True
+"""
+COMPILES_AGAIN = """
+eval_frame.TorchPatcher.patch()
+for _ in range(4):
+    optimizer.zero_grad()
+    model(torch.ones(1, 16)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_steps_end_although_an_old_pytorch_takes_the_hooks_of_optimizers(tmp_path: Path) -> None:
+    trained = train(
+        UNHOOKED,
+        "eval_frame.TorchPatcher = TorchPatcher",
+        "from stepscope.training.frameworks.torch_hooks import steps",
+        "steps._keep_hooks()",
+        "model = Net()",
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
+        COMPILES_AGAIN,
+        folder=tmp_path,
+    )
+    assert trained.only.totals.steps == {"train": 4}

@@ -15,6 +15,7 @@ from stepscope.training.automatic import NESTED, automatic
 from stepscope.training.frameworks.published import publish
 from stepscope.training.frameworks.torch_hooks.device import STEPS, device
 from stepscope.training.frameworks.torch_hooks.patches import (
+    after_import,
     debug,
     is_compiling,
     on_removal,
@@ -59,6 +60,7 @@ def install() -> None:
     before, after = quick_hooks()
     on_removal(register_before(before).remove)
     on_removal(register_after(after).remove)
+    after_import("torch._dynamo.eval_frame", _keep_hooks)
     scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler  # before PyTorch 2.3
     replace(scaler, "step", _timed_scaler_step)
 
@@ -89,6 +91,36 @@ _steps = _Steps()
 # The code of the function around each `step`, in which PyTorch calls the hooks.
 _wraps = getattr(Optimizer, "profile_hook_step", None)
 _WRAPPER = getattr(_wraps and _wraps(lambda _: None), "__code__", None)
+
+
+def _keep_hooks() -> None:
+    """Puts back the hooks that PyTorch 2.0 to 2.2 takes from all optimizers once something is compiled."""
+    dynamo = sys.modules["torch._dynamo.eval_frame"]
+    patcher = getattr(dynamo, "TorchPatcher", None)
+    patch = vars(patcher).get("patch") if patcher is not None else None
+    function = getattr(patch, "__func__", None)  # it has a cache
+    code = getattr(getattr(function, "__wrapped__", None), "__code__", None)
+    if function is None or "hooked" not in getattr(code, "co_names", ()):
+        return
+
+    def patch_and_hook() -> None:
+        function()
+        for each in vars(torch.optim).values():
+            if isinstance(each, type) and issubclass(each, Optimizer):
+                _hook_again(each)
+
+    patcher.patch = staticmethod(patch_and_hook)  # type: ignore[union-attr]
+    dynamo.skip_code(_WRAPPER)
+    on_removal(lambda: setattr(patcher, "patch", patch))
+
+
+def _hook_again(optimizer: Any) -> None:
+    step = vars(optimizer).get("step")
+    if getattr(step, "hooked", False) and getattr(step, "__code__", None) is not _WRAPPER:
+        hooked = Optimizer.profile_hook_step(step)
+        hooked.hooked = True  # as PyTorch marks it
+        hooked._torchdynamo_inline = step  # what Dynamo compiles
+        optimizer.step = hooked
 
 
 def _is_inside_a_step() -> bool:
