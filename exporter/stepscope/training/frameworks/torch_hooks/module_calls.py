@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from _thread import get_native_id
+from _thread import get_ident, get_native_id
 from contextlib import suppress
 from functools import wraps
 from time import time_ns
@@ -36,6 +36,7 @@ class ModuleCalls:
     def __init__(self) -> None:
         self.calls: list[tuple[int, int, int, int]] = []
         self.modules: dict[int, Callable[[], Module | None]] = {}
+        self.threads: dict[int, int] = {}  # their numbers in the system: to ask for one takes long
         self.left, self.too_many = MOST_CALLS, False
         self._original: Any = vars(Module)["__call__"]
         self._noting = _noting(self, self._original)
@@ -54,7 +55,7 @@ class ModuleCalls:
         names = _names([self.modules[module] for module in _outermost(in_order)])
         event = {"ph": "X", "cat": MODULE, "pid": os.getpid()}
         return [
-            {**event, "name": names[module], "tid": thread, "ts": begin, "dur": end - begin}
+            {**event, "name": names[module], "tid": self.threads[thread], "ts": begin, "dur": end - begin}
             for module, begin, end, thread in in_order
             if module in names
         ]
@@ -69,11 +70,14 @@ def _noting(noted: ModuleCalls, original: Any) -> Callable[..., Any]:
         module = id(self)
         if module not in noted.modules:
             noted.modules[module] = ref(self)
+        thread = get_ident()
+        if thread not in noted.threads:
+            noted.threads[thread] = get_native_id()
         begin = time_ns()
         try:
             return original(self, *arguments, **keywords)
         finally:
-            noted.calls.append((module, begin, time_ns(), get_native_id()))
+            noted.calls.append((module, begin, time_ns(), thread))
 
     passing_on: Any = noting
     passing_on._torchdynamo_inline = getattr(original, "_torchdynamo_inline", original)
