@@ -11,6 +11,7 @@ import pytest
 from stepscope.commands import profile
 from stepscope.commands.cli import main
 from stepscope.commands.run.hooks import STARTUP
+from stepscope.exporter.ledgers.asked_windows import TrainingRank
 from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
 from stepscope.training import layout
 
@@ -169,12 +170,23 @@ def test_a_run_of_another_user_is_not_asked(
     assert "only this user and root can ask it" in said
 
 
+def test_slow_and_median_are_ranks_by_their_time_without_communication() -> None:
+    known = {
+        rank: TrainingRank(rank, Path("ledger"), 0, 10, 5.0, own)
+        for rank, own in enumerate([1.0, 4.0, 2.0, 1.5, 0.5])
+    }
+    assert profile._chosen(("slow",), known) == {1}
+    assert profile._chosen(("median", "4"), known) == {3, 4}
+    assert profile._chosen((), known) == set(known)
+
+
 def test_what_cannot_be_asked_for_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with ExitStack() as stack:
         started(stack, tmp_path)
         for words, reason in (
             (("resnet",), "there is no run 'resnet'"),
             (("bert", "--ranks", "7"), "--ranks 7: not on this node; the ranks here are 0"),
+            (("bert", "--ranks", "median"), "--ranks median: not on this node; the ranks here are 0"),
         ):
             status, said = asked(capsys, tmp_path / "ledgers", *words)
             assert status == 2

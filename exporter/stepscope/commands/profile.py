@@ -10,7 +10,7 @@ from stepscope.common.errors import UserError
 from stepscope.common.shared_files import open_file
 from stepscope.common.users import user_name
 from stepscope.common.words import count, listing
-from stepscope.exporter.ledgers.asked_windows import step_ahead
+from stepscope.exporter.ledgers.asked_windows import TrainingRank, with_a_peer
 from stepscope.exporter.ledgers.run_totals import Ledger
 from stepscope.exporter.processes.stacks import printable
 from stepscope.training.window_plans import (
@@ -35,6 +35,7 @@ from stepscope.training.window_request import (
     write_request,
 )
 
+SLOW, MEDIAN = "slow", "median"  # of the ranks on this node: most time without communication, and a peer
 NO_STEP = 60.0  # seconds without a step of training, after which the request is withdrawn
 EVERY = 0.1  # seconds between two looks at the answer
 EXAMPLES = f"""\
@@ -42,6 +43,7 @@ examples:
   stepscope profile resnet                       {USUAL_STEPS} steps of all ranks of the newest launch
   stepscope profile resnet-fb6cce4c --steps 10   10 steps of this launch
   stepscope profile resnet --ranks 0,3           ranks 0 and 3 only
+  stepscope profile resnet --ranks slow,median   the slowest rank of this node, and a median peer
   stepscope profile resnet --python              Python functions instead of operators
   stepscope profile resnet --memory              operators, and the memory that they allocate
   stepscope profile resnet --shapes              operators, and the shapes of their inputs
@@ -67,7 +69,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         help=f"training steps to record, at most {MOST_STEPS} (default: %(default)s)",
     )
     parser.add_argument(
-        "--ranks", type=_ranks, default=(), metavar="N,N", help="ranks to record (default: all on this node)"
+        "--ranks",
+        type=_ranks,
+        default=(),
+        metavar="N,N",
+        help=f"ranks to record, also {SLOW} and {MEDIAN} (default: all on this node)",
     )
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument(
@@ -101,13 +107,10 @@ def run(arguments: Namespace) -> int:
         ledgers = [each for each in ledgers_of_run(arguments.run, arguments.ledger_dir, stack) if each.alive]
         if not ledgers:
             raise UserError(f"{arguments.run} has ended: profile a run while it trains")
-        ranks = [each.header.rank for each in ledgers]
-        if missing := [rank for rank in arguments.ranks if rank not in ranks]:
-            here = listing([str(rank) for rank in ranks])
-            raise UserError(f"--ranks {missing[0]}: not on this node; the ranks here are {here}")
-        wanted = [each for each in ledgers if each.header.rank in (arguments.ranks or ranks)]
-        asked = [_Asked(ledger, stack) for ledger in wanted]
-        first = max(map(_begin, wanted))
+        known = {each.header.rank: _training_rank(each) for each in ledgers}
+        ranks = _chosen(arguments.ranks, known)
+        asked = [_Asked(each, stack) for each in ledgers if each.header.rank in ranks]
+        first = max(known[rank].next_step for rank in ranks)
         try:
             for each in asked:
                 each.ask(first, arguments.steps, arguments.kind)
@@ -203,10 +206,19 @@ class _Asked:
         print(f"{self._name}: {text}", flush=True)
 
 
-def _begin(ledger: Ledger) -> int:
-    """Returns the number of the step at which a rank can begin together with the others."""
-    totals = ledger.totals
-    return step_ahead(totals.steps.get("train", 0), totals.phase_seconds.get("train", 0.0))
+def _training_rank(ledger: Ledger) -> TrainingRank:
+    return TrainingRank.of(ledger.header.rank, ledger.reader.path, ledger.key.owner, ledger.totals)
+
+
+def _chosen(wanted: tuple[str, ...], known: dict[int, TrainingRank]) -> set[int]:
+    """Returns the ranks that were named. Raises UserError."""
+    named = dict(zip((SLOW, MEDIAN), (each.rank for each in with_a_peer(known, None)), strict=False))
+    found = {each: named.get(each, -1) if each in (SLOW, MEDIAN) else int(each) for each in wanted}
+    for each, rank in found.items():
+        if rank not in known:
+            here = listing([str(one) for one in known])
+            raise UserError(f"--ranks {each}: not on this node; the ranks here are {here}")
+    return set(found.values()) or set(known)
 
 
 def _steps(text: str) -> int:
@@ -215,7 +227,8 @@ def _steps(text: str) -> int:
     return int(text)
 
 
-def _ranks(text: str) -> tuple[int, ...]:
-    if not all(part.isdecimal() and len(part) < 10 for part in text.split(",")):
-        raise ArgumentTypeError(f"{text!r} must be numbers, as in 0,3")
-    return tuple(map(int, text.split(",")))
+def _ranks(text: str) -> tuple[str, ...]:
+    parts = tuple(text.split(","))
+    if not all(part in (SLOW, MEDIAN) or (part.isdecimal() and len(part) < 10) for part in parts):
+        raise ArgumentTypeError(f"{text!r} must be numbers, {SLOW} or {MEDIAN}, as in 0,3 or {SLOW},{MEDIAN}")
+    return parts

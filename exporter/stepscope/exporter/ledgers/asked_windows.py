@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from stepscope.common.errors import describe
 from stepscope.common.shared_files import open_file
-from stepscope.exporter.ledgers.reader import LedgerError, LedgerReader, open_ledgers
+from stepscope.exporter.ledgers.reader import LedgerError, LedgerReader, LedgerTotals, open_ledgers
 from stepscope.training.window_plans import USUAL_STEPS
 from stepscope.training.window_request import can_be_asked, read_answer, wake, withdraw, write_request
 
@@ -28,6 +28,13 @@ class TrainingRank(NamedTuple):
     steps: int
     seconds: float  # of its training steps
     own: float  # of these, without communication
+
+    @classmethod
+    def of(cls, rank: int, path: Path, owner: int, totals: LedgerTotals) -> "TrainingRank":
+        """Returns a rank with these totals."""
+        seconds = totals.phase_seconds.get("train", 0.0)
+        own = seconds - totals.component_seconds.get("communication", 0.0)
+        return cls(rank, path, owner, totals.steps.get("train", 0), seconds, own)
 
     @property
     def next_step(self) -> int:
@@ -68,13 +75,7 @@ class AskedWindows:
                     runs is not None and (reader.header.run, reader.owner) not in runs
                 ):
                     continue
-                totals = reader.totals()
-                seconds = totals.phase_seconds.get("train", 0.0)
-                steps, waits = (
-                    totals.steps.get("train", 0),
-                    totals.component_seconds.get("communication", 0.0),
-                )
-                yield TrainingRank(reader.header.rank, path, reader.owner, steps, seconds, seconds - waits)
+                yield TrainingRank.of(reader.header.rank, path, reader.owner, reader.totals())
 
     def ask(self, ranks: Collection[TrainingRank]) -> dict[int, str]:
         """Asks them for the same steps. Returns why a rank could not be asked, "" if it was."""
