@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from stepscope.commands.cli import main
 
+from tests.support.scenarios import WrittenScenarios
+
 START = 1_708_761_020.5
 REPORTS: dict[str, dict[str, Any]] = {
     "CPUBottleneck": {
@@ -108,6 +110,19 @@ def test_a_damaged_report_is_one_clear_line(tmp_path: Path, capsys: pytest.Captu
     source = write(tmp_path / "job", {"BatchSize": {"RuleTriggered": "often"}})
     assert main(["report", str(source)]) == 2
     assert "BatchSize.json: not a report of Debugger's" in capsys.readouterr().err
+
+
+def test_a_report_of_stepscope_is_not_taken_for_one_of_debugger_s(
+    scenarios: WrittenScenarios, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording = str(scenarios.written("healthy").recording_directory)
+    assert main(["report", recording, "--out", str(tmp_path)]) == 0
+    for command in (
+        ["report", str(tmp_path)],
+        ["compare", recording, str(tmp_path), "--out", str(tmp_path / "x.html")],
+    ):
+        assert main(command) == 2
+        assert "give the recording" in capsys.readouterr().err
 
 
 def findings(source: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:

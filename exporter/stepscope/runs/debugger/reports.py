@@ -24,7 +24,10 @@ def report_files(place: Path) -> list[Path]:
 
 
 class DebuggerReports(Source):
-    """The reports of a job whose readings and events are gone. Raises UserError if one is damaged."""
+    """The reports of a job whose readings and events are gone.
+
+    Raises UserError if one is damaged, or Stepscope's own.
+    """
 
     def __init__(self, place: Path) -> None:
         self._rules = {path.stem: _content(path) for path in report_files(place)}
@@ -64,6 +67,10 @@ class DebuggerReports(Source):
 def _content(path: Path) -> dict[str, Any]:
     with naming(path, "a report of Debugger's", "copy it again, or remove it"):
         content: dict[str, Any] = json.loads(path.read_bytes())
+        if "finding" in content:
+            raise UserError(
+                f"{path.parent} are rules of a report of Stepscope: give the recording it is about"
+            )
         details = content.get("Details") or {}
         for value in details.values() if path.stem == "OverallSystemUsage" else ():
             value.items()
