@@ -7,7 +7,7 @@ import pytest
 from stepscope.runs.model import RunFacts
 
 from tests.support.few_rules import judged
-from tests.support.source import node_samples, node_steps, rank_trace, run_facts
+from tests.support.source import node_samples, node_steps, rank_facts, rank_trace, run_facts
 
 result = partial(judged, "CommunicationBound")
 
@@ -78,6 +78,16 @@ def test_ranks_that_wait_for_one_that_hardly_communicates_are_told_so() -> None:
     assert "rank 3 did for only 5.0 %" in found.finding
     assert "Straggler" in found.finding
     assert found.seconds_lost == pytest.approx(5), "what all have to communicate; the rest is the straggler's"
+
+
+def test_ranks_of_nodes_that_were_not_seen_may_be_what_the_others_wait_for() -> None:
+    steps = [node_steps(np.full(100, 1.0), rank=rank, communication=0.6) for rank in (0, 1)]
+    ranks = tuple(rank_facts(rank, world_size=4) for rank in (0, 1))
+    found = result(*steps, facts=run_facts(ranks=ranks))
+    assert found.finding.endswith(
+        "Only 2 of 4 ranks were seen, which may wait for one of the others: `stepscope report NODE1 NODE2` "
+        "reports all nodes."
+    )
 
 
 def test_each_scan_of_each_rank_counts() -> None:

@@ -16,6 +16,7 @@ from stepscope.measurements.bandwidth import GIGA, Bandwidth, bandwidths
 from stepscope.measurements.measure import PortionSoFar, RunMeasurements
 from stepscope.rules.parts.base import Verdict, status_of
 from stepscope.rules.parts.component_share import ComponentShare, ShareParameters
+from stepscope.rules.parts.hang_in_words import world_size
 from stepscope.rules.parts.judgement import Tallies, Tally
 from stepscope.rules.parts.parameters import GigabytesPerSecond, Percent
 from stepscope.rules.parts.promql import MINUTE
@@ -122,7 +123,7 @@ class CommunicationBound(ComponentShare):
                 f"; rank {least_rank} did for only {percent(least.share)}, "
                 "so the others may only be waiting for it (see Straggler)"
             )
-        return f"{sentence}. {_saved(known)}"
+        return f"{sentence}. {_saved(known)}{_unseen(len(known), world_size(run.facts))}"
 
     def _why_not(self, run: RunMeasurements, ranks: "Mapping[Key, Communication]") -> str:
         most = max((rank.spent.seen for rank in ranks.values()), default=0)
@@ -143,6 +144,16 @@ def _saved(ranks: "Mapping[Key, Communication]") -> str:
     if len(ranks) == 1:
         return f"{could}."
     return f"{could}, the least of all ranks; the rest is waiting for other ranks."
+
+
+def _unseen(seen: int, ranks: int) -> str:
+    """Says that ranks of other nodes, of which nothing is known, may be what the seen ones wait for."""
+    if seen >= ranks:
+        return ""
+    return (
+        f" Only {seen} of {ranks} ranks were seen, which may wait for one of the others: "
+        "`stepscope report NODE1 NODE2` reports all nodes."
+    )
 
 
 def _bandwidth(found: Bandwidth, link: float) -> dict[str, Any]:
