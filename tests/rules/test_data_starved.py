@@ -537,3 +537,26 @@ def test_the_py_dataset_is_known_from_gauges() -> None:
     found = result(node_samples(np.full((200, 8), 0.5)), steps, facts=run_facts(ranks=[rank]))
     assert found.details["cause"] == "PyDataset"
     assert found.finding.endswith("the 2 threads of the PyDataset share one interpreter.")
+
+
+@pytest.mark.parametrize(
+    ("maps", "python", "words", "remedy"),
+    [
+        (0, 0.0, "it takes longer than the steps", "Make its functions cheaper."),
+        (1, 15.0, "1 map without parallel calls", "num_parallel_calls"),
+        (1, 15.5, "its Python functions computed for 15.5 s, one at a time", "with TensorFlow's operations"),
+    ],
+)
+def test_a_pipeline_of_tf_data_is_late_for_its_maps_or_for_python(
+    maps: int, python: float, words: str, remedy: str
+) -> None:
+    late = loading(
+        sequential_maps=maps,
+        workers=None,
+        fetch_seconds=0.0,
+        wait_seconds=30.0,
+        pipeline_python_seconds=python,
+    )
+    why, do = late.words()
+    assert why == f"the tf.data pipeline is late: {words}"
+    assert remedy in do

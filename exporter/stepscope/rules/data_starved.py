@@ -22,7 +22,7 @@ from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.remedies import HOOKS, no_steps
 from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import RankFacts, RunFacts, ranks_of, workers_of
-from stepscope.training.layout import PY_PROCESSES, PY_QUEUE, PY_WORKERS, SEQUENTIAL_MAPS
+from stepscope.training.layout import PIPELINE_PYTHON, PY_PROCESSES, PY_QUEUE, PY_WORKERS, SEQUENTIAL_MAPS
 from stepscope.training.line_layout import STATES
 
 CONCLUDED = ("hand-over", "not known")  # causes of which no time was measured
@@ -138,6 +138,7 @@ def _loading(run: RunMeasurements, node: str, rank: int, wait: PortionSoFar) -> 
         restart_seconds=sum(loader.restart_seconds or 0.0 for loader in loaders if loader.phase == "train"),
         worker_threads=max((loader.worker_threads or 0 for loader in loaders), default=0),
         sequential_maps=None if maps is None else int(maps),
+        pipeline_python_seconds=gauges.get(PIPELINE_PYTHON, 0.0),
         prefetch=next((loader.prefetch_factor for loader in loaders if loader.phase == "train"), None),
         fetch_counts=list(map(sum, zip_longest(*(each.fetch_counts for each in loaders), fillvalue=0))),
         py_dataset=_py_dataset(gauges),

@@ -247,13 +247,14 @@ PY_WORKERS, PY_PROCESSES, PY_QUEUE = (
     "keras_py_dataset_processes",
     "keras_py_dataset_queue",
 )
-GRAPH_PYTHON = "tensorflow_python_seconds"  # so far, of functions of Python that graphs call
+# Seconds so far of functions of Python that graphs call, and CPU seconds of those that tf.data calls.
+GRAPH_PYTHON, PIPELINE_PYTHON = "tensorflow_python_seconds", "tf_data_python_seconds"
 EAGER = "keras_run_eagerly"  # 1: Keras runs each operation of TensorFlow by itself
 SETTINGS = frozenset(  # they say nothing of training
     (
         *(ANOMALY_DETECTION, THREADS, TENSORS, DOUBLES, UNUSED_PARAMETERS, PROFILED),
         *(OPERATORS, LEAVES, FIRST_OPERATORS, FORWARD_USED, FORWARD_UNUSED, SEQUENTIAL_MAPS, EAGER),
-        *(PY_WORKERS, PY_PROCESSES, PY_QUEUE, GRAPH_PYTHON, SYNCHRONISED),
+        *(PY_WORKERS, PY_PROCESSES, PY_QUEUE, GRAPH_PYTHON, PIPELINE_PYTHON, SYNCHRONISED),
     )
 )
 GAUGES = SCRIPT_GAUGES + FRAMEWORK_GAUGES

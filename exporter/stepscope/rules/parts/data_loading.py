@@ -21,6 +21,7 @@ Cause = Literal[
     "sampler",
     "threads",
     "hand-over",
+    "Python pipeline",
     "sequential map",
     "slow pipeline",
     "PyDataset",
@@ -40,6 +41,7 @@ OF_THE_SAMPLER = 0.5  # of a wait without workers: above it, most is in no fetch
 RESTARTS = 0.5  # of the wait for data: above it, most is for the first batch of a pass
 ONE_WORKER = 0.8  # of the seconds of fetches: with more, one of several workers does nearly everything
 TOO_MANY_THREADS = 2  # of workers, per worker and per core of the rank
+IN_PYTHON = 0.5  # of the wait for tf.data: with more CPU seconds in functions of Python, they are the cause
 UNEVEN = 0.5  # of the wait: above it, most is for long fetches, which the others do not hide
 SEVERAL_THREADS = 1.3  # CPU seconds per second of a fetch: a worker uses more than one thread
 
@@ -123,6 +125,7 @@ class Loading:
     persistent_workers: bool | None = None
     worker_threads: int = 0  # PyTorch's, of all workers of the rank; 0: not known
     sequential_maps: int | None = None  # of tf.data, without parallel calls; None: another loader
+    pipeline_python_seconds: float = 0.0  # CPU seconds of functions of Python that tf.data calls
     py_dataset: PyDataset | None = None  # None: another loader
 
     @property
@@ -211,6 +214,8 @@ class Loading:
         if self.py_dataset is not None:
             return "PyDataset"
         if self.is_pipeline:
+            if self.pipeline_python_seconds > IN_PYTHON * self.wait_seconds:
+                return "Python pipeline"
             return "sequential map" if self.sequential_maps else "slow pipeline"
         if not self.fetch_seconds:
             slow = self.io_wait > WAITING_FOR_IO
@@ -297,7 +302,7 @@ class Loading:
         if self.py_dataset is not None:
             return self._words_of(self.py_dataset)
         if self.is_pipeline:
-            return _pipeline_words(self.sequential_maps or 0)
+            return self._words_of_pipeline()
         needed = max(self.workers_needed, 1)
         timed = not math.isnan(self.cpu_share)
         cause = self.cause()
@@ -451,6 +456,23 @@ class Loading:
             )
         return f"the cause is unknown, because {NOT_TIMED}", HOW_TO_TIME
 
+    def _words_of_pipeline(self) -> tuple[str, str]:
+        """Returns why a pipeline of tf.data is late as a clause, and the remedy."""
+        why, first = "it takes longer than the steps", "Make its functions cheaper."
+        if self.cause() == "Python pipeline":
+            why = f"its Python functions computed for {duration(self.pipeline_python_seconds)}, one at a time"
+            first = (
+                "Write its generator, or what its `map` calls, with TensorFlow's operations: parallel calls "
+                "of Python share one interpreter. Otherwise use a PyDataset with processes."
+            )
+        elif self.sequential_maps:
+            why = f"{count(self.sequential_maps, 'map')} without parallel calls"
+            first = "Give `map` num_parallel_calls=tf.data.AUTOTUNE."
+        return f"the tf.data pipeline is late: {why}", (
+            f"{first} End the pipeline with `prefetch(tf.data.AUTOTUNE)`, `cache()` what is the same in each "
+            "epoch, and read files with a parallel `interleave`."
+        )
+
     def _words_of(self, python: PyDataset) -> tuple[str, str]:
         """Returns why a PyDataset is late as a clause, and the remedy. It makes batches all the time."""
         makes = self.fetch_seconds or max(python.workers, 1) * self.step_seconds
@@ -481,15 +503,3 @@ class Loading:
             "Make `__getitem__` cheaper: decode once and keep the result, index whole arrays. More `workers` "
             f"than cores cannot help.{wider}"
         )
-
-
-def _pipeline_words(sequential_maps: int) -> tuple[str, str]:
-    """Returns why a pipeline of tf.data is late as a clause, and the remedy."""
-    why, first = "it takes longer than the steps", "Make its functions cheaper."
-    if sequential_maps:
-        why = f"{count(sequential_maps, 'map')} without parallel calls"
-        first = "Give `map` num_parallel_calls=tf.data.AUTOTUNE."
-    return f"the tf.data pipeline is late: {why}", (
-        f"{first} End the pipeline with `prefetch(tf.data.AUTOTUNE)`, `cache()` what is the same in each "
-        "epoch, and read files with a parallel `interleave`."
-    )

@@ -74,11 +74,11 @@ class Computing:
             return (workers, None, None), size
         return settings_of(getattr(self.adapter, "_dataloader", None)), size
 
-    def begin(self, component: int) -> int | None:
+    def begin(self, component: int, operation: float = 0.0) -> int | None:
         """Opens a component for an outermost call. Returns its place for `end`; None: nothing is open."""
         if self.is_inside:
             return None
-        place = recorder.enter(component)
+        place = recorder.enter(component, operation)
         if place == NOT_OPENED:
             return None
         self.is_inside, self.compiles, self.will_compile = True, self.will_compile, False

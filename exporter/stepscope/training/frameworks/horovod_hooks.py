@@ -1,7 +1,8 @@
 """Times Horovod with PyTorch and TensorFlow: collectives that Python waits for are communication.
 
 Horovod sends gradients in another thread. What is exposed is the wait for them, when the optimizer
-steps. Collectives inside a graph of TensorFlow are a part of it: nobody can time them.
+steps. Nobody can time collectives inside a graph of TensorFlow: one of collectives alone, as Horovod makes
+it for gradients and variables outside of `tf.function`, is communication. Otherwise they are a part of it.
 """
 
 from __future__ import annotations
@@ -67,9 +68,10 @@ class _Collective:
 
 def begin_collective(operation: str, *_: object, **__: object) -> int | None:
     """Begins to time one of OPERATIONS. Returns its place, or None inside another one."""
-    if _Collective.is_open or _is_traced():
+    number = OPERATIONS.index(operation) + 1.0
+    if _Collective.is_open or _is_traced(number):
         return None
-    place = recorder.enter(_COMMUNICATION, OPERATIONS.index(operation) + 1.0)
+    place = recorder.enter(_COMMUNICATION, number)
     if place == NOT_OPENED:
         return None
     _Collective.is_open = True
@@ -82,9 +84,14 @@ def end_collective(place: int, _done: bool) -> None:
     recorder.leave(place)
 
 
-def _is_traced() -> bool:
+def _is_traced(operation: float) -> bool:
     context = sys.modules.get("tensorflow.python.eager.context")
-    return context is not None and not context.executing_eagerly()
+    if context is None or context.executing_eagerly():
+        return False
+    from stepscope.training.frameworks.tensorflow_hooks import collective_is_traced
+
+    collective_is_traced(operation)
+    return True
 
 
 def _init_begins(*_: object, **__: object) -> tuple[int | None]:

@@ -2,6 +2,7 @@
 
 A graph is one call. Its time is `forward`, whatever it computes, or `compile` if it was traced. A graph in
 which gradients were computed trains. One with a step of a Keras optimizer in it ends a training step.
+One of Horovod's collectives alone is communication.
 A graph that gets an iterator fetches batches inside: nobody can time them, so it counts for no component.
 """
 
@@ -9,8 +10,8 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from time import perf_counter
-from weakref import WeakSet
+from time import perf_counter, thread_time
+from weakref import WeakKeyDictionary, WeakSet
 
 from stepscope.training.automatic import LoaderWaits, automatic
 from stepscope.training.frameworks.around import around
@@ -25,7 +26,7 @@ from stepscope.training.frameworks.computing import (
 )
 from stepscope.training.frameworks.published import after, publish
 from stepscope.training.frameworks.xla_profilers import tensorflow_profiler
-from stepscope.training.layout import GRAPH_PYTHON, OPERATIONS, SEQUENTIAL_MAPS
+from stepscope.training.layout import GRAPH_PYTHON, OPERATIONS, PIPELINE_PYTHON, SEQUENTIAL_MAPS
 from stepscope.training.loader import Waits
 from stepscope.training.off import is_off
 from stepscope.training.recorder import COMPONENT_INDEX
@@ -158,9 +159,18 @@ class _Graphs:
         self.tracing: list[Any] = []
         self.with_gradients: WeakSet[Any] = WeakSet()
         self.with_steps: WeakSet[Any] = WeakSet()
-        self.python = set[object]()  # tokens of functions of Python that they call,
-        self.python_seconds = self.published_seconds = 0.0  # and the seconds of these,
+        self.with_collectives: WeakKeyDictionary[Any, float] = WeakKeyDictionary()  # and which operation
+        self.python = set[object]()  # tokens of functions of Python that they call
+        self.python_seconds = dict.fromkeys((GRAPH_PYTHON, PIPELINE_PYTHON), 0.0)  # of these, and of others,
+        self.published_seconds = dict(self.python_seconds)
         self.run: object = None  # in the run with this ledger
+
+    def only_communicate(self, function: Any) -> bool:
+        return (
+            function in self.with_collectives
+            and function not in self.with_gradients
+            and function not in self.with_steps
+        )
 
 
 _graphs = _Graphs()
@@ -173,7 +183,11 @@ def _called(function: Any, *arguments: Any, **_: object) -> tuple[Any, int | Non
     traced = function.experimental_get_tracing_count()
     _graphs.tracing.append(function)
     fetches = traced and any(hasattr(each, "get_next_as_optional") for each in arguments)
-    place = None if fetches else computing.begin(FORWARD if traced else COMPILE)
+    place = None
+    if _graphs.only_communicate(function):
+        place = computing.begin(_COMMUNICATION, _graphs.with_collectives[function])
+    elif not fetches:
+        place = computing.begin(FORWARD if traced else COMPILE)
     return function, place, traced
 
 
@@ -194,8 +208,14 @@ def _returned(call: tuple[Any, int | None, int], done: bool) -> None:
         computing.step_ended(function)
     elif function in _graphs.with_gradients:
         automatic.trained = True
-    else:
+    elif function not in _graphs.with_collectives:
         automatic.evaluates()
+
+
+def collective_is_traced(operation: float) -> None:
+    """Says that a collective of Horovod becomes a part of the graphs that are traced now."""
+    for function in _graphs.tracing:
+        _graphs.with_collectives[function] = operation
 
 
 def _registered(token: object, *_: object, **__: object) -> None:
@@ -204,21 +224,24 @@ def _registered(token: object, *_: object, **__: object) -> None:
         _graphs.python.add(token)
 
 
-def _python_begins(_: object, token: object, *__: object) -> float | None:
-    """Begins a call of a function by a graph, in a thread of TensorFlow."""
-    return perf_counter() if token in _graphs.python else None
+def _python_begins(_: object, token: object, *__: object) -> tuple[str, float]:
+    """Begins a call of a function in a thread of TensorFlow: by a graph, which waits, or by a pipeline."""
+    return (GRAPH_PYTHON, perf_counter()) if token in _graphs.python else (PIPELINE_PYTHON, thread_time())
 
 
-def _python_ends(began: float, _done: bool) -> None:
-    _graphs.python_seconds += perf_counter() - began
+def _python_ends(call: tuple[str, float], _done: bool) -> None:
+    caller, began = call
+    now = perf_counter() if caller is GRAPH_PYTHON else thread_time()
+    _graphs.python_seconds[caller] += now - began
 
 
 def _publish_python() -> None:
     if _graphs.run is not session.ledger:  # what came before belongs to an earlier one
         _graphs.run = session.ledger
-        _graphs.python_seconds -= _graphs.published_seconds
-    _graphs.published_seconds = _graphs.python_seconds
-    publish({GRAPH_PYTHON: _graphs.published_seconds})
+        for caller, seconds in _graphs.published_seconds.items():
+            _graphs.python_seconds[caller] -= seconds
+    _graphs.published_seconds = dict(_graphs.python_seconds)
+    publish({caller: seconds for caller, seconds in _graphs.published_seconds.items() if seconds})
 
 
 def _gradient_begins(*_: object, **__: object) -> int | None:
