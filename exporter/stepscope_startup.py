@@ -30,6 +30,8 @@ HOOKS = {
     "deepspeed.runtime.engine": f"{_HOOKS}.deepspeed:install",
     "tensorflow": f"{_HOOKS}.tensorflow_hooks:install",
     "keras": f"{_HOOKS}.keras_hooks:install",
+    "keras.src.engine.training": f"{_HOOKS}.keras_2_hooks:install",  # of Keras 2
+    "tf_keras.src.engine.training": f"{_HOOKS}.keras_2_hooks:install_tf_keras",
     "jax": f"{_HOOKS}.jax_hooks:install",
     "optax": f"{_HOOKS}.jax_hooks:install_optax",
     "horovod.torch.mpi_ops": f"{_HOOKS}.horovod_hooks:install_torch",

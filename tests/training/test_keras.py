@@ -1,4 +1,4 @@
-"""Unmodified scripts of Keras 3 and TensorFlow. Without these packages the tests are skipped."""
+"""Unmodified scripts of Keras and TensorFlow. Without these packages the tests are skipped."""
 
 import json
 import os
@@ -51,14 +51,15 @@ def run(folder: Path, script: str, *words: str, **variables: str) -> subprocess.
     return run_script(folder, script, *words, **{**QUIET, **variables})
 
 
-@pytest.mark.parametrize("backend", smallest(["tensorflow", "torch", "jax"], range(2)))
+@pytest.mark.parametrize("backend", smallest(["tensorflow", "torch", "tf_keras", "jax"], range(3)))
 def test_each_batch_of_keras_is_a_step_and_the_weights_are_as_without_hooks(
     backend: str, tmp_path: Path
 ) -> None:
     if find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     words = "0.01", str(tmp_path / "of.weights.h5")
-    [trained] = train(tmp_path, "keras_fit", *words, KERAS_BACKEND=backend).values()
+    keras = {"KERAS": backend} if backend == "tf_keras" else {"KERAS_BACKEND": backend}
+    [trained] = train(tmp_path, "keras_fit", *words, **keras).values()
     assert trained.complaints == []
     assert trained.totals.steps == {"train": 24, "eval": 8, "predict": 2}
     fetched = {loader.phase: sum(loader.wait_counts) for loader in trained.totals.loaders}
@@ -73,7 +74,7 @@ def test_each_batch_of_keras_is_a_step_and_the_weights_are_as_without_hooks(
     assert (gauges["epoch"], gauges["tf_data_sequential_maps"]) == (2, 1)
     assert 0 < gauges["loss"] < 100
     assert 0 < gauges["val_loss"] < 100
-    assert trained.words == run(tmp_path, "keras_fit", *words, KERAS_BACKEND=backend).stdout
+    assert trained.words == run(tmp_path, "keras_fit", *words, **keras).stdout
 
 
 @pytest.mark.parametrize("backend", smallest(["torch", "tensorflow", "jax"], range(2)))

@@ -1,17 +1,18 @@
 """Trains with Keras, evaluates and predicts, and prints what the weights are: 3 epochs of 8 batches.
 
-With VARIANTS, it trains once per variant: each is a run of its name.
+With VARIANTS, it trains once per variant: each is a run of its name. KERAS may be `tf_keras`: Keras 2.
 """
 
 import hashlib
 import os
 import sys
 import time
+from importlib import import_module
 
-import keras
 import numpy as np
 import tensorflow as tf
 
+keras = import_module(os.environ.get("KERAS", "keras"))
 late, checkpoint = float(sys.argv[1]), sys.argv[2]
 
 
@@ -29,7 +30,7 @@ def in_python(_: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(slow, ())
 
 
-class Batches(keras.utils.PyDataset):  # type: ignore[misc]
+class Batches(getattr(keras.utils, "PyDataset", object)):  # type: ignore[misc]
     def __init__(self, values: np.ndarray, **options: int) -> None:
         super().__init__(**options)
         self.values = values

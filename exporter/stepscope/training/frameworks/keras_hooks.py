@@ -52,23 +52,33 @@ _installed = False
 
 
 def install() -> None:
-    """Hooks Keras, which must be imported completely. Does nothing for Keras 2, or if Stepscope is off."""
+    """Hooks Keras 3, which must be imported completely. Does nothing for Keras 2, or if Stepscope is off."""
     global _installed
     keras = sys.modules["keras"]
     if _installed or is_off() or not str(getattr(keras, "__version__", "")).startswith("3."):
         return
     _installed = True
-    _loop.backend = backend = keras.config.backend()
-    _loop.name = f"{keras.__version__} on {backend}"
-    _hook_loops()
-    _hook_numbers()
+    backend = keras.config.backend()
+    name_loops(backend, f"{keras.__version__} on {backend}")
+    hook_loops(sys.modules.get("keras.src.callbacks.callback_list"))
+    iterators = getattr(sys.modules.get("keras.src.trainers.epoch_iterator"), "EpochIterator", None)
+    around(iterators, "__iter__", _epoch_begins, _nothing)
+    around(iterators, "__next__", _asks, got)
+    hook_numbers(sys.modules.get("keras.src.callbacks"))
     trainer = sys.modules.get(f"keras.src.backend.{backend}.trainer")
     if backend == "tensorflow":
         replace(getattr(trainer, "TensorFlowTrainer", None), "_make_function", _with_fetches)
     elif backend == "jax":
         _hook_jax(getattr(trainer, "JAXTrainer", None))
     if backend != "jax":
-        _hook_eager_parts(backend)
+        hook_eager_parts(
+            backend,
+            getattr(sys.modules.get("keras.src.layers.layer"), "Layer", None),
+            getattr(sys.modules.get("keras.src.trainers.trainer"), "Trainer", None),
+            ("_compute_loss", "compute_metrics"),
+        )
+        optimizer = getattr(sys.modules.get("keras.src.optimizers.base_optimizer"), "BaseOptimizer", None)
+        hook_optimizer(backend, optimizer, "apply")
     for module, (owner, names) in _SAVES.items():
         found = sys.modules.get(module)
         for name in names:
@@ -91,8 +101,14 @@ class _Loop:
 _loop = _Loop()
 
 
-def _hook_loops() -> None:
-    callbacks = getattr(sys.modules.get("keras.src.callbacks.callback_list"), "CallbackList", None)
+def name_loops(backend: str, name: str) -> None:
+    """Says what computes in the loops. `name` is the version of Keras, for people."""
+    _loop.backend, _loop.name = backend, name
+
+
+def hook_loops(module: Any) -> None:
+    """Hooks the callbacks of a module that has CallbackList."""
+    callbacks = getattr(module, "CallbackList", None)
     around(callbacks, "on_train_begin", _training_begins, _nothing)
     after(callbacks, "on_epoch_begin", _epoch)
     after(callbacks, "on_train_batch_end", _trained)
@@ -101,9 +117,6 @@ def _hook_loops() -> None:
         around(callbacks, f"on_{name}_begin", partial(_evaluation_begins, phase), _nothing)
         after(callbacks, f"on_{name}_batch_end", partial(_evaluated, phase))
         after(callbacks, f"on_{name}_end", _evaluation_ended)
-    iterators = getattr(sys.modules.get("keras.src.trainers.epoch_iterator"), "EpochIterator", None)
-    around(iterators, "__iter__", _epoch_begins, _nothing)
-    around(iterators, "__next__", _asks, got)
 
 
 def _nothing(*_: object) -> None:
@@ -188,11 +201,10 @@ def _of_phase(phase: str) -> Waits:
 # -- what Keras has in Python anyway -------------------------------------------------------------------
 
 
-def _hook_numbers() -> None:
-    history = getattr(sys.modules.get("keras.src.callbacks.history"), "History", None)
-    progress = getattr(sys.modules.get("keras.src.callbacks.progbar_logger"), "ProgbarLogger", None)
-    after(history, "on_epoch_end", _logged)
-    after(progress, "on_train_batch_end", _logged)
+def hook_numbers(callbacks: Any) -> None:
+    """Hooks the callbacks of a module that has History and ProgbarLogger."""
+    after(getattr(callbacks, "History", None), "on_epoch_end", _logged)
+    after(getattr(callbacks, "ProgbarLogger", None), "on_train_batch_end", _logged)
 
 
 def _epoch(_result: object, _callbacks: object, epoch: int, *_: object, **__: object) -> None:
@@ -206,19 +218,24 @@ def _logged(_result: object, _callback: object, _number: int, logs: Any = None) 
 # -- what is not one graph -----------------------------------------------------------------------------
 
 
-def _hook_eager_parts(backend: str) -> None:
-    """Hooks layers, losses, metrics and optimizers, which run one by one outside of graphs."""
-    layer = getattr(sys.modules.get("keras.src.layers.layer"), "Layer", None)
-    trainer = getattr(sys.modules.get("keras.src.trainers.trainer"), "Trainer", None)
-    optimizer = getattr(sys.modules.get("keras.src.optimizers.base_optimizer"), "BaseOptimizer", None)
-    begins, is_traced = _eager_optimizer_begins, never
-    if backend == "torch":
-        from stepscope.training.frameworks.torch_hooks.patches import is_compiling
+def hook_eager_parts(backend: str, layer: Any, trainer: Any, names: tuple[str, ...]) -> None:
+    """Hooks layers, losses and metrics, which run one by one outside of graphs."""
+    for owner, name in ((layer, "__call__"), *((trainer, name) for name in names)):
+        around(owner, name, forward, computing.end, _compiles(backend))
 
-        begins, is_traced = _optimizer_begins, is_compiling
-    for owner, name in ((layer, "__call__"), (trainer, "_compute_loss"), (trainer, "compute_metrics")):
-        around(owner, name, forward, computing.end, is_traced)
-    around(optimizer, "apply", begins, _optimizer_ended, is_traced)
+
+def hook_optimizer(backend: str, optimizer: Any, name: str) -> None:
+    """Hooks the function that makes the step of an optimizer."""
+    begins = _optimizer_begins if backend == "torch" else _eager_optimizer_begins
+    around(optimizer, name, begins, _optimizer_ended, _compiles(backend))
+
+
+def _compiles(backend: str) -> Callable[[], bool]:
+    if backend != "torch":
+        return never
+    from stepscope.training.frameworks.torch_hooks.patches import is_compiling
+
+    return is_compiling
 
 
 def _eager_optimizer_begins(optimizer: Any, *_: object, **__: object) -> tuple[Any, int | None] | None:
@@ -246,26 +263,31 @@ def _with_fetches(original: Callable[..., Any]) -> Callable[..., Any]:
         function = original(trainer, step_function)
         # Those of older versions accept no other iterator than TensorFlow's.
         accepts_any = "zip" in getattr(getattr(function, "__code__", None), "co_names", ())
-        return _fetching_first(trainer, function) if accepts_any else function
+        return fetching_first(trainer, function) if accepts_any else function
 
     return make
 
 
-def _fetching_first(trainer: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that fetches a batch, and then calls the graph of what `function` does with it."""
+def fetching_first(
+    trainer: Any, function: Callable[..., Any], untraced: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """Returns a function that fetches a batch, and then calls the graph of what `function` does with it.
+
+    `untraced` is given if `function` is a graph itself: what that traces, converted by AutoGraph.
+    """
     tensorflow = sys.modules["tensorflow"]
     graphs: dict[str, Any] = {}  # by the shapes and types of batches
     latest: tuple[Callable[[], object], Any] = (lambda: None), None  # the iterator and its graph
     compiled: set[tuple[str, ...]] = set()  # shapes that XLA has seen
 
     def step(data: Any) -> Any:
-        return function(iter((data,)))
+        return (untraced or function)(iter((data,)))
 
     def graph_for(iterator: Any) -> Any:
         """Returns the graph for batches of an iterator; None if it must fetch them itself."""
         if not isinstance(iterator, (tensorflow.data.Iterator, tensorflow.distribute.DistributedIterator)):
             return None  # of one batch, as in `train_on_batch`
-        several = trainer.steps_per_execution != 1
+        several = _batches_at_once(trainer) != 1
         if several or not _gives_tensors(iterator, tensorflow):
             why = "steps_per_execution is not 1" if several else "of their types, or of the strategy"
             complain("fetch", f"waits for data are not timed, because {why}: a graph fetches the batches")
@@ -275,7 +297,7 @@ def _fetching_first(trainer: Any, function: Callable[..., Any]) -> Callable[...,
             return step
         name = repr(iterator.element_spec)
         if name not in graphs:
-            traced = tensorflow.autograph.experimental.do_not_convert(step)
+            traced = step if untraced else tensorflow.autograph.experimental.do_not_convert(step)
             graphs[name] = tensorflow.function(
                 traced, input_signature=[iterator.element_spec], reduce_retracing=True
             )
@@ -300,6 +322,16 @@ def _fetching_first(trainer: Any, function: Callable[..., Any]) -> Callable[...,
         return graph(data)
 
     return timed
+
+
+def _batches_at_once(trainer: Any) -> int:
+    """Returns how many batches a call trains on; 0 if Keras 2 chooses it."""
+    if getattr(trainer, "_autotune_steps_per_execution", False):
+        return 0
+    if hasattr(trainer, "steps_per_execution"):
+        return int(trainer.steps_per_execution)
+    known = getattr(trainer, "_steps_per_execution", None)  # of Keras 2: a variable
+    return 1 if known is None else int(known)
 
 
 def _gives_tensors(iterator: Any, tensorflow: Any) -> bool:

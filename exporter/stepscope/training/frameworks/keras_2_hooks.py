@@ -1,0 +1,74 @@
+"""Times Keras 2: `tf_keras`, and `tf.keras` up to TensorFlow 2.15, as keras_hooks time Keras 3.
+
+It has the same callbacks in other modules. Its functions of batches are graphs, so what they trace is
+traced with a batch that was fetched before.
+"""
+
+from __future__ import annotations
+
+import sys
+from weakref import WeakSet
+
+from stepscope.training.frameworks.around import around, replace
+from stepscope.training.frameworks.computing import checkpoint, computing, leave
+from stepscope.training.frameworks.keras_hooks import (
+    fetching_first,
+    hook_eager_parts,
+    hook_loops,
+    hook_numbers,
+    hook_optimizer,
+    name_loops,
+)
+from stepscope.training.off import is_off
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_ours: WeakSet[Callable[..., Any]] = WeakSet()  # functions that fetch first
+
+
+def install_tf_keras() -> None:
+    """Does the same for `tf_keras`."""
+    install("tf_keras")
+
+
+def install(package: str = "keras") -> None:
+    """Hooks Keras 2, whose engine must be imported completely. Does nothing if Stepscope is off."""
+    callbacks = sys.modules.get(f"{package}.src.callbacks")
+    if is_off() or callbacks is None:
+        return
+    name_loops("tensorflow", f"{getattr(sys.modules[package], '__version__', 2)} on tensorflow")
+    hook_loops(callbacks)
+    hook_numbers(callbacks)
+    model = getattr(sys.modules.get(f"{package}.src.engine.training"), "Model", None)
+    for name in ("make_train_function", "make_test_function", "make_predict_function"):
+        replace(model, name, _with_fetches)
+    handler = getattr(sys.modules.get(f"{package}.src.engine.data_adapter"), "DataHandler", None)
+    around(handler, "enumerate_epochs", _epochs_begin, lambda *_: None)
+    layer = getattr(sys.modules.get(f"{package}.src.engine.base_layer"), "Layer", None)
+    hook_eager_parts("tensorflow", layer, model, ("compute_loss", "compute_metrics"))
+    for module, owner in (("optimizer", "_BaseOptimizer"), ("legacy.optimizer_v2", "OptimizerV2")):
+        optimizers = sys.modules.get(f"{package}.src.optimizers.{module}")
+        hook_optimizer("tensorflow", getattr(optimizers, owner, None), "apply_gradients")
+    for name in ("save", "save_weights", "export"):
+        around(model, name, checkpoint, leave)
+
+
+def _epochs_begin(handler: Any) -> None:
+    """Knows the script's own dataset. The others are made by Keras: their settings are not the script's."""
+    adapter = getattr(handler, "_adapter", None)
+    computing.adapter = adapter if type(adapter).__name__ == "DatasetAdapter" else None
+
+
+def _with_fetches(original: Callable[..., Any]) -> Callable[..., Any]:
+    def make(model: Any, *arguments: Any, **keywords: Any) -> Any:
+        function = original(model, *arguments, **keywords)
+        if function in _ours:
+            return function
+        ours = fetching_first(model, function, getattr(function, "python_function", None))
+        _ours.add(ours)
+        return ours
+
+    return make
