@@ -33,6 +33,7 @@ $(VENV)/.tools: $(VENV)/.installed requirements-dev.lock
 PYTORCH ?= $(if $(CI),1)
 $(VENV)/.developing: $(VENV)/.tools requirements-frameworks.txt
 	$(if $(PYTORCH),$(BIN)/python $(PIP) --requirement requirements-frameworks.txt)
+	$(if $(PYTORCH),$(BIN)/python $(PIP) --no-deps tf_keras==2.21.0) # Keras 2, which would install tensorflow, too
 	@touch $@
 
 SLOW ?= augmentation
