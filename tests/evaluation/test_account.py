@@ -298,6 +298,16 @@ def test_advice_on_waits_for_data_is_about_the_hand_over_if_the_line_receives_te
     assert found.recommendation.startswith(advice)
 
 
+def test_a_line_that_waits_next_to_jax_may_wait_for_its_arrays() -> None:
+    run = replace(run_with(train__host=0.3, train__forward=0.7), framework="jax 0.10.2")
+    assert run.account is not None
+    host, forward = run.account.leaves
+    reads = LineTime("train", "host", "train.py:3", "auc(np.asarray(logits))", "", "", "", {"lock": 300.0})
+    account = replace(run.account, leaves=(replace(host, lines=(reads,)), forward))
+    (found,) = unexplained(replace(run, account=account))
+    assert "for what JAX still computes" in found.recommendation
+
+
 def test_a_long_name_of_a_library_is_shown_by_its_end_with_the_loop_that_runs_it() -> None:
     def shown(library: str) -> str:
         (place,) = places([LineTime("train", "host", "train.py:3", "", library, "", "", {"running": 1.0})])

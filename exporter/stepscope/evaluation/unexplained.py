@@ -99,6 +99,10 @@ WAIT_LESS = {
     "other": "This line waits, for a network, a timer or another process, and computes nothing. Do it in a "
     "thread with a queue, collect several into one, or do it every N steps.",
 }
+WAIT_LESS_WITH_JAX = WAIT_LESS | {
+    "lock": "This line waits: for what JAX still computes, if it reads an array (`np.asarray`), otherwise "
+    "for another thread or process. Leave results on the device, and read them every N steps.",
+}
 RESTART_LESS = (
     "The loader starts and ends its workers here. Call `iter(loader)` once per epoch, not in each step, and "
     "keep the workers alive (persistent_workers=True)."
@@ -308,7 +312,9 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
             evidence = f"{share(spent + garbage, of_main)} of the time of steps"
             if garbage:
                 evidence += f", {share(garbage, of_main)} to collect the garbage of these lines"
-            remedy = _of_line(leaf) or _remedies(analysis)[component]
+            remedies = _remedies(analysis)
+            waits = WAIT_LESS_WITH_JAX if remedies is OF_JAX else WAIT_LESS
+            remedy = _of_line(leaf, waits) or remedies[component]
             brings = GC if garbage else ""
             yield LargePart(leaf.key, spent + garbage, remedy, evidence, brings=brings)
         elif part == BETWEEN:
@@ -354,7 +360,7 @@ def _remedies(analysis: Analysis) -> dict[str, str]:
     return OF_TENSORFLOW if name in ("keras", "tensorflow") and not on_torch else REMEDIES
 
 
-def _of_line(leaf: Leaf) -> str | None:
+def _of_line(leaf: Leaf, wait_less: dict[str, str]) -> str | None:
     """Returns what to do about a line that calls a function with advice of its own, or that mostly waits.
 
     A function that waits for a device computes. Most components have advice of their own.
@@ -376,7 +382,7 @@ def _of_line(leaf: Leaf) -> str | None:
     if state != "running" and first.library.startswith("subprocess."):  # it may wait for the program's output
         state = "child"
     waits = first.seconds.get("running", 0.0) < first.total / 2 and not first.library.startswith(DEVICES)
-    return WAIT_LESS.get(state) if waits else None
+    return wait_less.get(state) if waits else None
 
 
 def own_share(leaf: Leaf) -> float:

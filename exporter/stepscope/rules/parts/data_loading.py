@@ -468,6 +468,10 @@ class Loading:
         elif self.sequential_maps:
             why = f"{count(self.sequential_maps, 'map')} without parallel calls"
             first = "Give `map` num_parallel_calls=tf.data.AUTOTUNE."
+        if self.restart_seconds > RESTARTS * self.wait_seconds:
+            of_first = percent(100 * self.restart_seconds / self.wait_seconds)
+            why += f"; {of_first} of the wait is for the first batch of an epoch"
+            first = f"Call `shuffle` before `map` and `batch`: its buffer fills with what is cheap. {first}"
         return f"the tf.data pipeline is late: {why}", (
             f"{first} End the pipeline with `prefetch(tf.data.AUTOTUNE)`, `cache()` what is the same in each "
             "epoch, and read files with a parallel `interleave`."
