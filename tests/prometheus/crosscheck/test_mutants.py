@@ -71,11 +71,11 @@ EVERY_MUTANT = bool(os.environ.get("STEPSCOPE_ALL_MUTANTS"))
 # Mutants that decide the same on this recording: each is another rule, but it would take other data to tell.
 # tests/prometheus/rules/test_sample_rules.py has runs that save for long, only evaluate or start late. The
 # recorded one does not.
-OF_SAVING = r'|min without \(rank, component|component="another"|checkpoint"\}\[\w+\]\)\) (< |> (603|723)\))'
+OF_SAVING = r'|min without \(rank, component|component="another"|host"\}\[\w+\]\)\) (< |> (603|723)\))'
 OF_EVALUATIONS = (
     r'phase="another"|phase="\w+"\}\[\w+\]\)\) (< 0|> 3)|min without \(phase, rank\)'
     r"|age_seconds\S+ (> 3600|< 72003|< 3600 unless|> 1200|< 24003)"
-    rf'{OF_SAVING}|checkpoint"\}}\[3m7s'
+    rf'{OF_SAVING}|host"\}}\[3m7s'
 )
 UNSEEN = {
     # 0 or 1, of whichever element; no scrape failed, no exporter lost its counts or is lean.
@@ -106,7 +106,7 @@ UNSEEN = {
     "GPUMemoryNearlyFull": r"\(\S+ \+ \S+ offset 6m|offset 6m > [^>]+ and \S+ offset 4m|> 0.0025|< 72003"
     r"|\* 1\.5 (>|\+) |(> 3|>= 0) or|seconds (< 3|>= 0)\)",
     # No evaluation is in the first 3 minutes.
-    "LoadBalancing": rf'3e-12|"another"\}}\[\w+\]\)\) >= 0|checkpoint"\}}\[9m7s{OF_SAVING}',
+    "LoadBalancing": rf'3e-12|"another"\}}\[\w+\]\)\) >= 0|host"\}}\[9m7s{OF_SAVING}',
     # One loss per node. It is finite only before the group has recorded anything under this mutant: until
     # then it is not known that Prometheus evaluates the group.
     "LossNotFinite": r"min without|^run_instance:stepscope_loss_finite:age_seconds: .*another",
