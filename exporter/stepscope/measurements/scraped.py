@@ -124,6 +124,12 @@ def without(labels: Labels, *names: str) -> Labels:
     return frozenset(label for label in labels if label[0] not in names)
 
 
+@lru_cache(maxsize=100_000)
+def run_of(labels: Labels) -> Labels:
+    """Returns the labels of a run on all nodes."""
+    return frozenset(label for label in labels if label[0] in ("cluster", "run"))
+
+
 def grouped(vector: Vector, *names: str) -> dict[Labels, list[float]]:
     """Returns the values of series that differ only in some labels."""
     groups: dict[Labels, list[float]] = {}

@@ -27,7 +27,7 @@ from stepscope.measurements.hangs import (
 )
 from stepscope.measurements.measure import Measure, RunMeasurements
 from stepscope.measurements.pauses import KNOWN_PLACES, NodePauses, by_rank
-from stepscope.measurements.scraped import Labels, Moment, Scraped, Vector, column, grouped, without
+from stepscope.measurements.scraped import Labels, Moment, Scraped, Vector, column, grouped, run_of, without
 from stepscope.rules.parts import dumped_hang
 from stepscope.rules.parts.base import Rule, Verdict, status_of
 from stepscope.rules.parts.expressions import Record
@@ -174,20 +174,20 @@ class CollectiveHang(Rule[CollectiveHangParameters, CollectiveWaits]):
         ranks = _most(now.held(STATE, hold), "state")
         recorded = now.recorded(WAITED)
         missing = Counter(without(labels, "rank") for labels in ranks if labels not in recorded)
-        missing_of_run = Counter(_run(labels) for labels in now.recorded(MISSING))
+        missing_of_run = Counter(run_of(labels) for labels in now.recorded(MISSING))
         longest, shortest = _by_run(recorded), _by_run(now.recorded(STANDSTILL))
-        working = {_run(labels) for labels in now.held(AGE, hold, KNOWN)}
+        working = {run_of(labels) for labels in now.held(AGE, hold, KNOWN)}
         found = {
             labels: min(max(longest[of_run]), min(shortest[of_run]))
             for labels in now.recorded(STANDSTILL)
-            if (of_run := _run(labels)) in longest and of_run not in working
+            if (of_run := run_of(labels)) in longest and of_run not in working
         }
         nodes = list(now.recorded(HANGS))
         here = now.recorded(MISSING)
         view = CollectiveWaits(
             column(now.recorded(HANGS), nodes),
             np.nan_to_num(column(here, nodes)),
-            np.array([float(missing_of_run[_run(labels)]) for labels in nodes]),
+            np.array([float(missing_of_run[run_of(labels)]) for labels in nodes]),
             column(now.recorded(BETWEEN), nodes),
         )
         records = {
@@ -253,12 +253,8 @@ def _most(vector: Vector, *names: str) -> Vector:
 def _by_run(vector: Vector) -> dict[Labels, list[float]]:
     values: dict[Labels, list[float]] = {}
     for labels, value in vector.items():
-        values.setdefault(_run(labels), []).append(value)
+        values.setdefault(run_of(labels), []).append(value)
     return values
-
-
-def _run(labels: Labels) -> Labels:
-    return frozenset(label for label in labels if label[0] in ("cluster", "run"))
 
 
 def _missing_ranks() -> str:

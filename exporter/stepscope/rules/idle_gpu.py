@@ -11,21 +11,24 @@ import numpy as np
 
 from stepscope.common.words import duration, others_of
 from stepscope.measurements.held_idle import HELD_IDLE, Held, HeldGpu
-from stepscope.measurements.scraped import Moment, Scraped, column, without
+from stepscope.measurements.pauses import HOST
+from stepscope.measurements.scraped import Moment, Scraped, column, run_of, without
 from stepscope.rules.parts.bands import Bands, Worst
+from stepscope.rules.parts.expressions import Record
 from stepscope.rules.parts.gpus import WHERE, Every, Judged
 from stepscope.rules.parts.judgement import Judgement, judgement
 from stepscope.rules.parts.other_exporters import MEMORY_IN_USE, ON_GPU, OtherExporters
 from stepscope.rules.parts.parameters import Minutes, Parameters
-from stepscope.rules.parts.promql import MINUTE, OF_NODE, Alert, PrometheusRules, Scraping
+from stepscope.rules.parts.promql import MINUTE, OF_NODE, OF_RUN, Alert, PrometheusRules, Scraping
 from stepscope.rules.parts.registry import rule
-from stepscope.rules.parts.starting import Beginning, is_starting
+from stepscope.rules.parts.starting import STAYS, Beginning, as_before, is_starting, recorded_as_before
 from stepscope.rules.parts.tallied import Tallied
 from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import RunFacts
 
 HELD = "stepscope_gpu_held_idle_seconds"
 OF_RUNS, OF_OTHERS = f'{HELD}{{run!=""}}', f'{HELD}{{run=""}}'
+IN_SCRIPT = "run_instance:stepscope_stay_in_script:seconds"  # such as a wait for other jobs
 WASTED, SO_FAR = {"idle": "wasted"}, {"idle": "so far"}
 HOLDER = (
     "{{ if $labels.run }}run {{ $labels.run }}{{ else }}process {{ $labels.pid }}"
@@ -87,6 +90,8 @@ class IdleGPU(Tallied[IdleGPUParameters, Held, HeldGpu]):
         minutes, other = self._minutes
         of_runs, of_others = (f"{scraping.held(selector)} / 3600" for selector in (OF_RUNS, OF_OTHERS))
         starting = f"unless on ({', '.join(OF_NODE)}) ({is_starting(scraping, 0)})"
+        in_script = scraping.held(f'{STAYS}{{component="{HOST}"}}')
+        waits_again = f"unless on ({', '.join(OF_RUN)}) ({as_before(IN_SCRIPT, scraping)})"
         idle = partial(
             Alert,
             summary=f"{WHERE} is held but idle",
@@ -96,9 +101,11 @@ class IdleGPU(Tallied[IdleGPUParameters, Held, HeldGpu]):
         return PrometheusRules(
             targets=scraping.held(HELD),
             every=2 * MINUTE,
+            records=[Record(IN_SCRIPT, in_script.max_without("rank", "component", "operation"))],
             alerts=[
                 idle(
-                    f"{of_runs} > {minutes:.12g} / 60 {starting} or {of_others} > {other:.12g} / 60",
+                    f"{of_runs} > {minutes:.12g} / 60 {starting}\n{waits_again}\n"
+                    f"or {of_others} > {other:.12g} / 60",
                     labels=WASTED,
                 ),
                 idle(
@@ -130,7 +137,11 @@ class IdleGPU(Tallied[IdleGPUParameters, Held, HeldGpu]):
         labels = list(held)
         of_run = np.array([dict(each).get("run", "") != "" for each in labels], bool)
         starting = is_starting(scraping, 0).value(now)
-        judged = [without(each, "gpu", "user", "pid") not in starting for each in labels]
+        waiting = {run_of(each) for each in recorded_as_before(now, IN_SCRIPT, scraping)}
+        judged = [
+            without(each, "gpu", "user", "pid") not in starting and run_of(each) not in waiting
+            for each in labels
+        ]
         view = Held(column(held, labels) / 3600, np.array(judged, float), of_run)
         return Scraped(labels, view)
 

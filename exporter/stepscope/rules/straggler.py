@@ -36,6 +36,7 @@ from stepscope.measurements.scraped import (
     column,
     divided,
     dropped,
+    run_of,
 )
 from stepscope.rules.parts.bands import Interval
 from stepscope.rules.parts.base import Rule, Verdict, status_of
@@ -254,14 +255,14 @@ class Straggler(Rule[StragglerParameters, Peers]):
         expected[SLOW] = {
             rank: excess[rank] for rank, slow in zip(ranks, self._slow(view), strict=True) if slow
         }
-        slow_runs = {_run(rank): 1.0 for rank in now.recorded(SLOW)}
+        slow_runs = {run_of(rank): 1.0 for rank in now.recorded(SLOW)}
         paused = dropped(Gain(f"{PAUSED_SECONDS}{{{BY_CORES}}}", window).value(now), "reason")
         expected[NO_CORE] = _with_run(both(paused, steps, divided), slow_runs, lambda mean, _: mean)
         no_core = now.recorded(NO_CORE)
         earlier = [now.recorded(SLOW, ago) for ago in self._earlier(scraping)]
         view = view._replace(
             no_core=column(no_core, ranks),
-            others_no_core=column(_median_of_others(own, no_core), [_run(rank) for rank in ranks]),
+            others_no_core=column(_median_of_others(own, no_core), [run_of(rank) for rank in ranks]),
             steady=np.array([all(rank in slow for slow in earlier) for rank in ranks], bool),
         )
         return Scraped(ranks, view, expected)
@@ -587,15 +588,11 @@ def _why_not(ranks: Sequence[Rank], needed: int) -> str:
     return f"The training steps that ranks have in common took less than {duration(SHORTEST)}."
 
 
-def _run(labels: Labels) -> Labels:
-    return frozenset(label for label in labels if label[0] in ("cluster", "run"))
-
-
 def _longest(own: Vector) -> Vector:
     """Returns the longest own time of each run."""
     longest: Vector = {}
     for labels, mean in own.items():
-        longest[_run(labels)] = max(mean, longest.get(_run(labels), 0.0))
+        longest[run_of(labels)] = max(mean, longest.get(run_of(labels), 0.0))
     return longest
 
 
@@ -604,15 +601,17 @@ def _median_of_others(own: Vector, values: Vector) -> Vector:
     top = _longest(own)
     others: dict[Labels, list[float]] = {}
     for labels, value in values.items():
-        if labels in own and own[labels] < top[_run(labels)]:
-            others.setdefault(_run(labels), []).append(value)
+        if labels in own and own[labels] < top[run_of(labels)]:
+            others.setdefault(run_of(labels), []).append(value)
     return {run: float(np.median(found)) for run, found in others.items()}
 
 
 def _with_run(ranks: Vector, runs: Vector, combine: Callable[[float, float], float]) -> Vector:
     """Combines the value of each rank with that of its run."""
     return {
-        labels: combine(value, runs[_run(labels)]) for labels, value in ranks.items() if _run(labels) in runs
+        labels: combine(value, runs[run_of(labels)])
+        for labels, value in ranks.items()
+        if run_of(labels) in runs
     }
 
 

@@ -21,7 +21,6 @@ from stepscope.measurements.hangs import Hang, hangs
 from stepscope.measurements.measure import Measure, RunMeasurements
 from stepscope.measurements.pauses import (
     HOST,
-    TIMES_LONGER,
     NodePauses,
     Pause,
     Standstills,
@@ -30,18 +29,18 @@ from stepscope.measurements.pauses import (
     lasting_in_script,
     stays_as_before,
 )
-from stepscope.measurements.scraped import STEPS, Labels, Moment, Scraped, column, highest
+from stepscope.measurements.scraped import STEPS, Labels, Moment, Scraped, column, run_of
 from stepscope.measurements.steps import STEP_DURATIONS
 from stepscope.rules.parts.bands import Interval
 from stepscope.rules.parts.base import Rule, Verdict, status_of
-from stepscope.rules.parts.expressions import Record, time_span
+from stepscope.rules.parts.expressions import Record
 from stepscope.rules.parts.hang_in_words import collective_of, in_words
 from stepscope.rules.parts.judgement import Booleans, Judgement, Tallies, judgement
 from stepscope.rules.parts.parameters import Factor, Minutes, Parameters, StepCount
 from stepscope.rules.parts.promql import MINUTE, OF_RUN, Alert, PrometheusRules, Scraping, looked_up
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.remedies import no_steps
-from stepscope.rules.parts.starting import OF_WORK
+from stepscope.rules.parts.starting import OF_WORK, as_before, recorded_as_before
 from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import Stay, ranks_of
 
@@ -52,7 +51,6 @@ START = "stepscope_run_start_time_seconds"
 PLACE = "stepscope_rank_component_age_seconds"
 STAY = "run_instance_component:stepscope_longest_stay:seconds"
 AS_BEFORE = "run_instance_component:stepscope_usual_stay:seconds"
-EARLIER, RECENT = 360 * MINUTE, 30 * MINUTE  # stays of the last hours, and those that are not earlier ones
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,6 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
         factor, minimum, patience = self.parameters.factor, self.parameters.minimum, self.parameters.patience
         steps = scraping.held(f"{STEPS}_count")
         ended = scraping.held("stepscope_run_end_time_seconds")
-        longest = f"max_over_time({STAY}[{time_span(scraping.reach(EARLIER))}] offset {time_span(RECENT)})"
         known = f"{60 * self.parameters.known:.12g}"
         is_stall = (
             f"{scraping.held(AGE)} > clamp_min({factor:.12g} * {USUAL}, {60 * minimum:.12g})\n"
@@ -147,11 +144,7 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
                 Record(STAY, scraping.held(f"{PLACE}{{{OF_WORK}}}").max_without("rank", "operation")),
                 Record(
                     AS_BEFORE,
-                    f"""
-                    {STAY}{{component!="{HOST}"}} <= {known}
-                      or
-                    {STAY} <= {TIMES_LONGER:g} * {longest} and {STAY} <= {RECENT:.12g}
-                    """,
+                    f'{STAY}{{component!="{HOST}"}} <= {known}\n  or\n{as_before(STAY, scraping)}',
                 ),
             ],
             alerts=[
@@ -180,23 +173,20 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
         nodes = list(ages)
         usual, most = (column(now.recorded(record), nodes) for record in (USUAL, MOST))
         stays = now.recorded(STAY)
-        longest = highest(now.recorded_over(STAY, scraping.reach(EARLIER), RECENT))
         known = 60 * self.parameters.known
         short = {labels for labels, stay in stays.items() if stay <= known}
         in_script = {labels for labels in stays if ("component", HOST) in labels}
-        as_before = {labels: stays[labels] for labels in short - in_script}
-        for labels, stay in stays.items():
-            if labels not in as_before and stay <= min(TIMES_LONGER * longest.get(labels, 0.0), RECENT):
-                as_before[labels] = stay
+        usual_stays = {labels: stays[labels] for labels in short - in_script}
+        usual_stays |= recorded_as_before(now, STAY, scraping)
         return Scraped(
             nodes,
             Standstills(
                 *(column(ages, nodes), usual, most),
-                _of_runs(nodes, as_before),
+                _of_runs(nodes, usual_stays),
                 _of_runs(nodes, in_script & short),
                 _of_runs(nodes, in_script - short),
             ),
-            {AS_BEFORE: as_before},
+            {AS_BEFORE: usual_stays},
         )
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
@@ -348,9 +338,5 @@ class Rank(NamedTuple):
 
 def _of_runs(nodes: Sequence[Labels], found: Collection[Labels]) -> Booleans:
     """Returns (nodes,) whether there is a series of the node's run, whichever the node."""
-    runs = {_run(labels) for labels in found}
-    return np.array([_run(labels) in runs for labels in nodes], bool)
-
-
-def _run(labels: Labels) -> Labels:
-    return frozenset(label for label in labels if label[0] in OF_RUN)
+    runs = {run_of(labels) for labels in found}
+    return np.array([run_of(labels) in runs for labels in nodes], bool)

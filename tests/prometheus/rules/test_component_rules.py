@@ -109,9 +109,12 @@ def test_a_run_that_goes_on_is_no_longer_stalled(rules: Path, tmp_path: Path) ->
     test.run(tmp_path)
 
 
-def pausing(run: str, *stays: tuple[str, int, int]) -> dict[str, Values]:
-    """A run of 0.5 s steps that makes none while a rank is in a component from one minute to another."""
-    count = 4 * 100 + 1  # of scrapes, in 100 minutes
+def pausing(run: str, *stays: tuple[str, int, int], minutes: int = 100) -> dict[str, Values]:
+    """A run of 0.5 s steps that makes none while a rank is in a component from one minute to another.
+
+    Nothing runs on its GPU then.
+    """
+    count = 4 * minutes + 1  # of scrapes
     labels = f'job="stepscope",instance="node-a",run="{run}"'
     steps, age = [0.0], [0.2]
     places: dict[str, list[float | None]] = {}
@@ -121,7 +124,11 @@ def pausing(run: str, *stays: tuple[str, int, int]) -> dict[str, Values]:
             places.setdefault(component, [None] * count)[scrape] = 15.0 * (scrape - 4 * begin)
         steps.append(steps[-1] + (0 if inside else 30))
         age.append(age[-1] + 15 if inside else 0.2)
+    lives = [15.0 * scrape for scrape in range(count)]
     return {
+        f"stepscope_run_age_seconds{{{labels}}}": lives,
+        f"stepscope_run_first_step_time_seconds{{{labels}}}": [1.0] * count,
+        f'stepscope_gpu_held_idle_seconds{{{labels},gpu="0",user="ann",pid="7"}}': age,
         f"stepscope_run_start_time_seconds{{{labels}}}": [0.0] * count,
         f"stepscope_run_last_step_age_seconds{{{labels}}}": age,
         f'stepscope_step_duration_seconds_count{{{labels},rank="0",phase="train"}}': steps,
@@ -173,6 +180,23 @@ def test_code_of_the_script_is_information_the_first_time_and_a_warning_if_it_la
         for place, one in (("script", "info"), ("long script", "warning"), ("other", "critical")):
             fires = int(one == severity)
             test.firing("TrainingStalled", 60 * at, fires, run=run, place=place, severity=one)
+    test.run(tmp_path)
+
+
+def test_a_job_that_waits_an_hour_for_its_next_work_is_told_of_once(rules: Path, tmp_path: Path) -> None:
+    """It works for half an hour in between; then it waits without an end."""
+    test = RuleTest(rules)
+    test.add(pausing("queue", *(("host", begin, begin + 60) for begin in (30, 120, 210)), minutes=300))
+    test.add(pausing("lost", ("host", 30, 90), ("host", 120, 300), minutes=300))
+    wasted = {"run": "queue", "idle": "wasted"}
+    told = {"run": "queue", "place": "long script", "severity": "warning"}
+    for minute in range(34, 300, 2):
+        first = minute <= 90
+        test.firing("TrainingStalled", 60 * minute, int(first and minute > 40), **told)
+        test.firing("IdleGPU", 60 * minute, int(first and minute > 45), **wasted)
+    for rule, labels in (("TrainingStalled", told), ("IdleGPU", wasted)):
+        test.firing(rule, 60 * 238, 0, **{**labels, "run": "lost"})
+        test.firing(rule, 60 * 242, 1, **{**labels, "run": "lost"})
     test.run(tmp_path)
 
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepscope.measurements.pauses import HOST, KNOWN_PLACES
-from stepscope.measurements.scraped import Labels, Moment, without
-from stepscope.rules.parts.expressions import Expression, LastValues
+from stepscope.measurements.pauses import HOST, KNOWN_PLACES, TIMES_LONGER
+from stepscope.measurements.scraped import Labels, Moment, Vector, highest, without
+from stepscope.rules.parts.expressions import Expression, LastValues, time_span
 from stepscope.rules.parts.judgement import Booleans
 from stepscope.rules.parts.promql import MINUTE, OF_NODE, Scraping
 from stepscope.runs.model import RankFacts
@@ -26,6 +26,9 @@ PHASE_SECONDS = "stepscope_phase_seconds_total"
 SLOW = 20 * MINUTE  # a longer start is a finding of MaxInitializationTime, and rules may say why
 SHORT_EVALUATION = 60 * MINUTE
 MOST = 3  # times the start: of a window over all of the run, a third is the start
+# A stay that began this long ago at most is compared with those of the hours before then, not with itself.
+# Short ones are compared with more recent stays, too.
+BEGAN, EARLIER = (30 * MINUTE, 60 * MINUTE, 120 * MINUTE), 360 * MINUTE
 
 
 def is_starting(scraping: Scraping, seconds: float, slow: float = SLOW) -> Expression:
@@ -52,6 +55,34 @@ def is_mostly_start(scraping: Scraping, window: float) -> Expression:
     """Returns the runs, by node, of whose last `window` seconds the start may be more than a third."""
     start, first, age = map(scraping.held, (START, FIRST_STEP, AGE))
     return is_starting(scraping, window).unless(age - (first - start) * MOST >= 0)
+
+
+def as_before(stay: str, scraping: Scraping) -> str:
+    """Returns the recorded stays that last no more than TIMES_LONGER than the longest earlier one.
+
+    Those that began more than two hours ago are not among them.
+    """
+    reach = time_span(scraping.reach(EARLIER))
+    return "\n  or\n".join(
+        f"{stay} <= {TIMES_LONGER:g} * max_over_time({stay}[{reach}] offset {time_span(ago)})"
+        f" and {stay} <= {ago:.12g}"
+        for ago in BEGAN
+    )
+
+
+def recorded_as_before(now: Moment, stay: str, scraping: Scraping) -> Vector:
+    """Returns what `as_before` finds."""
+    stays = now.recorded(stay)
+    reach = scraping.reach(EARLIER)
+    found: Vector = {}
+    for ago in BEGAN:
+        longest = highest(now.recorded_over(stay, reach, ago))
+        found |= {
+            labels: lasted
+            for labels, lasted in stays.items()
+            if lasted <= min(TIMES_LONGER * longest.get(labels, 0.0), ago)
+        }
+    return found
 
 
 @dataclass(frozen=True)
