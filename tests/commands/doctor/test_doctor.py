@@ -123,6 +123,7 @@ class Answers:
         self.url = url
         self.data: dict[str, Any] = {
             "query": {"result": [{"metric": {"job": "stepscope", "instance": "n1"}, "value": [0, "1"]}]},
+            "dcgm": {"result": []},
             "rules": {"groups": [GROUP, {"name": "others", "rules": []}]},
             "targets": {"activeTargets": [TARGET]},
             "alertmanagers": {"activeAlertmanagers": [{"url": "http://am:9093/api/v2/alerts"}]},
@@ -136,7 +137,7 @@ class Answers:
 def prometheus() -> Iterator[Answers]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            name = self.path.split("?")[0].rsplit("/", 1)[1]
+            name = "dcgm" if "DCGM" in self.path else self.path.split("?")[0].rsplit("/", 1)[1]
             body = json.dumps({"status": "success", "data": answers.data[name]}).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
@@ -174,6 +175,12 @@ def test_a_prometheus_that_scrapes_judges_and_notifies_is_healthy(prometheus: An
             "intervals",
             "every 60 s, too seldom for rules that look back 82.5 s",
         ),
+        (
+            "dcgm",
+            {"result": [{"metric": {"instance": "dcgm-exporter-cmhft"}, "value": [0, "1"]}]},
+            "names",
+            "names its nodes dcgm-exporter-cmhft and so on, exporters of Stepscope theirs n1",
+        ),
         ("query", {"results": []}, "Prometheus", "does not answer as Prometheus does"),
     ],
 )
@@ -198,6 +205,12 @@ def test_what_a_prometheus_does_not_say_is_not_enough_data(
 ) -> None:
     prometheus.data[name] = silent
     assert prometheus.states()[check][0] == Status.NOT_ENOUGH_DATA
+
+
+def test_nodes_of_dcgm_exporter_are_counted_that_have_an_exporter(prometheus: Answers) -> None:
+    prometheus.data["dcgm"] = {"result": [{"metric": {"instance": name}} for name in ("n1", "n2")]}
+    status, found = prometheus.states()["names"]
+    assert (status, found) == (Status.HEALTHY, "nodes of dcgm-exporter with an exporter: 1 of 2")
 
 
 @needs_prometheus

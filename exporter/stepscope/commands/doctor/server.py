@@ -9,6 +9,7 @@ from stepscope.commands.doctor.checks import Check
 from stepscope.common.durations import parse_duration
 from stepscope.common.errors import UserError
 from stepscope.common.status import Status
+from stepscope.rules.parts.node_names import DCGM_LABELS, by_node
 from stepscope.runs.prometheus.address import Access, without_secrets
 from stepscope.runs.prometheus.connection import Connection
 
@@ -32,6 +33,8 @@ def of_prometheus(url: str) -> Iterator[Check]:
         scraped = server.get("query", query="stepscope_exporter_build_info")["result"]
         yield Check("Prometheus", Status.HEALTHY, f"{server.url} answers")
         yield _exporters(scraped)
+        if theirs := _nodes(server, by_node("DCGM_FI_DEV_FB_USED or DCGM_FI_DEV_GPU_UTIL", DCGM_LABELS)):
+            yield _names(theirs, _nodes(server, by_node("stepscope_exporter_build_info", ["instance"])))
         found = server.find("rules")
         groups = [group for group in (found or {"groups": []})["groups"] if group["name"].startswith(OURS)]
         yield _rules(groups) if found else NO_RULER
@@ -61,6 +64,28 @@ def _exporters(scraped: list[Any]) -> Check:
             "add the node as host:9870 to a scrape_config; see its page Status > Targets",
         )
     return Check("scraping", Status.HEALTHY, f"exporters scraped: {len(scraped)}")
+
+
+def _nodes(server: Connection, query: str) -> set[tuple[str, str]]:
+    """Returns clusters and names of nodes."""
+    found = [one["metric"] for one in server.get("query", query=query)["result"]]
+    return {(each.get("cluster", ""), each.get("instance", "")) for each in found}
+
+
+def _names(theirs: set[tuple[str, str]], ours: set[tuple[str, str]]) -> Check:
+    """Returns whether rules find the nodes of dcgm-exporter among those of our exporters."""
+    both = theirs & ours
+    if ours and not both:
+        return Check(
+            "names",
+            Status.FOUND,
+            f"dcgm-exporter names its nodes {min(theirs)[1]} and so on, exporters of Stepscope theirs "
+            f"{min(ours)[1]}: rules join no GPU with a run",
+            "set `instance` to the node's host name, and NODE_NAME for dcgm-exporter in Kubernetes",
+        )
+    return Check(
+        "names", Status.HEALTHY, f"nodes of dcgm-exporter with an exporter: {len(both)} of {len(theirs)}"
+    )
 
 
 def _rules(groups: list[Any]) -> Check:

@@ -12,7 +12,7 @@ from stepscope.prometheus.rules.groups import DASHBOARD, Entry, Group, alerting,
 from stepscope.prometheus.rules.options import Options
 from stepscope.rules.gpu_error import NOT_OF_PROGRAMS
 from stepscope.rules.parts.expressions import time_span
-from stepscope.rules.parts.other_exporters import by_node
+from stepscope.rules.parts.node_names import DCGM_LABELS, by_node
 from stepscope.rules.parts.promql import MINUTE, Alert, Audience, Scraping, owner_labels, ratio
 from stepscope.rules.parts.silences import (
     CollectorFailing,
@@ -35,7 +35,7 @@ TARGET = "on (cluster, job, instance)"
 OF_DCGM = "instance:stepscope_gpu_node:bool"
 KNOWN_TO_DCGM = by_node(
     'label_replace(DCGM_FI_DEV_GPU_UTIL, "source", "$1", "job", "(.*)") * 0 + 1',
-    ("instance", "hostname", "Hostname"),
+    DCGM_LABELS,
     "source",
 )
 KNOWN_TO_OTHERS = "\n  or\n  ".join(

@@ -6,10 +6,10 @@ scrape and no counts of samples, so results are less precise.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepscope.rules.parts.expressions import time_span
+from stepscope.rules.parts.node_names import DCGM_LABELS, NODE, by_node
 from stepscope.rules.parts.promql import MINUTE, Scraping, ratio
 
 STEPSCOPE, DCGM, NODE_EXPORTER = "stepscope", "dcgm", "node-exporter"
@@ -21,8 +21,6 @@ IDLE = 'mode=~"idle|iowait"'  # of a core
 SCRAPES = 40  # readings that a percentile needs
 ON_GPU = "on (cluster, instance, gpu)"
 ON_NODE = "on (cluster, instance)"
-# Names of nodes without their domain or port, and whole IP addresses: exporters differ in which they give.
-NODE = r"(\\d+[.]\\d+[.]\\d+[.]\\d+|[\\w-]+).*"
 # DCGM's bits of the reasons why clocks are low: 0x20 and 0x40 are slowdowns by heat. The name is that of the
 # version: before DCGM 4 the first, then the second.
 CLOCK_REASONS = ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS")
@@ -166,16 +164,4 @@ def _gpu(expression: str) -> str:
     """Names dcgm-exporter's GPUs as ours. A MIG device is "0:3": its GPU, and its GPU instance there."""
     joined = f'label_join({expression}, "gpu", ":", "gpu", "GPU_I_ID")'
     of_gpu = f'label_replace({joined}, "gpu", "$1", "gpu", "(.*):")'
-    return by_node(of_gpu, ["instance", "hostname", "Hostname"], "gpu")
-
-
-def by_node(expression: str, names: Sequence[str], *kept: str) -> str:
-    """Returns the largest value of each node, by the short name in the last of these labels that it has.
-
-    A node may have several targets, and a GPU several pods.
-    """
-    for label in names:
-        expression = f'label_replace({expression}, "node", "$1", "{label}", "{NODE}")'
-    labels = ", ".join(("cluster", *kept))
-    largest = f"max by ({labels}, node) ({expression})"
-    return f'max by ({labels}, instance) (label_replace({largest}, "instance", "$1", "node", "(.+)"))'
+    return by_node(of_gpu, DCGM_LABELS, "gpu")
