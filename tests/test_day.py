@@ -20,7 +20,20 @@ from trials.day import faults, jobs
 from trials.day.__main__ import simulate
 from trials.day.activity import TICK, Activity
 from trials.day.faults import FAULTS, Found, plant, planted, search
-from trials.day.jobs import DAY, GPUS, HELD_BACK, HOUR, KINDS, MINUTE, MIX, TUNING, Day, Job, make_day
+from trials.day.jobs import (
+    DAY,
+    HELD_BACK,
+    HOUR,
+    KINDS,
+    MINUTE,
+    MIX,
+    ON_CORES,
+    OTHERS,
+    TUNING,
+    Day,
+    Job,
+    make_day,
+)
 from trials.day.node import RETENTION, ScrapedNode, scraped
 from trials.day.notifications import Alert, Notification
 from trials.day.rules import Reads, that_alert
@@ -49,16 +62,17 @@ def small() -> Day:
 
 @cache
 def nodes() -> list[ScrapedNode]:
-    return [scraped(small(), number, Everything()) for number in range(4)]
+    return [scraped(small(), number, Everything()) for number in range(len(small().nodes))]
 
 
 def test_a_day_has_the_jobs_users_and_gpus_that_the_page_says() -> None:
     for seed in (1, *HELD_BACK):
         day = make_day(seed)
-        assert len(day.nodes) * GPUS == 160
-        assert 1570 <= len(day.jobs) <= 1601
+        assert [node.devices for node in day.nodes] == ["gpus"] * 20 + [*OTHERS]
+        assert day.gpu_days == 160
+        assert 1570 <= sum(max(job.parts) < 20 for job in day.jobs) <= 1601
         assert len({job.user for job in day.jobs}) == 40
-        assert {job.kind.name for job in day.jobs} == {kind.name for kind in KINDS}
+        assert {job.kind.name for job in day.jobs} == {kind.name for kind in (*KINDS, ON_CORES)}
     assert not set(HELD_BACK) & set(TUNING)
 
 
@@ -112,6 +126,19 @@ def test_the_series_are_those_of_the_exporter_with_its_labels(tmp_path: Path) ->
                     labels -= {"le"} if suffix == "_bucket" else set()
             assert name in known
             assert labels <= known[name], name
+
+
+def test_nodes_without_gpus_and_with_mig_devices_show_what_these_have() -> None:
+    shown = [
+        {(each.labels["__name__"], each.labels.get("gpu", "")) for each in node.series} for node in nodes()
+    ]
+    *_, cores, divided = shown
+    assert not [name for name, gpu in cores if gpu or name.startswith("stepscope_gpu")]
+    assert "stepscope_step_duration_seconds_count" in {name for name, _ in cores}
+    assert {gpu for name, gpu in divided if name == "stepscope_gpu_memory_samples_count"} >= {"0:0", "2:1"}
+    assert {gpu for name, gpu in divided if name == "stepscope_gpu_up"} == {"0", "1", "2", "3"}
+    assert "stepscope_gpu_utilization_samples_count" not in {name for name, _ in divided}
+    assert ("stepscope_gpu_utilization_samples_count", "0") in shown[0]
 
 
 def test_no_counter_falls_except_those_that_begin_anew_with_the_exporter() -> None:
@@ -184,7 +211,7 @@ def test_the_rows_count_per_rule_and_the_totals_per_audience() -> None:
     assert rows([found, found])[-1] == ("**all, to slack**", "", "", "4", "4", "6", "2")
     assert (found.sent("owner"), found.sent("platform")) == (100 * 2 / 160, 100 / 160)
     assert (found.critical, found.holds) == (1, False)
-    assert found.row() == ("1", "15 s", "1,601", "2", "2", "3", "0.6", "1.2", "1")
+    assert found.row() == ("1", "15 s", "1,798", "2", "2", "3", "0.6", "1.2", "1")
 
 
 def test_two_notifications_to_the_platform_per_100_gpu_days_hold_and_no_critical_one() -> None:

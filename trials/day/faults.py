@@ -133,7 +133,13 @@ def plant(day: Day) -> Day:
     random = Random(f"faults {day.seed}")
     taken: set[int] = set()
     for fault in FAULTS:
-        jobs = [job for job in day.jobs if _fits(fault, job) and job.number not in taken]
+        jobs = [
+            job
+            for job in day.jobs
+            if _fits(fault, job)
+            and job.number not in taken
+            and all(day.nodes[node].devices == "gpus" for node in job.parts)
+        ]
         if not jobs:
             continue
         job = random.choice(jobs)

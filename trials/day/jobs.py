@@ -3,8 +3,8 @@
 The mix is that of a shared cluster of a research group. No number is taken from a rule's threshold.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from random import Random
 from typing import Literal
@@ -18,9 +18,13 @@ CORES_PER_GPU = 12
 TUNING = range(1, 101)  # seeds with which rules and this trial may be changed
 HELD_BACK = (304, 305, 306)  # and those with which nothing was ever changed
 
+Devices = Literal["gpus", "mig", "none"]
 Pool = Literal["large", "shared", "short", "interactive", "serving"]
 # Of 20 nodes, the first 8 are for large jobs, and so on.
 POOLS: Mapping[Pool, int] = {"large": 8, "shared": 7, "short": 2, "interactive": 2, "serving": 1}
+
+# More nodes, whose GPUs are not counted: two have none, and one has four, each divided into two MIG devices.
+OTHERS: Sequence[Devices] = ("none", "none", "mig")
 
 Range = tuple[float, float]  # uniform, unless noted otherwise
 NEVER = (inf, inf)
@@ -74,6 +78,15 @@ KINDS: Sequence[Kind] = (
 )  # fmt: skip
 
 
+# On nodes without GPUs, four at once.
+ON_CORES = Kind("training on cores", 90, "shared", (1,), (10 * MINUTE, 3 * HOUR), (0.1, 3.0),
+    data_wait=(0.01, 0.1), checkpoint_every=(10 * MINUTE, 30 * MINUTE), checkpoint_lasts=(1.0, 10.0),
+    validation_every=(10 * MINUTE, 40 * MINUTE), validation_lasts=(15.0, 120.0), failing=0.04)  # fmt: skip
+ON_DEVICES: Mapping[Devices, tuple[int, Sequence[str]]] = {  # how many jobs at once, and of which kinds
+    "none": (4, (ON_CORES.name,)),
+    "mig": (8, ("notebook", "evaluation", "fine-tuning")),
+}
+
 MIX = ("kind of job", "a day", "GPUs", "length", "step", "checkpoint", "validation", "generation", "fail")
 
 
@@ -96,7 +109,7 @@ def described() -> list[tuple[str, ...]]:
             ),
             f"{kind.failing:.0%}".replace("%", " %") if kind.failing else "-",
         )
-        for kind in KINDS
+        for kind in (*KINDS, ON_CORES)
     ]
 
 
@@ -153,6 +166,7 @@ class Node:
     skew: float  # seconds by which its clock is ahead
     restarts: Sequence[float]  # of its exporter
     unscraped: Sequence[tuple[float, float]]  # scrapes fail
+    devices: Devices = "gpus"
 
 
 @dataclass
@@ -167,7 +181,7 @@ class Day:
 
     @property
     def gpu_days(self) -> float:
-        return len(self.nodes) * GPUS * self.seconds / DAY
+        return sum(node.devices == "gpus" for node in self.nodes) * GPUS * self.seconds / DAY
 
 
 def make_day(seed: int, interval: int = 15, seconds: float = DAY, nodes: int = NODES) -> Day:
@@ -196,12 +210,40 @@ def make_day(seed: int, interval: int = 15, seconds: float = DAY, nodes: int = N
         job = Job(
             number, kind, f"user{random.randrange(USERS):02}", begin, end, parts, f"day {seed} job {number}"
         )
-        if random.random() < kind.failing:
-            job.ended = "exit status 1"
-        elif random.random() < 0.3 or end == seconds:
-            job.ended = "ended without saying so"  # not launched by `stepscope run`
+        job.ended = _ended(job, random, seconds)
         jobs.append(job)
-    return Day(seed, seconds, interval, [_node(number, random, seconds) for number in range(nodes)], jobs)
+    named = [_node(number, random, seconds) for number in range(nodes)]
+    random = Random(f"day {seed}, other nodes")
+    for number, devices in enumerate(OTHERS, nodes):
+        named.append(replace(_node(number, random, seconds), devices=devices))
+        jobs += _jobs_of(number, devices, len(jobs), seed, random, seconds)
+    return Day(seed, seconds, interval, named, jobs)
+
+
+def _ended(job: Job, random: Random, seconds: float) -> str:
+    if random.random() < job.kind.failing:
+        return "exit status 1"
+    # Not launched by `stepscope run`.
+    return "ended without saying so" if random.random() < 0.3 or job.end == seconds else job.ended
+
+
+def _jobs_of(
+    node: int, devices: Devices, number: int, seed: int, random: Random, seconds: float
+) -> Iterator[Job]:
+    """Yields the jobs of a node of `OTHERS`, one after another on each device."""
+    places, names = ON_DEVICES[devices]
+    kinds = [kind for kind in (*KINDS, ON_CORES) if kind.name in names]
+    for place in range(places):
+        begin = random.uniform(0, HOUR)
+        while begin < seconds - MINUTE:
+            kind = random.choice(kinds)
+            end = min(begin + random.uniform(*kind.duration), seconds)
+            user = f"user{random.randrange(USERS):02}"
+            job = Job(number, kind, user, begin, end, {node: [place]}, f"day {seed} job {number}")
+            job.ended = _ended(job, random, seconds)
+            yield job
+            number += 1
+            begin = end + random.uniform(MINUTE, HOUR)
 
 
 def _count(expected: float, random: Random) -> int:

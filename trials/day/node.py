@@ -94,7 +94,7 @@ class _Exporter:
 
     def scraped(self) -> ScrapedNode:
         self._add_exporter()
-        for gpu in range(GPUS):
+        for gpu in range(GPUS if self._node.devices != "none" else 0):
             self._add_gpu(gpu)
         for use in self._uses:
             if use.job.run:
@@ -140,7 +140,12 @@ class _Exporter:
         for bound in STEP_BOUNDS:
             self._always("step_duration_bound_seconds", {"le": number(bound)}, bound)
 
+    def _label(self, gpu: int) -> str:
+        """Returns the label of a GPU or, of two for each GPU, of a MIG device."""
+        return f"{gpu // 2}:{gpu % 2}" if self._node.devices == "mig" else str(gpu)
+
     def _add_gpu(self, gpu: int) -> None:
+        is_whole = self._node.devices == "gpus"
         scrapes = self._scrapes
         lost = np.zeros(len(scrapes), np.bool_)
         hot, errors, share = (
@@ -154,7 +159,8 @@ class _Exporter:
                 first, times = self._times(use.job, after=0.0)
                 index = _tick(times, use.activity)
                 share[first : first + len(times)] = use.memories[own][index]
-                self._add_holder(use, own, first, times, index)
+                if is_whole:  # MIG devices have no utilisation
+                    self._add_holder(use, own, first, times, index)
                 if use.job.fault and own == 0:
                     begin, end = use.job.fault.begin, use.job.fault.end
                     if use.job.fault.name == "lost GPU":
@@ -164,12 +170,17 @@ class _Exporter:
                     elif use.job.fault.name == "GPU memory error":
                         errors += 2 * (scrapes >= begin)
 
-        def add(name: str, values: Floats | float, **labels: str) -> None:
-            self._add(name, {"gpu": str(gpu), **labels}, 0, np.where(lost, nan, values))
+        device = self._label(gpu)
+        whole = device.partition(":")[0]
 
-        self._add("gpu_up", {"gpu": str(gpu)}, 0, (~lost).astype(np.float64))
-        add("gpu_memory_total_bytes", MEMORY_BYTES)
-        add("gpu_memory_used_bytes", np.round(share * MEMORY_BYTES).astype(np.float64))
+        def add(name: str, values: Floats | float, **labels: str) -> None:
+            self._add(name, {"gpu": whole, **labels}, 0, np.where(lost, nan, values))
+
+        add("gpu_memory_total_bytes", MEMORY_BYTES, gpu=device)
+        add("gpu_memory_used_bytes", np.round(share * MEMORY_BYTES).astype(np.float64), gpu=device)
+        if not is_whole and gpu % 2:  # the first MIG device has added the GPU
+            return
+        self._add("gpu_up", {"gpu": whole}, 0, (~lost).astype(np.float64))
         add("gpu_throttle_seconds_total", 0.4 * hot, reason="sw_thermal")
         add("gpu_throttle_seconds_total", 0.0, reason="hw_thermal")
         add("gpu_ecc_errors_total", 0.0, severity="corrected")
@@ -450,7 +461,8 @@ class _Exporter:
         add("cpu_utilization_samples_count", np.ones(count))
         for bound in self._bounds("cpu_utilization_samples"):
             add("cpu_utilization_samples_bucket", cpu <= bound, le=number(bound))
-        gpus = sorted({gpu for use in uses for gpu in use.gpus})
+        has_load, has_gpus = self._node.devices == "gpus", self._node.devices != "none"
+        gpus = sorted({gpu for use in uses for gpu in use.gpus}) if has_gpus else []
         for gpu in gpus:
             load, memory, present = np.zeros(count), np.zeros(count), np.zeros(count, np.bool_)
             for use in uses:
@@ -462,11 +474,17 @@ class _Exporter:
                     memory[low:high] = use.memories[own][low - offset : high - offset]
                     present[low:high] = True
             lowest = np.where(present, np.minimum(lowest, load), lowest)
-            for name, values in (("gpu_utilization_samples", load), ("gpu_memory_samples", memory)):
-                add(f"{name}_count", present, gpu=str(gpu))
-                add(f"{name}_sum", np.where(present, values, 0.0), gpu=str(gpu))
+            measured = {"gpu_memory_samples": memory} | (
+                {"gpu_utilization_samples": load} if has_load else {}
+            )
+            device = self._label(gpu)
+            for name, values in measured.items():
+                add(f"{name}_count", present, gpu=device)
+                add(f"{name}_sum", np.where(present, values, 0.0), gpu=device)
                 for bound in self._bounds(name):
-                    add(f"{name}_bucket", present & (values <= bound + 1e-9), gpu=str(gpu), le=number(bound))
+                    add(f"{name}_bucket", present & (values <= bound + 1e-9), gpu=device, le=number(bound))
+        if not has_load:
+            return
         activity = uses[0].activity
         busy = np.ones(count, np.int8)
         if len(uses) == 1 and activity.ticks:
