@@ -50,6 +50,7 @@ AGE = "stepscope_run_last_step_age_seconds"  # on the exporter's own clock
 START = "stepscope_run_start_time_seconds"
 PLACE = "stepscope_rank_component_age_seconds"
 STAY = "run_instance_component:stepscope_longest_stay:seconds"
+SHORTEST_STAY = 10.0  # seconds: exporters publish no shorter one
 AS_BEFORE = "run_instance_component:stepscope_usual_stay:seconds"
 
 
@@ -115,8 +116,9 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
         steps = scraping.held(f"{STEPS}_count")
         ended = scraping.held("stepscope_run_end_time_seconds")
         known = f"{60 * self.parameters.known:.12g}"
+        least = max(60 * minimum, _until_all_are_seen(scraping))
         is_stall = (
-            f"{scraping.held(AGE)} > clamp_min({factor:.12g} * {USUAL}, {60 * minimum:.12g})\n"
+            f"{scraping.held(AGE)} > clamp_min({factor:.12g} * {USUAL}, {least:.12g})\n"
             f"  and {MOST} > {patience}\n"
             f"  unless {ended}\n"
             f"  unless on (cluster, run) {AS_BEFORE}"
@@ -178,11 +180,12 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
         in_script = {labels for labels in stays if ("component", HOST) in labels}
         usual_stays = {labels: stays[labels] for labels in short - in_script}
         usual_stays |= recorded_as_before(now, STAY, scraping)
+        seconds = column(ages, nodes)
         return Scraped(
             nodes,
             Standstills(
-                *(column(ages, nodes), usual, most),
-                _of_runs(nodes, usual_stays),
+                *(seconds, usual, most),
+                _of_runs(nodes, usual_stays) | (seconds <= _until_all_are_seen(scraping)),
                 _of_runs(nodes, in_script & short),
                 _of_runs(nodes, in_script - short),
             ),
@@ -334,6 +337,11 @@ class Rank(NamedTuple):
     def lost(self) -> float:
         """Returns the seconds of stalls beyond the usual time between steps."""
         return sum((stall.seconds - self.usual for stall in self.stalls), 0.0)
+
+
+def _until_all_are_seen(scraping: Scraping) -> float:
+    """Returns the seconds after which every node was scraped in a pause, and has said where its ranks are."""
+    return scraping.interval + SHORTEST_STAY
 
 
 def _of_runs(nodes: Sequence[Labels], found: Collection[Labels]) -> Booleans:

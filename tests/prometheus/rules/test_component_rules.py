@@ -4,6 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from stepscope.exporter.ledgers.presence import LASTING_SECONDS
+from stepscope.prometheus.rules.files import RULES, render
+from stepscope.prometheus.rules.options import Options
+from stepscope.rules.parts.promql import Scraping
+from stepscope.rules.training_stalled import SHORTEST_STAY
 
 from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest, Values
@@ -159,6 +164,24 @@ def test_work_that_the_run_is_known_to_do_is_no_stall_while_it_lasts_as_usual(
         ("twice", 80, 0),  # the one before took 15 minutes
     ):
         test.firing("TrainingStalled", 60 * at, fires, run=run, place="other", severity="critical")
+    test.run(tmp_path)
+
+
+def test_a_pause_is_no_stall_before_every_node_was_scraped_in_it(tmp_path: Path) -> None:
+    """Rank 0 saves for 63 s between two scrapes of its node; that of the other rank is scraped after 62 s."""
+    assert SHORTEST_STAY == LASTING_SECONDS
+    rules = tmp_path / RULES
+    rules.write_text(render(Options(scraping=Scraping(60)))[RULES])
+    test = RuleTest(rules, interval=60)
+    for run, age in (("saves", 62.0), ("stalled", 71.0)):
+        here = pausing(run)
+        there = {name.replace("node-a", "node-b"): values for name, values in here.items()}
+        for name, values in there.items():
+            if name.startswith("stepscope_run_last_step_age_seconds"):
+                there[name] = [age if number == 30 else value for number, value in enumerate(values)]
+        test.add(here | there)
+    test.firing("TrainingStalled", 30 * 60, 0, run="saves")
+    test.firing("TrainingStalled", 30 * 60, 1, run="stalled", instance="node-b", place="other")
     test.run(tmp_path)
 
 
