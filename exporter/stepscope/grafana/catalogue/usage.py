@@ -4,7 +4,7 @@ The words are those of `stepscope usage` (docs/usage.md). It reads only what rul
 """
 
 from stepscope.grafana import variables
-from stepscope.grafana.looks import GPU_HOURS, Override, by_name, by_pattern
+from stepscope.grafana.looks import GPU_HOURS, Override, by_pattern
 from stepscope.grafana.page import Dashboard, alerts, of_all_runs
 from stepscope.grafana.panels import EMPTY_CELL, Panel, section, stat, table, time_series
 from stepscope.grafana.queries import OF_CLUSTER, OF_JOB, integral, lines, now, or_zero, rows
@@ -115,6 +115,7 @@ def _numbers() -> list[Panel]:
 
 
 def _owners() -> list[Panel]:
+    without_process_power = of_scheduler(owners.WITHOUT_PROCESS_POWER)
     values = {
         "Allocated": integral(of_scheduler(owners.GPUS_ALLOCATED)),
         "Without process": integral(of_scheduler(owners.GPUS_WITHOUT_PROCESS)),
@@ -124,17 +125,19 @@ def _owners() -> list[Panel]:
         "Idle": integral(idle()),
         "Failed": integral(failed()),
         "Energy (kWh)": f"{integral(held(owners.HELD_POWER))} / 1000",
+        "Idle energy (kWh)": f"({_either(held(owners.IDLE_POWER), without_process_power)}) / 1000",
         "Cost": priced(integral(held(owners.GPUS_HELD))),
+        "Cost of idle": priced(f"({_either(idle(), of_scheduler(owners.GPUS_WITHOUT_PROCESS))})"),
     }
     sums = [rows(with_both_labels(f"sum by ({BY_OWNER}) ({value})")) for value in values.values()]
-    letters = "ABCDEFGHIJ"
+    letters = "ABCDEFGHIJK"
     return [
         section("Users and namespaces"),
         table(
             "GPU hours by user and namespace",
-            """Held is Used and Idle. Useful and Failed are parts of Held. Energy and Cost are of held GPUs.
-            Kubernetes allocates to a namespace, Slurm to a user: such rows may have no other column. A
-            dash is not known, or nothing.""",
+            """Held is Used and Idle. Useful and Failed are parts of Held. Energy and Cost are of held GPUs,
+            those of idle GPUs of Idle and Without process. Kubernetes allocates to a namespace, Slurm to a user:
+            such rows may have no other column. A dash is not known, or nothing.""",
             *sums,
             columns={
                 "cluster": "Cluster",
@@ -149,11 +152,16 @@ def _owners() -> list[Panel]:
     ]
 
 
+def _either(held_series: str, of_allocated: str) -> str:
+    """Returns amounts of what is held, and of what is allocated without a process: they never overlap."""
+    return f"{integral(held_series)} or {integral(of_allocated)}"
+
+
 def _units() -> list[Override]:
     return [
         by_pattern("^(Allocated|Without process|Held|Used|Useful|Idle|Failed)$", unit=GPU_HOURS, decimals=1),
-        by_name("Energy (kWh)", decimals=1),
-        by_name("Cost", unit="currencyUSD", decimals=2),
+        by_pattern("kWh", decimals=1),
+        by_pattern("^Cost", unit="currencyUSD", decimals=2),
     ]
 
 
