@@ -1,14 +1,17 @@
 """CollectiveHang: who waits in a collective, who is missing, and what that rank does."""
 
+from argparse import ArgumentParser
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from stepscope.commands.run.command import add_arguments
+from stepscope.common.durations import parse_duration
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
 from stepscope.measurements.hangs import CollectiveWaits
-from stepscope.rules.collective_hang import CollectiveHang
+from stepscope.rules.collective_hang import NOW, SAID_AFTER, CollectiveHang
 from stepscope.runs.model import RankFacts, Stay, Steps
 
 from tests.support.few_rules import of_rule, only
@@ -65,6 +68,26 @@ def test_the_rank_in_the_data_loader_is_missing_and_those_that_wait_are_not_name
     (hang,) = found.details["hangs"]
     assert [rank["waits"] for rank in hang["ranks"]] == [True, True, True, False]
     assert found.seconds_lost == pytest.approx(480)
+
+
+def test_the_missing_rank_is_named_within_30_s_in_the_live_page_and_on_the_terminal() -> None:
+    """Steps take a second; a live evaluation every ten seconds."""
+    parser = ArgumentParser()
+    add_arguments(parser)
+    (interval,) = (each.default for each in parser._actions if each.dest == "live_interval")
+    assert SAID_AFTER + parse_duration(interval) <= 30
+
+    def at(seconds: float) -> str:
+        waiting = [trained(rank, waits(seconds / 60), minutes=seconds / 60) for rank in (0, 1, 2)]
+        missing = trained(3, stay("data_wait", seconds / 60), minutes=seconds / 60)
+        found = result(*waiting, missing)
+        assert found.status == "healthy"
+        return found.finding.partition(NOW)[2]
+
+    assert at(SAID_AFTER - 1) == ""
+    assert at(SAID_AFTER + 1) == (
+        "Rank 3 on node-a has been in the data loader for 16.0 s; 3 ranks wait for it in backward (16.0 s)."
+    )
 
 
 @pytest.mark.parametrize("minutes", [2, 8])

@@ -10,6 +10,7 @@ from stepscope.commands.run.live import PRINT_AGAIN_AFTER, Findings
 from stepscope.commands.run.plan import name_of, planned
 from stepscope.common.status import Status
 from stepscope.evaluation.analysis import Analysis, Band, RuleResult
+from stepscope.rules.collective_hang import NOW
 from stepscope.rules.parts.topics import About
 
 from tests.support import analysis as made
@@ -105,6 +106,21 @@ def test_a_finding_that_has_cleared_is_said_as_past(capsys: pytest.CaptureFixtur
     )
     findings.update(so_far(over), now=2 * PRINT_AGAIN_AFTER)
     assert capsys.readouterr().err == ""
+
+
+def test_a_rank_for_which_others_wait_is_said_once_before_it_is_a_hang(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    findings = Findings()
+    waits = (
+        "Rank 3 on node-a has been in the data loader for 16.0 s; 3 ranks wait for it in backward (16.0 s)."
+    )
+    healthy = replace(result(Status.HEALTHY), rule="CollectiveHang", finding="No rank waited.")
+    for now, finding in enumerate(
+        (healthy.finding, f"No rank waited.{NOW}{waits}", f"No rank waited.{NOW}{waits}")
+    ):
+        findings.update(so_far(replace(healthy, finding=finding)), now=10.0 * now)
+    assert capsys.readouterr().err == f"stepscope: {Status.COLLECTING.icon} {waits}\n"
 
 
 def test_what_holds_now_is_said_although_the_whole_run_is_healthy(
