@@ -29,7 +29,7 @@ PACE: Mapping[str, Replacement] = {
     r"group_interval: \w+": "group_interval: 3s",
     r"repeat_interval: \w+": "repeat_interval: 7s",
 }
-UNTIL = 11.7
+UNTIL = 12.1
 
 Told = dict[
     tuple[str, str], list[tuple[set[str], set[str]]]
