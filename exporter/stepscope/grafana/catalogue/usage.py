@@ -136,8 +136,8 @@ def _owners() -> list[Panel]:
         table(
             "GPU hours by user and namespace",
             """Held is Used and Idle. Useful and Failed are parts of Held. Energy and Cost are of held GPUs,
-            those of idle GPUs of Idle and Without process. Kubernetes allocates to a namespace, Slurm to a user:
-            such rows may have no other column. A dash is not known, or nothing.""",
+            those of idle GPUs of Idle and Without process. Kubernetes allocates to a namespace, Slurm to a
+            user: such rows may have no other column. A dash is not known, or nothing.""",
             *sums,
             columns={
                 "cluster": "Cluster",
