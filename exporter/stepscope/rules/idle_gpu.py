@@ -12,14 +12,14 @@ import numpy as np
 from stepscope.common.words import duration, others_of
 from stepscope.measurements.held_idle import HELD_IDLE, Held, HeldGpu
 from stepscope.measurements.pauses import HOST
-from stepscope.measurements.scraped import Moment, Scraped, column, run_of, without
+from stepscope.measurements.scraped import Moment, Scraped, column, without
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.expressions import Record
 from stepscope.rules.parts.gpus import WHERE, Every, Judged
 from stepscope.rules.parts.judgement import Judgement, judgement
 from stepscope.rules.parts.other_exporters import MEMORY_IN_USE, ON_GPU, OtherExporters
 from stepscope.rules.parts.parameters import Minutes, Parameters
-from stepscope.rules.parts.promql import MINUTE, OF_NODE, OF_RUN, Alert, PrometheusRules, Scraping
+from stepscope.rules.parts.promql import MINUTE, OF_NODE, Alert, PrometheusRules, Scraping
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.starting import STAYS, Beginning, as_before, is_starting, recorded_as_before
 from stepscope.rules.parts.tallied import Tallied
@@ -89,9 +89,10 @@ class IdleGPU(Tallied[IdleGPUParameters, Held, HeldGpu]):
         """Returns the rule for every GPU of a node, also those that no run uses."""
         minutes, other = self._minutes
         of_runs, of_others = (f"{scraping.held(selector)} / 3600" for selector in (OF_RUNS, OF_OTHERS))
-        starting = f"unless on ({', '.join(OF_NODE)}) ({is_starting(scraping, 0)})"
+        on_node = f"unless on ({', '.join(OF_NODE)})"
+        starting = f"{on_node} ({is_starting(scraping, 0)})"
         in_script = scraping.held(f'{STAYS}{{component="{HOST}"}}')
-        waits_again = f"unless on ({', '.join(OF_RUN)}) ({as_before(IN_SCRIPT, scraping)})"
+        waits_again = f"{on_node} ({as_before(IN_SCRIPT, scraping)})"
         idle = partial(
             Alert,
             summary=f"{WHERE} is held but idle",
@@ -137,11 +138,8 @@ class IdleGPU(Tallied[IdleGPUParameters, Held, HeldGpu]):
         labels = list(held)
         of_run = np.array([dict(each).get("run", "") != "" for each in labels], bool)
         starting = is_starting(scraping, 0).value(now)
-        waiting = {run_of(each) for each in recorded_as_before(now, IN_SCRIPT, scraping)}
-        judged = [
-            without(each, "gpu", "user", "pid") not in starting and run_of(each) not in waiting
-            for each in labels
-        ]
+        spared = {*starting, *recorded_as_before(now, IN_SCRIPT, scraping)}
+        judged = [without(each, "gpu", "user", "pid") not in spared for each in labels]
         view = Held(column(held, labels) / 3600, np.array(judged, float), of_run)
         return Scraped(labels, view)
 
