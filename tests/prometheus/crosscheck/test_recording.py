@@ -39,7 +39,7 @@ CHANGES = {
     "IOBottleneck": ("ratio > 0.5", "ratio > -1"),
     "IdleGPU": ("/ 3600 > 15 / 60", "/ 3600 > -1 / 60"),
     "LoadBalancing": ("distance:max > 0.2", "distance:max > -1"),
-    "LossNotFinite": ("unless last_over_time(stepscope_run_gauge", "and last_over_time(stepscope_run_gauge"),
+    "LossNotFinite": (") and max without", ") or max without"),
     "LowGPUUtilization": ("low_utilization:ratio > 0.95", "low_utilization:ratio > -1"),
     "MaxInitializationTime": ("> 1200", "> 10"),
     "MemoryPressure": ("ratio > 0.1", "ratio > 0.9"),
