@@ -23,8 +23,8 @@ from tests.support.training_process import LAUNCH
 from tests.support.training_script import training, wait_for_line
 from tests.support.waiting import wait_until
 
-# Without a framework, a rank answers that it cannot record operators. Each computes so much longer than the one
-# before it that an earlier start makes no difference.
+# Without a framework, a rank answers that it cannot record operators. Each computes so much longer than the
+# one before it that an earlier start makes no difference.
 STEPS = """
 stepscope.start()
 for number in range(5):
