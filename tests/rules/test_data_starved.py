@@ -227,6 +227,10 @@ def test_neighbours_are_not_the_cause_of_fetches_that_sleep_longer_than_they_wai
     waits = {"fetch_cpu_seconds": 1.0, "in_use": full}
     assert loading(fetch_core_wait_seconds=2.5, **waits).cause() == "slow storage"
     assert loading(fetch_core_wait_seconds=6.0, **waits).cause() == "neighbours"
+    waits["in_use"] = CoresInUse(allowed=2.0, loaders=0.1, rest=1.0, others=0.9)
+    assert loading(fetch_core_wait_seconds=6.0, **waits).cause() != "neighbours", (
+        "the run uses more than they"
+    )
 
 
 def test_batches_of_a_few_milliseconds_get_another_remedy_than_workers() -> None:

@@ -74,13 +74,26 @@ def test_a_ledger_older_than_every_version_says_to_upgrade_the_training(written:
 
 @pytest.mark.parametrize(
     ("section", "place", "value"),
-    [(0, 0, 0), (1, 0, 2**62), (2, 1, 2**40), (2, 1, 1), (3, 2, 8), (3, 0, -1), (3, 1, 0), (2, 2, 2**40)],
+    [
+        *(
+            (0, 0, 0),
+            (1, 0, 2**62),
+            (2, 1, 2**40),
+            (2, 1, 1),
+            (3, 2, 8),
+            (3, 0, -1),
+            (3, 1, 0),
+            (2, 2, 2**40),
+        ),
+        (1, 0, "eight bytes before the end"),
+    ],
 )
 def test_a_table_of_sections_that_cannot_be_is_refused(
-    written: Path, section: int, place: int, value: int
+    written: Path, section: int, place: int, value: int | str
 ) -> None:
     content = bytearray(written.read_bytes())
     at = layout.SECTIONS_AT + section * layout.SECTION.size + 8 * place
+    value = value if isinstance(value, int) else len(content) - 8
     content[at : at + 8] = value.to_bytes(8, "little", signed=True)
     written.write_bytes(content)
     with pytest.raises(LedgerError) as caught:
