@@ -75,16 +75,8 @@ def test_a_ledger_older_than_every_version_says_to_upgrade_the_training(written:
 @pytest.mark.parametrize(
     ("section", "place", "value"),
     [
-        *(
-            (0, 0, 0),
-            (1, 0, 2**62),
-            (2, 1, 2**40),
-            (2, 1, 1),
-            (3, 2, 8),
-            (3, 0, -1),
-            (3, 1, 0),
-            (2, 2, 2**40),
-        ),
+        *((0, 0, 0), (1, 0, 2**62), (2, 1, 2**40), (2, 1, 1)),
+        *((3, 2, 8), (3, 0, -1), (3, 1, 0), (2, 2, 2**40)),
         (1, 0, "eight bytes before the end"),
     ],
 )
