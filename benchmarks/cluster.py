@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
 from stepscope.prometheus.crosscheck.offline.prometheus import label, request, samples_of
-from stepscope.rules.loss_not_finite import FINITE, NOT_FINITE
+from stepscope.rules.gradients_exploding import GradientsExploding
+from stepscope.rules.loss_not_finite import LossNotFinite
 from stepscope.rules.straggler import SLOW
 
 from benchmarks.node import CORES
@@ -28,6 +29,8 @@ GROWTH = 0.2  # of the memory, in HISTORY_SECONDS
 SIMULATED_CORES = 32  # of a node; the cluster's nodes have CORES, and more data-loading workers in proportion
 _SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 _LABEL = re.compile(r'(\w+)="([^"\\]*)"')
+
+FINITE, NOT_FINITE = LossNotFinite.records()
 
 Points = list[tuple[int, float]]  # milliseconds since the epoch, and value
 Key = tuple[str, tuple[tuple[str, str], ...]]  # a metric's name and the exporter's labels
@@ -68,6 +71,7 @@ class Cluster:
 
         `recorded` are names of recorded series, of the memory of a run or of its GPUs, or of its loss. They
         have the last hours before `until`. No rank was slow, and each loss was finite.
+        No gradient norm is published.
         """
         parts: list[bytes] = []
         for series in self._all(recorded, until):
@@ -85,7 +89,7 @@ class Cluster:
         }
         gains = GPUS * [_history(until, GROWTH / 24, 0.0)]  # in a quarter of an hour
         for node in range(self.nodes):
-            for name in set(recorded) - {SLOW, NOT_FINITE}:
+            for name in set(recorded) - {SLOW, NOT_FINITE, *GradientsExploding.records()}:
                 if ":gain" not in name:
                     yield from self._of_rule(node, name, levels[self._scenario(node)])
                 elif self._scenario(node) == LEAKING:  # memory that does not grow has no gain

@@ -269,12 +269,15 @@ def test_every_rule_whose_alert_judges_a_window_has_bands() -> None:
     assert without == {
         "CollectiveHang",
         "Dataloader",
+        "GradientsExploding",
+        "GradientsVanishing",
         "HostBound",
         "LossDiverged",
         "LossNotFinite",
         "MaxInitializationTime",
         "OverallFrameworkMetrics",
         "OverallSystemUsage",
+        "Overfitting",
         "Straggler",
         "TrainingStalled",
     }

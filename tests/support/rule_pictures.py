@@ -92,19 +92,30 @@ def pictures() -> dict[str, Picture]:
         "HostMemoryLeak": host_memory(),
         "LossNotFinite": loss(np.where(MINUTES < 8, LOSS, np.nan)),
         "LossDiverged": loss(np.where(MINUTES < 6, LOSS, wave(2.2, 0.1))),
+        "GradientsExploding": loss(
+            np.where(MINUTES < 6, LOSS, wave(2.2, 0.1)),
+            gradient_norm=np.where(MINUTES < 6, wave(1, 0.2), wave(40, 8)),
+        ),
+        "GradientsVanishing": loss(
+            wave(2.3, 0.05), gradient_norm=np.where(MINUTES < 6, 10.0 ** (-2 - MINUTES), 1e-8)
+        ),
+        "Overfitting": loss(LOSS, val_loss=0.5 + 1.5 * 0.5**MINUTES + 0.04 * MINUTES),
     }
 
 
 LOSS = 0.4 + 2 * 0.5**MINUTES + wave(0, 0.05)
 
 
-def loss(values: Series) -> Picture:
+def loss(values: Series, **others: Series) -> Picture:
     times = START + 60 * MINUTES
-    history = GaugeHistory("node-a", 0, 1000, START, "loss", times, values)
+    named = {"loss": values} | others
+    gauges = [GaugeHistory("node-a", 0, 1000, START, name, times, each) for name, each in named.items()]
     rank = rank_facts(first_step_start=START, last_step_end=float(times[-1]))
-    source = MemorySource(facts=run_facts(ranks=[rank], gauges=[history]))
-    known = np.isfinite(values)
-    return Picture(source, [Line("loss", values[known], MINUTES[known])], unit="")
+    source = MemorySource(facts=run_facts(ranks=[rank], gauges=gauges))
+    shown = others or named
+    known = {name: np.isfinite(each) for name, each in shown.items()}
+    lines = [Line(name, each[known[name]], MINUTES[known[name]]) for name, each in shown.items()]
+    return Picture(source, lines, unit="")
 
 
 def ratios(*columns: Series) -> NDArray[np.float32]:

@@ -30,7 +30,7 @@ def write_troubled(recording: Path, directory: Path) -> Path:
     for path in directory.glob("*/ranks-*.parquet"):
         rewrite(path, _with_waits(pq.read_table(path), start))
     first = min(directory.glob("*/ranks-*.parquet"))
-    write_part(first.parent, "gauges", 1, _loss(pq.read_table(first)))
+    write_part(first.parent, "gauges", 1, _not_finite(pq.read_table(first)))
     for path in directory.glob("*/steps-*.parquet"):
         table = pq.read_table(path)
         ends = pc.subtract(pc.add(table.column("start"), table.column("duration")), start)
@@ -39,12 +39,13 @@ def write_troubled(recording: Path, directory: Path) -> Path:
     return directory
 
 
-def _loss(ranks: pa.Table) -> pa.Table:
-    """A loss of rank 0 that is NaN from the beginning."""
+def _not_finite(ranks: pa.Table) -> pa.Table:
+    """A loss and a gradient norm of rank 0 that are NaN from the beginning."""
     first = next(row for row in ranks.to_pylist() if row["rank"] == 0)
     kept = {name: first[name] for name in ("time", "rank", "pid")}
-    loss = kept | {"rank_start": first["start"], "name": "loss", "value": nan}
-    return pa.Table.from_pylist([loss], schema=GAUGES_SCHEMA.with_metadata(ranks.schema.metadata))
+    kept |= {"rank_start": first["start"], "value": nan}
+    rows = [kept | {"name": name} for name in ("loss", "grad_norm")]
+    return pa.Table.from_pylist(rows, schema=GAUGES_SCHEMA.with_metadata(ranks.schema.metadata))
 
 
 def _with_waits(table: pa.Table, start: float) -> pa.Table:

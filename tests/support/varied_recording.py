@@ -23,7 +23,10 @@ GPUS = {"node-a": 3, "node-b": 2}
 FIRST_STEP = {0: 60.0, 1: 75.0, 2: 200.0}
 STANDSTILL = (700.0, 900.0)
 XIDS = ((300, 63), (420, 63), (800, 13), (950, 13), (1100, 94))  # when they come; 13 is the program's
-LOSSES = {0: ("loss", nan), 2: ("Train/loss", inf)}  # name, and what it is from the standstill on
+LOSSES = {
+    0: ("loss", nan),
+    2: ("Train/loss", inf),
+}  # name, and what it and the gradient norm are from the standstill on
 LOADERS = {
     0: (("train", 4), ("eval", 2)),
     1: (("eval", 3), ("predict", 1)),  # no loader that trains
@@ -154,7 +157,7 @@ def _totals(rank: int, elapsed: float, alive: bool) -> LedgerTotals:
     gauges = {}
     if rank in LOSSES:
         name, late = LOSSES[rank]
-        gauges[name] = 2.0 if elapsed < STANDSTILL[0] else late
+        gauges[name] = gauges["grad_norm"] = 2.0 if elapsed < STANDSTILL[0] else late
     totals = LedgerTotals(
         first_step_start=START + FIRST_STEP[rank] if elapsed > FIRST_STEP[rank] else None,
         last_step_end=START + elapsed - 2 if elapsed > FIRST_STEP[rank] else None,

@@ -12,6 +12,12 @@ from stepscope.runs.model import RankFacts, RunFacts, Times
 
 # In the order of preference; Hugging Face's train_loss is the mean of a whole training.
 LOSSES = ("loss", "train_loss", "training_loss", "loss_train", "train_loss_step", "loss_step")
+VALIDATION_LOSSES = ("val_loss", "eval_loss", "validation_loss", "valid_loss", "val_loss_epoch", "loss_val")
+# Hugging Face, DeepSpeed, Megatron and Lightning's `grad_norm(module, norm_type=2)`
+GRADIENT_NORMS = (
+    *("grad_norm", "train_grad_norm", "gradient_norm", "train_gradient_norm", "global_grad_norm"),
+    *("train_global_grad_norm", "grad_2_0_norm_total"),
+)
 RATES = ("learning_rate", "lr", "train_lr", "lr_adam", "lr_adamw", "lr_sgd")
 PACES = (
     *("tokens_per_second", "samples_per_second", "train_tokens_per_second", "train_samples_per_second"),
@@ -19,7 +25,8 @@ PACES = (
 )
 # Losses of reinforcement and adversarial learning rise in healthy training.
 NOT_MINIMISED = re.compile(
-    "reward|advantage|policy|actor|critic|entropy|(^|_)kl($|_)|discriminator|generator"
+    "reward|advantage|policy|actor|critic|entropy|(^|_)kl($|_)|discriminator|generator|adversarial"
+    "|(^|_)(gan|[dg]_loss|loss_[dg])($|_)"
 )
 SMOOTHED = 5, 50  # values in a running median: this minimum, and this part of all values
 
@@ -106,29 +113,82 @@ def last_level(histories: Sequence[GaugeHistory]) -> Level | None:
         return None
     values = losses[-1].values
     last = values[-max(1, len(values) // 10) :]
-    low, level, high = np.percentile(last[np.isfinite(last)], (25, 50, 75))
-    error = 1.57 * (high - low) / np.sqrt(len(last)) if len(last) >= SMOOTHED[0] else np.nan
-    return Level(float(level), float(error))
+    level, error = _level(last[np.isfinite(last)])
+    return Level(level, error if len(last) >= SMOOTHED[0] else np.nan)
 
 
-class NotFinite(NamedTuple):
-    """How long losses have not been finite until now. (n,) each."""
+def _level(values: Times) -> Level:
+    low, level, high = np.percentile(values, (25, 50, 75))
+    return Level(float(level), float(1.57 * (high - low) / np.sqrt(len(values))))
 
-    finite: NDArray[np.bool_]  # whether the last value is
-    seconds: Times  # since the last finite value
+
+class Lasting(NamedTuple):
+    """How long gauges have not been fine until now. (n,) each."""
+
+    fine: NDArray[np.bool_]  # whether the last value is
+    seconds: Times  # since the last fine value; NaN: not known
     usual: Times  # seconds between two values before
 
+    @classmethod
+    def unknown(cls) -> "Lasting":
+        return cls(np.zeros(1, bool), *np.full((2, 1), np.nan))
 
-def not_finite(loss: GaugeHistory, gauges: Gauges) -> NotFinite:
-    """Returns the time since the last finite value, and the usual time between two values before (1,)."""
-    finite = np.flatnonzero(np.isfinite(loss.values))
-    row = int(finite[-1]) + 1 if len(finite) else 0
-    if row == len(loss.values):
-        return NotFinite(np.ones(1, bool), np.zeros(1), np.zeros(1))
-    begin = gauges.process.first_step_start or gauges.process.start if gauges.process else loss.start
-    between = np.diff(np.append(begin, loss.times[: row + 1]))
+
+def lasting(history: GaugeHistory, gauges: Gauges, fine: NDArray[np.bool_]) -> Lasting:
+    """Returns the time since the last fine value, and the usual time between two values before (1,)."""
+    known = np.flatnonzero(fine)
+    row = int(known[-1]) + 1 if len(known) else 0
+    if row == len(fine):
+        return Lasting(np.ones(1, bool), np.zeros(1), np.zeros(1))
+    begin = gauges.process.first_step_start or gauges.process.start if gauges.process else history.start
+    between = np.diff(np.append(begin, history.times[: row + 1]))
     usual = np.percentile(between[1:] if row else between, 90)
-    return NotFinite(np.zeros(1, bool), np.array([gauges.until - loss.times[row]]), np.array([usual]))
+    return Lasting(np.zeros(1, bool), np.array([gauges.until - history.times[row]]), np.array([usual]))
+
+
+def first_above(values: Times, factor: float, patience: int) -> int:
+    """Returns the row since which every level is above `factor` times the median of those before.
+
+    A level is a median of consecutive values. Returns the number of values if there is none. At least
+    `patience` levels are above, and as many before.
+    """
+    width = SMOOTHED[0]
+    if len(values) < width + 2 * patience:
+        return len(values)
+    levels = np.median(np.lib.stride_tricks.sliding_window_view(values, width), axis=1)
+    above = patience
+    while len(levels) - above >= patience:
+        limit = factor * np.median(levels[:-above])
+        since = int(np.append(-1, np.flatnonzero(levels <= limit))[-1]) + 1
+        if limit > 0 and patience <= since <= len(levels) - patience:
+            return since + width // 2
+        above *= 2  # what is above may be most of the run by now
+    return len(values)
+
+
+def has_risen(loss: GaugeHistory, since: float) -> bool:
+    """Returns whether a loss has been higher since a time than just before, and does not fall again."""
+    known = np.isfinite(loss.values)
+    times, values = loss.times[known], loss.values[known]
+    after = values[times >= since]
+    before = values[times < since][-len(after) :]
+    if min(len(after), len(before)) < SMOOTHED[0]:
+        return False
+    half = len(after) // 2
+    falls = np.median(after[half:]) < np.percentile(after[:half], 25)
+    return bool(np.median(after) > np.percentile(before, 75) and not falls)
+
+
+def has_fallen(loss: GaugeHistory) -> bool:
+    """Returns whether the last level of a loss is below its first one by more than noise, or may be."""
+    values = loss.values[np.isfinite(loss.values)]
+    width = max(SMOOTHED[0], len(values) // SMOOTHED[1])
+    return len(values) < 2 * width or _is_below(values[-width:], values[:width], 1)
+
+
+def _is_below(values: Times, others: Times, errors: float) -> bool:
+    one, other = _level(values), _level(others)
+    return one.level + errors * one.error < other.level - errors * other.error
 
 
 class Course(NamedTuple):
@@ -168,3 +228,49 @@ def course(loss: GaugeHistory, back: float, until: float) -> Course:
     lasted = until - times[since] if len(high) else 0.0
     row = (first, best, times[fell] - times[0], lasted, len(high), apart)
     return Course(*np.array(row, np.float64)[:, None])
+
+
+class Overfit(NamedTuple):
+    """How losses of evaluations have risen from their best levels. (n,) each; NaN: not known."""
+
+    best: Times
+    rise: Times  # of the lowest of the last ones, from the best: 0.1 is 10 % above
+    clear: Times  # the rise of their level in standard errors
+    falls: NDArray[np.bool_]  # whether the training loss is below its level at the best
+    since: Times  # the end of the best evaluations, in epoch seconds
+
+    @classmethod
+    def unknown(cls) -> "Overfit":
+        nothing = np.full((5, 1), np.nan)
+        return cls(nothing[0], nothing[1], nothing[2], np.zeros(1, bool), nothing[4])
+
+
+def overfit(validation: GaugeHistory, training: GaugeHistory, width: int) -> Overfit:
+    """Returns the rise of the last `width` evaluations from the `width` best ones in a row.
+
+    The standard error is that of two medians of normal noise. The median difference of two evaluations in a
+    row estimates the size of the noise. Values that are not above 0 have no scale.
+    """
+    known = np.isfinite(validation.values)
+    times, values = validation.times[known], validation.values[known]
+    if len(values) < 2 * width + 1 or values.min() <= 0:
+        return Overfit.unknown()
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(values, width), axis=1)
+    row = int(np.argmin(medians[:-width]))
+    best, last = float(medians[row]), values[-width:]
+    noise = 1.4826 * float(np.median(np.abs(np.diff(np.log(values))))) / np.sqrt(2)
+    error = 1.2533 * noise * np.sqrt(2 / width)
+    rise = float(np.log(np.median(last) / best))
+    begin = times[row - 1] if row else -np.inf
+    of = training.times, training.values
+    then = _between(*of, begin, times[row + width - 1])
+    now = _between(*of, times[-width - 1], np.inf)
+    falls = bool(len(then) and len(now) and _is_below(now, then, 2))
+    clear = rise / error if error else np.inf * np.sign(rise)
+    row_of = (best, float(last.min()) / best - 1, clear, falls, times[row + width - 1])
+    one, two, three, four, five = (np.array([each]) for each in row_of)
+    return Overfit(one, two, three, four.astype(bool), five)
+
+
+def _between(times: Times, values: Times, after: float, until: float) -> Times:
+    return values[(times > after) & (times <= until) & np.isfinite(values)]

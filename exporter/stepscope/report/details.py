@@ -19,7 +19,6 @@ from stepscope.rules.dataloader import Dataloader
 from stepscope.rules.gpu_error import GPUError
 from stepscope.rules.host_bound import HostBound
 from stepscope.rules.load_balancing import LoadBalancing
-from stepscope.rules.loss_diverged import LossDiverged
 from stepscope.rules.loss_not_finite import LossNotFinite
 from stepscope.rules.low_gpu_utilization import LowGPUUtilization
 from stepscope.rules.max_initialization_time import MaxInitializationTime
@@ -126,9 +125,13 @@ def _progress(analysis: Analysis) -> list[str]:
 
 
 def _training(analysis: Analysis) -> list[str]:
+    rank = analysis.gauge_histories[0].rank
+    first = [f"{count(len(gauges(analysis)), 'gauge')} of rank {rank}, no loss."]
     if analysis.details_of(LossNotFinite):
-        return _finding(analysis, LossNotFinite) + _if_fired(analysis, LossDiverged)
-    return [f"{count(len(gauges(analysis)), 'gauge')} of rank {analysis.gauge_histories[0].rank}, no loss."]
+        first = _finding(analysis, LossNotFinite)
+    of_training = [each for each in analysis.rules if each.about.view == "training"]
+    found = [each.finding for each in of_training if each.status is Status.FOUND]
+    return first + [each for each in found if each not in first]
 
 
 def _gpus(analysis: Analysis) -> list[str]:

@@ -13,9 +13,9 @@ import numpy as np
 from stepscope.common.words import duration, number, too_few
 from stepscope.measurements.training_gauges import Course, Gauges, course
 from stepscope.rules.parts.judgement import Judgement, judgement
-from stepscope.rules.parts.loss import OfLoss, at, called
 from stepscope.rules.parts.parameters import Factor, Minutes, Parameters, Values
 from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.training_gauge import MAY_RISE, OfGauge, at
 from stepscope.runs.gauge_history import GaugeHistory
 
 UNDONE = 0.75  # of its fall: a loss above is back up
@@ -30,7 +30,7 @@ class LossDivergedParameters(Parameters):
 
 
 @rule
-class LossDiverged(OfLoss[LossDivergedParameters, Course]):
+class LossDiverged(OfGauge[LossDivergedParameters, Course]):
     parameters_type = LossDivergedParameters
     distance = 1
     subject = "A loss that went back up"
@@ -53,22 +53,22 @@ class LossDiverged(OfLoss[LossDivergedParameters, Course]):
         lasts &= (view.back_values > parameters.patience) & (view.apart > 0)
         return judgement(enough, (view.back_seconds, lasts & (view.first > parameters.fall * view.best)))
 
-    def seen(self, loss: GaugeHistory, gauges: Gauges) -> Course:
-        if not gauges.is_minimised or len(loss.values) <= self.parameters.patience:
+    def seen(self, history: GaugeHistory, gauges: Gauges) -> Course:
+        if not gauges.is_minimised or len(history.values) <= self.parameters.patience:
             return Course.unknown()
-        return course(loss, UNDONE, gauges.until)
+        return course(history, UNDONE, gauges.until)
 
-    def since(self, loss: GaugeHistory, gauges: Gauges, view: Course) -> tuple[float, str]:
+    def since(self, history: GaugeHistory, gauges: Gauges, view: Course) -> tuple[float, str]:
         first, best, seconds = (float(each[0]) for each in (view.first, view.best, view.back_seconds))
         since = gauges.until - seconds
         return since, (
-            f"{called(loss)} had fallen from {number(first)} to {number(best)}, and has been back up "
-            f"for {duration(seconds)}, {at(since)}: it is {number(loss.last)} now."
+            f"{self.called(history)} had fallen from {number(first)} to {number(best)}, and has been back up "
+            f"for {duration(seconds)}, {at(since)}: it is {number(history.last)} now."
         )
 
-    def why_not(self, loss: GaugeHistory, gauges: Gauges, view: Course) -> str:
+    def why_not(self, history: GaugeHistory, gauges: Gauges, view: Course) -> str:
         if not gauges.is_minimised:
-            return "The loss of reinforcement or adversarial learning may rise."
-        if len(loss.values) <= self.parameters.patience:
-            return too_few("values of the loss", len(loss.values), self.parameters.patience)
+            return MAY_RISE
+        if len(history.values) <= self.parameters.patience:
+            return too_few("values of the loss", len(history.values), self.parameters.patience)
         return "The loss is not above 0 all the time, so its fall has no scale."

@@ -35,7 +35,7 @@ CHANGES = {
     "- name: stepscope-Dataloader\n    interval: 4m": "- name: stepscope-Dataloader\n    interval: 2m",
 }
 WRONG = ("CPUBottleneck", "CollectiveHang", "Dataloader", "TrainingStalled")
-SAY_NOTHING = {"LossNotFinite", "MaxInitializationTime"}
+SAY_NOTHING = {"GradientsExploding", "LossNotFinite", "MaxInitializationTime"}
 
 
 class Checked(NamedTuple):

@@ -107,9 +107,10 @@ UNSEEN = {
     r"|\* 1\.5 (>|\+) |(> 3|>= 0) or|seconds (< 3|>= 0)\)",
     # No evaluation is in the first 3 minutes.
     "LoadBalancing": rf'3e-12|"another"\}}\[\w+\]\)\) >= 0|host"\}}\[9m7s{OF_SAVING}',
-    # One loss per node. It is finite only before the group has recorded anything under this mutant: until
-    # then it is not known that Prometheus evaluates the group.
+    # One loss and norm per node. It is finite only before the group has recorded anything under this mutant:
+    # until then it is not known that Prometheus evaluates the group.
     "LossNotFinite": r"min without|^run_instance:stepscope_loss_finite:age_seconds: .*another",
+    "GradientsExploding": r"min without|^run_instance:stepscope_gradients_finite:age_seconds: .*another",
     "LowGPUUtilization": rf"> 0.15 |{OF_EVALUATIONS}",
     "MaxInitializationTime": r"end_time_seconds\S* \+ ",  # no run ends before its first step
     # No step takes seconds; each third of the window has many; a loss is far above the threshold, or none.

@@ -1,9 +1,10 @@
-"""LossNotFinite in promtool, whose series have no NaN: tests/prometheus/crosscheck has a loss that is NaN."""
+"""LossNotFinite and GradientsExploding in promtool. Its series have no NaN: those of the cross-check have."""
 
 from math import inf
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest
@@ -13,15 +14,25 @@ pytestmark = needs_prometheus
 SCRAPES = np.arange(81)  # every 15 s
 
 
-def test_only_a_loss_that_stays_infinite_for_ten_minutes_alerts(rules: Path, tmp_path: Path) -> None:
+NAMES = {
+    "LossNotFinite": ("loss", "Train/Loss", "train_loss"),
+    "GradientsExploding": ("grad_norm", "Train/Grad_Norm", "grad_2.0_norm_total"),
+}
+
+
+@pytest.mark.parametrize("rule", NAMES)
+def test_only_a_gauge_that_stays_infinite_for_ten_minutes_alerts(
+    rule: str, rules: Path, tmp_path: Path
+) -> None:
+    plain, of_group, other = NAMES[rule]
     early, for_a_while = SCRAPES < 12, (SCRAPES > 8) & (SCRAPES < 40)
     cases = {
-        "negative-infinity": ("loss", np.where(early, 2.0, -inf), 1),
-        "infinite": ("Train/Loss", np.where(early, 2.0, inf), 1),
-        "from-the-beginning": ("train_loss", np.full(81, inf), 1),
-        "finite": ("loss", 2.0 - 0.01 * SCRAPES, 0),
-        "negative": ("loss", -0.1 * SCRAPES, 0),
-        "recovers": ("loss", np.where(for_a_while, inf, 2.0), 0),
+        "negative-infinity": (plain, np.where(early, 2.0, -inf), 1),
+        "infinite": (of_group, np.where(early, 2.0, inf), 1),
+        "from-the-beginning": (other, np.full(81, inf), 1),
+        "finite": (plain, 2.0 - 0.01 * SCRAPES, 0),
+        "negative": (plain, -0.1 * SCRAPES, 0),
+        "recovers": (plain, np.where(for_a_while, inf, 2.0), 0),
         "validation": ("val_loss", np.full(81, inf), 0),
     }
     test = RuleTest(rules)
@@ -33,12 +44,12 @@ def test_only_a_loss_that_stays_infinite_for_ten_minutes_alerts(rules: Path, tmp
                 f"stepscope_run_age_seconds{labels}}}": (15.0 * SCRAPES).tolist(),
             }
         )
-        test.firing("LossNotFinite", 600, int(run == "from-the-beginning"), instance="node", run=run)
-        test.firing("LossNotFinite", 900, fires, instance="node", run=run)
+        test.firing(rule, 600, int(run == "from-the-beginning"), instance="node", run=run)
+        test.firing(rule, 900, fires, instance="node", run=run)
         if name != "val_loss":
-            test.status("LossNotFinite", 900, fires, run=run)
+            test.status(rule, 900, fires, run=run)
     # Until it has lasted, it is neither found nor healthy.
     for run in ("infinite", "recovers"):
-        test.gives_nothing(f'stepscope:rule_status{{rule="LossNotFinite",run="{run}"}}', 500)
-    test.status("LossNotFinite", 100, 0, run="infinite")
+        test.gives_nothing(f'stepscope:rule_status{{rule="{rule}",run="{run}"}}', 500)
+    test.status(rule, 100, 0, run="infinite")
     test.run(tmp_path)
