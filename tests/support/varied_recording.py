@@ -23,10 +23,8 @@ GPUS = {"node-a": 3, "node-b": 2}
 FIRST_STEP = {0: 60.0, 1: 75.0, 2: 200.0}
 STANDSTILL = (700.0, 900.0)
 XIDS = ((300, 63), (420, 63), (800, 13), (950, 13), (1100, 94))  # when they come; 13 is the program's
-LOSSES = {
-    0: ("loss", nan),
-    2: ("Train/loss", inf),
-}  # name, and what it and the gradient norm are from the standstill on
+# The name of the loss of some ranks, and what it and the gradient norm are from the standstill on.
+LOSSES = {0: ("loss", nan), 2: ("Train/loss", inf)}
 LOADERS = {
     0: (("train", 4), ("eval", 2)),
     1: (("eval", 3), ("predict", 1)),  # no loader that trains
