@@ -21,7 +21,7 @@ pytestmark = needs_prometheus
 
 RUN = "simulated-memory-leak"
 
-NOT_FINITE = "unless last_over_time(stepscope_run_gauge", "and last_over_time(stepscope_run_gauge"
+NOT_FINITE = "unless last_over_time(run_instance", "and last_over_time(run_instance"
 # For each rule a threshold that decides otherwise of this run when it is changed: as it stands, and changed.
 CHANGES = {
     # Its other conditions hold at none of the few evaluations.
