@@ -44,6 +44,11 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("other" if "hypothesis" in config.getoption("-m") else "same")
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Names bytes by their parameter: those of a compressed file may have the time, and differ by worker."""
+    return argname if isinstance(val, bytes) else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts files with their own timeout first, then larger ones: what is left at the end is short.
 
