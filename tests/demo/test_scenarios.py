@@ -1,8 +1,5 @@
 """Each scenario, written at once, makes the rules fire that it names, and no other."""
 
-import re
-from pathlib import Path
-
 import pytest
 from stepscope.demo.node import INTERVAL
 from stepscope.demo.scenarios import all_scenarios, summary
@@ -87,9 +84,7 @@ def test_data_starved_tells_the_causes_apart(scenarios: WrittenScenarios) -> Non
         assert result.details["cause"] == cause
 
 
-def test_a_scenario_of_each_kind_is_there_and_the_page_on_them_shows_it() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "demo.md").read_text(encoding="utf-8")
-    assert re.findall(r"(?m)^- `([\w-]+)`: ", page) == list(all_scenarios())
+def test_a_scenario_of_each_kind_is_there() -> None:
     assert all(summary(scenario) for scenario in all_scenarios().values())
     assert len(NAMES) == 14
 
