@@ -8,8 +8,8 @@ NEWER := $(VENV)/newer-servers
 NPM := tests/axe tests/operator-models
 # The tests marked `trial` are those of `make trials`. What is marked `alone` says why in its file.
 PYTEST := $(BIN)/python -m pytest
-# Five for two cores: tests wait for servers, processes and windows of time. In the order of tests/conftest.py.
-AT_ONCE := --numprocesses 5 --dist loadfile --no-loadscope-reorder
+# Four for two cores: tests wait for servers, processes and windows of time. In the order of tests/conftest.py.
+AT_ONCE := --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help run test lint worlds bench bench-scale trials truth golden pictures servers docs package lock sbom clean
