@@ -15,9 +15,11 @@ from stepscope.alertmanager.actions.owners import Owners
 from stepscope.alertmanager.actions.policy import Policy
 from stepscope.alertmanager.actions.profiling import Profiling
 from stepscope.alertmanager.actions.receiver import LIMITS, Receiver
+from stepscope.alertmanager.actions.still_fires import StillFires
 from stepscope.alertmanager.actions.stopping import Stopping
 from stepscope.common.errors import UserError
 from stepscope.exporter.ledgers.folder import add_ledger_dir
+from stepscope.runs.prometheus.address import Access, without_secrets
 from stepscope.web.log import add_log_level, log_to_stderr
 from stepscope.web.serving import Serving, add_serving_flags
 
@@ -57,6 +59,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=[],
         metavar="PREFIX",
         help="stop only runs whose name begins with PREFIX, may be repeated (default: any run)",
+    )
+    acting.add_argument(
+        "--prometheus",
+        metavar="URL",
+        help="stop a run only if its alert still fires in this server (default: only its ledgers are asked)",
     )
     acting.add_argument(
         "--profile-on",
@@ -110,6 +117,7 @@ def run(arguments: Namespace) -> int:
             ledger_directory=arguments.ledger_dir,
             profiled=frozenset(arguments.profile_on),
             runs=tuple(arguments.stop_runs),
+            prometheus=_prometheus(arguments.prometheus),
         )
         audit, owners = Audit(arguments.audit_file), Owners(policy.ledger_directory)
         owners.watch()
@@ -124,6 +132,13 @@ def run(arguments: Namespace) -> int:
         status = asyncio.run(serving.until_stopped(receiver.answer, sockets))
     logger.info("stopped")
     return status
+
+
+def _prometheus(url: str | None) -> StillFires | None:
+    refusal = (
+        f"--prometheus {without_secrets(url or '')}: is not a URL; give one such as http://localhost:9090"
+    )
+    return StillFires(Access.parse(url, refusal)) if url else None
 
 
 def _refuse_recklessness(arguments: Namespace, guarded: bool) -> None:

@@ -2,10 +2,11 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from tests.support.alertmanager import (
     needs_alertmanager,
     now,
 )
+from tests.support.prometheus import needs_prometheus, serving
 from tests.support.training_process import LAUNCH, RESNET, label
 from tests.support.training_script import only_ledger, training, wait_for_line
 from tests.support.waiting import SECONDS, wait_until
@@ -155,6 +157,53 @@ def test_a_run_is_not_stopped_during_a_checkpoint_but_by_a_repeated_notification
         (again,) = node.decisions(a_notification(alert))
         assert again["decision"] == "stop"
         checkpointed(process)
+
+
+ALERTING = """
+groups:
+  - name: of-a-test
+    interval: 200ms
+    rules:
+      - alert: StepscopeTrainingStalled
+        expr: vector(1)
+        labels: {{rule: TrainingStalled, run: '{run}', instance: gpu-node-1, rank: "3"}}
+"""
+
+
+@needs_prometheus
+def test_a_run_is_stopped_only_if_prometheus_still_has_the_alert(tmp_path: Path) -> None:
+    (tmp_path / "rules.yml").write_text(ALERTING.format(run=RESNET))
+    (tmp_path / "prometheus.yml").write_text("rule_files: [rules.yml]")
+    with ExitStack() as stack:
+        server = stack.enter_context(serving(tmp_path / "prometheus.yml", tmp_path / "data"))
+        server.wait_for('ALERTS{alertstate="firing"}')
+        node = stack.enter_context(acting(tmp_path, f"--prometheus={server.url}"))
+        process = stack.enter_context(trainer(tmp_path))
+        over = an_alert_of_it(labels={"rank": "2"}, fingerprint="2")
+        (decision,) = node.decisions(a_notification(over))
+        assert (decision["decision"], decision["reason"]) == (
+            "refused",
+            "the alert no longer fires in Prometheus",
+        )
+        assert alive(process)
+        lasts = an_alert_of_it(labels={"rank": "3", "cluster": "of Alertmanager only"})
+        (again,) = node.decisions(a_notification(lasts))
+        assert again["decision"] == "stop"
+        checkpointed(process)
+
+
+def test_nothing_is_stopped_while_prometheus_cannot_be_asked(tmp_path: Path) -> None:
+    with socket.socket() as closed:  # it does not listen
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        with acting(tmp_path, f"--prometheus={url}") as node, trainer(tmp_path) as process:
+            (decision,) = node.decisions(a_notification(an_alert_of_it()))
+            assert (decision["decision"], decision["reason"]) == (
+                "refused",
+                "Prometheus does not say whether the alert still fires: "
+                f"{url}: cannot be reached; is it the address of Prometheus?",
+            )
+            assert alive(process)
 
 
 def test_an_alert_is_answered_once_even_by_a_new_process(tmp_path: Path) -> None:

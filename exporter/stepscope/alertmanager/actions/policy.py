@@ -7,6 +7,7 @@ from typing import Any
 
 from stepscope.alertmanager.actions.notification import Alert
 from stepscope.alertmanager.actions.owners import Owners, user_number
+from stepscope.alertmanager.actions.still_fires import StillFires
 from stepscope.common.users import user_name
 
 
@@ -20,6 +21,7 @@ class Policy:
     ledger_directory: Path
     profiled: Collection[str] = ()  # rules on which ranks record a profile window
     runs: Sequence[str] = ()  # how the name of a run begins that may be stopped; empty: any
+    prometheus: StillFires | None = None  # asked before a run is stopped
 
     def is_about(self, alert: Alert, rules: Collection[str] | None = None) -> bool:
         """Returns whether an alert fires on this node, for one of these rules; None: for any."""

@@ -88,19 +88,20 @@ class Stopping:
             self._ask(chosen, about)
         return decision
 
-    @staticmethod
-    def _not_now(processes: Sequence[TrainingProcess], alert: Alert) -> str:
+    def _not_now(self, processes: Sequence[TrainingProcess], alert: Alert) -> str:
         """Returns why a later notification of the alert may stop the run, but this one does not; or "".
 
-        An alert is seconds to minutes old when it arrives, and the ledgers are of now.
+        An alert is seconds to minutes old when it arrives. Ledgers and Prometheus say what is now.
         """
+        if not processes:
+            return ""
         if alert.labels.get("standstill") and any(
             process.trains_since(alert.starts_at.timestamp()) for process in processes
         ):
             return "a rank has finished a step since the alert began"
         if any(process.writes_checkpoint(time()) for process in processes):
             return "a rank writes a checkpoint"
-        return ""
+        return self._policy.prometheus.why_not(alert) if self._policy.prometheus else ""
 
     def _reason_to_spare(self, process: TrainingProcess, alert: Alert) -> str:
         if process.spared:

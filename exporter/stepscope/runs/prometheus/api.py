@@ -19,7 +19,7 @@ from stepscope.exporter.sampling.sample_tally import BOUNDS
 from stepscope.runs.malformed import LATEST
 from stepscope.runs.model import Times
 from stepscope.runs.prometheus.address import Access
-from stepscope.runs.prometheus.connection import Connection, TooMuchError
+from stepscope.runs.prometheus.connection import Connection, TooMuchError, quoted
 from stepscope.training.launch import NAME_CHARACTERS
 from stepscope.training.layout import STEP_BOUNDS
 
@@ -184,12 +184,6 @@ def _joined(parts: Iterator[list[Series]]) -> list[Series]:
         )
         for same in found.values()
     ]
-
-
-def quoted(text: str) -> str:
-    """Returns a text as a PromQL string."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
 
 
 def newest_of(name: str, starts: Mapping[str, float]) -> tuple[str, str]:

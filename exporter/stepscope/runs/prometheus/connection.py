@@ -20,6 +20,12 @@ LONGEST_REASON = 300  # characters of a server's error
 EXACT = {"nocache": "1", "latency_offset": "1ms"}
 
 
+def quoted(text: str) -> str:
+    """Returns a text as a PromQL string."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
 class TooMuchError(UserError):
     """The server does not answer as much at once; it may answer for a part of the time."""
 
@@ -30,8 +36,10 @@ class Connection:
     Proxies are those of the environment: HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
     """
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, timeout: float = TIMEOUT, patient: bool = True) -> None:
+        """Prepares requests. `timeout`: seconds per answer; `patient`: sends again what may succeed later."""
         self.url = access.url
+        self._timeout, self._patient = timeout, patient
         self.warnings: dict[str, None] = {}  # of answers that may lack something, each once
         self._session = requests.Session()
         self._session.auth = _authentication(access)
@@ -62,11 +70,11 @@ class Connection:
         params, data = (sent, None) if method == "GET" else (None, sent)
         url = f"{self.url}/api/v1/{path}"
         try:
-            for retry, pause in enumerate((*PAUSES, None)):
+            for retry, pause in enumerate((*(PAUSES if self._patient else ()), None)):
                 asked_for = 0.0
                 try:
                     response = self._session.request(
-                        method, url, params=params, data=data, timeout=TIMEOUT, **self._tls
+                        method, url, params=params, data=data, timeout=self._timeout, **self._tls
                     )
                 except requests.RequestException as error:
                     if pause is None or not self._may_pass(error, retry):
@@ -95,7 +103,9 @@ class Connection:
 
     def _described(self, error: OSError) -> UserError:
         if isinstance(error, requests.Timeout):
-            return TooMuchError(f"{self.url}: gave no answer within {TIMEOUT:g} s; choose a shorter time")
+            return TooMuchError(
+                f"{self.url}: gave no answer within {self._timeout:g} s; choose a shorter time"
+            )
         if isinstance(error, ProxyError):
             return UserError(
                 f"{self.url}: the proxy cannot be reached; check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"

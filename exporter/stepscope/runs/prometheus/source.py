@@ -13,8 +13,8 @@ from stepscope.exporter.sampling.sample import RUN_QUANTITIES
 from stepscope.runs.malformed import naming
 from stepscope.runs.model import GPU_READINGS, Gap, NodeSamples, RunFacts, Source, Steps, Times
 from stepscope.runs.prometheus.address import Address
-from stepscope.runs.prometheus.api import POINTS, Api, Series, newest_of, quoted
-from stepscope.runs.prometheus.connection import TooMuchError
+from stepscope.runs.prometheus.api import POINTS, Api, Series, newest_of
+from stepscope.runs.prometheus.connection import TooMuchError, quoted
 from stepscope.runs.prometheus.samples import SampleEstimator
 from stepscope.runs.prometheus.series import OF_NODE, OF_RUN, LastValues, Scrapes
 from stepscope.runs.prometheus.steps import RankSteps, ranks_of
