@@ -30,10 +30,11 @@ $(VENV)/.tools: $(VENV)/.installed requirements-dev.lock
 	@touch $@
 
 # With PYTORCH=1, and in CI, the tests that train with PyTorch, TensorFlow and Keras run too (GBs, so not by default).
+# Keras 2, tf_keras, would install TensorFlow for GPUs as well.
 PYTORCH ?= $(if $(CI),1)
 $(VENV)/.developing: $(VENV)/.tools requirements-frameworks.txt
 	$(if $(PYTORCH),$(BIN)/python $(PIP) --requirement requirements-frameworks.txt)
-	$(if $(PYTORCH),$(BIN)/python $(PIP) --no-deps tf_keras==2.21.0) # Keras 2, which would install tensorflow, too
+	$(if $(PYTORCH),$(BIN)/python $(PIP) --no-deps tf_keras==2.21.0)
 	@touch $@
 
 SLOW ?= augmentation
