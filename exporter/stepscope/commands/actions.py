@@ -6,16 +6,16 @@ import logging
 import re
 import socket
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from stepscope.alertmanager.actions.audit import Audit
+from stepscope.alertmanager.actions.notification import Alert
 from stepscope.alertmanager.actions.owners import Owners
 from stepscope.alertmanager.actions.policy import Policy
 from stepscope.alertmanager.actions.profiling import Profiling
 from stepscope.alertmanager.actions.receiver import LIMITS, Receiver
-from stepscope.alertmanager.actions.still_fires import StillFires
 from stepscope.alertmanager.actions.stopping import Stopping
 from stepscope.common.errors import UserError
 from stepscope.exporter.ledgers.folder import add_ledger_dir
@@ -117,7 +117,7 @@ def run(arguments: Namespace) -> int:
             ledger_directory=arguments.ledger_dir,
             profiled=frozenset(arguments.profile_on),
             runs=tuple(arguments.stop_runs),
-            prometheus=_prometheus(arguments.prometheus),
+            why_not=_still_fires(arguments.prometheus),
         )
         audit, owners = Audit(arguments.audit_file), Owners(policy.ledger_directory)
         owners.watch()
@@ -134,11 +134,13 @@ def run(arguments: Namespace) -> int:
     return status
 
 
-def _prometheus(url: str | None) -> StillFires | None:
-    refusal = (
-        f"--prometheus {without_secrets(url or '')}: is not a URL; give one such as http://localhost:9090"
-    )
-    return StillFires(Access.parse(url, refusal)) if url else None
+def _still_fires(url: str | None) -> Callable[[Alert], str] | None:
+    if url is None:
+        return None
+    from stepscope.alertmanager.actions.still_fires import StillFires  # the small image has no requests
+
+    refusal = f"--prometheus {without_secrets(url)}: is not a URL; give one such as http://localhost:9090"
+    return StillFires(Access.parse(url, refusal)).why_not
 
 
 def _refuse_recklessness(arguments: Namespace, guarded: bool) -> None:

@@ -1,13 +1,12 @@
 """The limits of `stepscope actions`, and the run that an alert is about."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stepscope.alertmanager.actions.notification import Alert
 from stepscope.alertmanager.actions.owners import Owners, user_number
-from stepscope.alertmanager.actions.still_fires import StillFires
 from stepscope.common.users import user_name
 
 
@@ -21,7 +20,7 @@ class Policy:
     ledger_directory: Path
     profiled: Collection[str] = ()  # rules on which ranks record a profile window
     runs: Sequence[str] = ()  # how the name of a run begins that may be stopped; empty: any
-    prometheus: StillFires | None = None  # asked before a run is stopped
+    why_not: Callable[[Alert], str] | None = None  # asked before a run is stopped; "": the alert still fires
 
     def is_about(self, alert: Alert, rules: Collection[str] | None = None) -> bool:
         """Returns whether an alert fires on this node, for one of these rules; None: for any."""

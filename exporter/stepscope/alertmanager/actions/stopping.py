@@ -101,7 +101,7 @@ class Stopping:
             return "a rank has finished a step since the alert began"
         if any(process.writes_checkpoint(time()) for process in processes):
             return "a rank writes a checkpoint"
-        return self._policy.prometheus.why_not(alert) if self._policy.prometheus else ""
+        return self._policy.why_not(alert) if self._policy.why_not else ""
 
     def _reason_to_spare(self, process: TrainingProcess, alert: Alert) -> str:
         if process.spared:
