@@ -103,9 +103,8 @@ class Connection:
 
     def _described(self, error: OSError) -> UserError:
         if isinstance(error, requests.Timeout):
-            return TooMuchError(
-                f"{self.url}: gave no answer within {self._timeout:g} s; choose a shorter time"
-            )
+            remedy = "; choose a shorter time" if self._patient else ""
+            return TooMuchError(f"{self.url}: gave no answer within {self._timeout:g} s{remedy}")
         if isinstance(error, ProxyError):
             return UserError(
                 f"{self.url}: the proxy cannot be reached; check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
