@@ -50,7 +50,7 @@ def at_most(seconds: float) -> Trouble:
 
 
 def api(server: SmallPrometheus) -> Api:
-    return Api(Access.parse(server.url, ""))
+    return Api(Access.of_flag("--prometheus", server.url))
 
 
 def test_a_server_that_limits_the_time_of_a_query_is_asked_in_parts() -> None:

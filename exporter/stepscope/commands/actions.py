@@ -19,7 +19,7 @@ from stepscope.alertmanager.actions.receiver import LIMITS, Receiver
 from stepscope.alertmanager.actions.stopping import Stopping
 from stepscope.common.errors import UserError
 from stepscope.exporter.ledgers.folder import add_ledger_dir
-from stepscope.runs.prometheus.address import Access, without_secrets
+from stepscope.runs.prometheus.address import Access
 from stepscope.web.log import add_log_level, log_to_stderr
 from stepscope.web.serving import Serving, add_serving_flags
 
@@ -139,8 +139,7 @@ def _still_fires(url: str | None) -> Callable[[Alert], str] | None:
         return None
     from stepscope.alertmanager.actions.still_fires import StillFires  # the small image has no requests
 
-    refusal = f"--prometheus {without_secrets(url)}: is not a URL; give one such as http://localhost:9090"
-    return StillFires(Access.parse(url, refusal)).why_not
+    return StillFires(Access.of_flag("--prometheus", url)).why_not
 
 
 def _refuse_recklessness(arguments: Namespace, guarded: bool) -> None:

@@ -69,8 +69,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Prints the usage. Raises UserError if the server does not answer, or has recorded nothing."""
     url = without_secrets(arguments.prometheus)
-    refusal = f"--prometheus {url}: is not a URL; give one such as http://localhost:9090"
-    with closing(Api(Access.parse(arguments.prometheus, refusal))) as api:
+    with closing(Api(Access.of_flag("--prometheus", arguments.prometheus))) as api:
         now = api.now()
         end = now if arguments.end is None else min(arguments.end / MILLISECONDS, now)
         with shown("Reading days", arguments.days) as progress:

@@ -19,6 +19,7 @@ MEMORY_SAMPLES = "stepscope_gpu_memory_samples"
 MEMORY_READINGS = f"{MEMORY_SAMPLES}_count"  # a MIG device has readings of its memory only
 CPU_SAMPLES = "stepscope_cpu_utilization_samples"
 STEPS = "stepscope_step_duration_seconds"
+OF_RUN = ("cluster", "run")  # labels: on all nodes
 
 GAP = 60.0  # seconds without scrapes that change no verdict
 
@@ -127,7 +128,7 @@ def without(labels: Labels, *names: str) -> Labels:
 @lru_cache(maxsize=100_000)
 def run_of(labels: Labels) -> Labels:
     """Returns the labels of a run on all nodes."""
-    return frozenset(label for label in labels if label[0] in ("cluster", "run"))
+    return frozenset(label for label in labels if label[0] in OF_RUN)
 
 
 def grouped(vector: Vector, *names: str) -> dict[Labels, list[float]]:

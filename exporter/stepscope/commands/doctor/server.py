@@ -10,7 +10,7 @@ from stepscope.common.durations import parse_duration
 from stepscope.common.errors import UserError
 from stepscope.common.status import Status
 from stepscope.rules.parts.node_names import DCGM_LABELS, by_node
-from stepscope.runs.prometheus.address import Access, without_secrets
+from stepscope.runs.prometheus.address import Access
 from stepscope.runs.prometheus.connection import Connection
 
 _RANGE = re.compile(r"\[((?:\d+(?:ms|[smhdw]))+)[\]:]")
@@ -26,9 +26,7 @@ NO_RULER = Check(
 
 def of_prometheus(url: str) -> Iterator[Check]:
     """Yields the checks of a server; only the first if it does not answer."""
-    shown = without_secrets(url)
-    refusal = f"--prometheus {shown}: is not a URL; give one such as http://localhost:9090"
-    server = Connection(Access.parse(url, refusal))
+    server = Connection(Access.of_flag("--prometheus", url))
     try:
         scraped = server.get("query", query="stepscope_exporter_build_info")["result"]
         yield Check("Prometheus", Status.HEALTHY, f"{server.url} answers")

@@ -16,7 +16,7 @@ from stepscope.common.errors import UserError
 from stepscope.measurements.scraped import Labels, Points, Vector
 from stepscope.prometheus.rules.groups import STATUS
 from stepscope.runs.malformed import naming
-from stepscope.runs.prometheus.address import Access, without_secrets
+from stepscope.runs.prometheus.address import Access
 from stepscope.runs.prometheus.api import Api
 from stepscope.runs.prometheus.api import Series as ApiSeries
 
@@ -62,8 +62,8 @@ class Server:
     """
 
     def __init__(self, url: str, ruler: str | None = None) -> None:
-        self._api = _api("--prometheus", url)
-        self._ruler = self._api if ruler is None else _api("--ruler", ruler)
+        self._api = Api(Access.of_flag("--prometheus", url))
+        self._ruler = self._api if ruler is None else Api(Access.of_flag("--ruler", ruler))
 
     def __enter__(self) -> "Server":
         return self
@@ -179,11 +179,6 @@ class Server:
 
     def _trusting_nothing(self) -> AbstractContextManager[None]:
         return naming(self._api.url, "answers of Prometheus", "is it the address of Prometheus?")
-
-
-def _api(flag: str, url: str) -> Api:
-    shown = without_secrets(url)
-    return Api(Access.parse(url, f"{flag} {shown}: is not a URL; give one such as http://localhost:9090"))
 
 
 def _milliseconds(series: ApiSeries) -> NDArray[np.int64]:

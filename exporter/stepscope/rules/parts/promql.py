@@ -12,6 +12,7 @@ from typing import Literal
 
 from stepscope.exporter.sampling.sample_tally import BOUNDS, GRID
 from stepscope.measurements.scraped import GAP, STEPS, Window
+from stepscope.measurements.scraped import OF_RUN as OF_RUN
 from stepscope.rules.parts.confidence import EARLY, margin
 from stepscope.rules.parts.expressions import Expression, LastValues, Record
 from stepscope.rules.parts.parameters import ShareLimits, fraction, live_minimum
@@ -106,7 +107,6 @@ def ratio(percent: float) -> str:
 
 
 OWNER = ("user", "namespace", "pod", "scheduler_job")  # labels of run_info: whose a run is
-OF_RUN = ("cluster", "run")  # labels: on all nodes
 OF_NODE = ("cluster", "job", "instance", "run")
 OF_RANK, OF_GPU = (*OF_NODE, "rank"), (*OF_NODE, "gpu")
 

@@ -35,9 +35,10 @@ class Access:
     key_file: str | None = None
 
     @classmethod
-    def parse(cls, text: str, refusal: str) -> "Access":
-        """Returns the server at `text`. Raises UserError, with `refusal` if the text is no address."""
-        return _parsed(text, refusal, ())[0]
+    def of_flag(cls, flag: str, url: str) -> "Access":
+        """Returns the server at a flag's URL. Raises UserError, also if that is not a URL."""
+        shown = without_secrets(url)
+        return _parsed(url, f"{flag} {shown}: is not a URL; give one such as http://localhost:9090", ())[0]
 
 
 @dataclass(frozen=True)
