@@ -151,7 +151,7 @@ def _lowest_memory(scraped: Mapping[Key, Points]) -> list[float]:
 
 def _value(name: str, value: float, start: int) -> float:
     """Returns the value of the cluster's nodes for a simulated node's `value`."""
-    if name == "stepscope_dataloader_workers":
+    if name in ("stepscope_cpus", "stepscope_dataloader_workers"):
         return value * CORES / SIMULATED_CORES
     if name.startswith("stepscope_run_") and name.endswith("_time_seconds"):
         return value + start - START

@@ -38,7 +38,7 @@ def test_prometheus_scrapes_a_run_with_its_histograms_counters_and_exemplars(tmp
                 " * on (instance, le) group_left stepscope_step_duration_bound_seconds"
             )
             (buckets,) = prometheus.query(f"count({joined})")
-            (bounds,) = prometheus.query("count(stepscope_step_duration_bound_seconds)")
+            (bounds,) = prometheus.query('count(stepscope_step_duration_seconds_bucket{le!="+Inf"})')
             assert buckets["value"][1] == bounds["value"][1]
             prometheus.wait_for("stepscope_samples_total > 3")
             prometheus.wait_for('stepscope_cpu_utilization_samples_bucket{le="0.9"}')

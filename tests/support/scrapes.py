@@ -37,6 +37,7 @@ def scraped_samples(
     """
     counters = SampleCounters(None, lambda: {run})
     cores = Family("stepscope_cpu_utilization_ratio", "gauge", "", ("cpu",))
+    cpus = Family("stepscope_cpus", "gauge", "")
     gpus = {str(gpu): GpuUse("node") for gpu in range(samples.gpu.shape[1])}  # also while one does not answer
 
     def scrapes() -> Iterator[Iterable[Family]]:
@@ -49,7 +50,8 @@ def scraped_samples(
                 row += 1
             counters.publish()
             cores.publish({(str(cpu),): 0.5 for cpu in range(samples.cpu.shape[1])})
-            yield (*counters.families, cores)
+            cpus.publish({(): samples.cpu.shape[1]})
+            yield (*counters.families, cores, cpus)
 
     return written(scrapes(), instance or samples.node)
 

@@ -149,7 +149,8 @@ def _filled(family: Family) -> Metric:
         bounds = [*map(floatToGoString, family.bounds), "+Inf"]
         for labels, histogram in family.histograms.items():
             below = [float(count) for count in accumulate(histogram.counts)]
-            metric.add_metric(labels, list(zip(bounds, below, strict=True)), histogram.sum)
+            buckets = list(zip(bounds, below, strict=True))[histogram.first :]
+            metric.add_metric(labels, buckets, histogram.sum)
     else:
         suffix = {"counter": "_total", "info": "_info"}.get(family.kind, "")
         for labels, value in family.samples.items():

@@ -50,7 +50,7 @@ WORKERS = "stepscope_dataloader_workers"
 ALL_WORKERS = "run_instance:stepscope_dataloader_workers:sum"
 WAITED = "run_instance:stepscope_data_wait:most_ratio"
 WAIT = "stepscope_step_component_seconds_total"
-CORES = "stepscope_cpu_utilization_ratio"  # a series per core
+CORES = "stepscope_cpus"  # of the node
 CPUS = "stepscope_run_cpus"
 HISTOGRAM_BINS = 100  # Debugger's number
 DATA_WAITS = Measure(RankComponents, "data_wait")
@@ -114,7 +114,7 @@ class Dataloader(Rule[DataloaderParameters, Loading]):
         per_core = f"""
             {ALL_WORKERS} / (({scraping.held(LIMIT)} < {cpus}) or {cpus})
               or
-            {ALL_WORKERS} / ignoring (run) group_left () count without (cpu) ({scraping.held(CORES)})
+            {ALL_WORKERS} / ignoring (run) group_left () {scraping.held(CORES)}
             """
         return PrometheusRules(
             targets=Record(PER_CORE, per_core),
@@ -166,10 +166,10 @@ class Dataloader(Rule[DataloaderParameters, Loading]):
             for chosen in (workers, training)  # the training loader counts, if a rank has one
             for labels, values in grouped(chosen, "phase").items()
         }
-        cores = grouped(now.held(CORES, scraping.hold, of_run=False), "cpu")
+        cores = now.held(CORES, scraping.hold, of_run=False)
         found = summed(of_rank, "rank")
         shares = {
-            labels: workers / len(cores[node])
+            labels: workers / cores[node]
             for labels, workers in found.items()
             if (node := without(labels, "run")) in cores
         }

@@ -71,11 +71,12 @@ def test_each_core_has_its_utilisation_and_its_io_wait(host: Host) -> None:
     assert sample.cpus == ("0", "1")
     assert sample.cpu_utilization_ratio == [0.2, 0.0]
     assert sample.cpu_io_wait_ratio == [0.2, 0.0]
-    utilization, io_wait = host.collector.families
+    utilization, io_wait, cores = host.collector.families
     assert utilization.name == "stepscope_cpu_utilization_ratio"
     assert utilization.samples == {("0",): 0.2, ("1",): 0.0}
     assert io_wait.name == "stepscope_cpu_io_wait_ratio"
     assert io_wait.samples == {("0",): 0.2, ("1",): 0.0}
+    assert (cores.name, cores.samples) == ("stepscope_cpus", {(): 2})
 
 
 def test_a_ratio_is_of_the_last_interval_and_not_since_boot(host: Host) -> None:

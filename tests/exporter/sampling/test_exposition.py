@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from stepscope.exporter.ledgers.run_totals import Histogram
 from stepscope.exporter.sampling.exposition import Exposition, Format
 from stepscope.exporter.sampling.families import Exemplar, Family, HistogramValue
 from stepscope.exporter.sampling.limits import Limits, ReachedLimits
+from stepscope.exporter.sampling.series_limit import series_of
 from stepscope.web.messages import accepts_gzip
 from stepscope.web.pages import negotiate
 
@@ -43,6 +45,27 @@ def histogram(exemplar: Exemplar | None = None) -> Family:
     exemplars = {1: exemplar} if exemplar else None
     family.publish_histograms({("0",): HistogramValue((2, 3, 4), 7.25, exemplars)})
     return family
+
+
+@pytest.mark.parametrize(
+    ("counts", "written"),
+    [
+        ([3, 1, 0, 2], {"1.0": 3, "2.0": 4, "3.0": 4, "+Inf": 6}),
+        ([0, 1, 0, 2], {"1.0": 0, "2.0": 1, "3.0": 1, "+Inf": 3}),
+        ([0, 0, 5, 0], {"2.0": 0, "3.0": 5, "+Inf": 5}),
+        ([0, 0, 0, 7], {"3.0": 0, "+Inf": 7}),
+        ([0, 0, 0, 0], {"1.0": 0, "2.0": 0, "3.0": 0, "+Inf": 0}),
+    ],
+)
+def test_a_histogram_of_a_rank_has_one_empty_bucket_before_its_counts(
+    counts: list[int], written: dict[str, int]
+) -> None:
+    family = Family("stepscope_wait_seconds", "histogram", "Waits.", ("rank",), (1.0, 2.0, 3.0))
+    family.publish_histograms({("0",): Histogram(counts, 2.5).value()})
+    (metric,) = parse(write(family), "text")
+    buckets = {each.labels["le"]: each.value for each in metric.samples if each.name.endswith("_bucket")}
+    assert buckets == written
+    assert series_of([family]) == len(metric.samples)
 
 
 def test_a_counter_keeps_its_total_in_text_and_loses_it_in_the_family_name_of_openmetrics() -> None:

@@ -108,6 +108,16 @@ def test_a_gpu_that_appears_later_gets_its_histograms_and_the_others_keep_theirs
     assert node.published("samples_total") == {("resnet",): 4}
 
 
+def test_zeros_of_the_starved_grid_are_published_only_for_the_lowest_bound(node: Node) -> None:
+    node.runs = {"resnet"}
+    node.tick(0.35)
+    published = node.published("gpu_starved_samples_total")
+    assert {labels[3] for labels, count in published.items() if not count} == {"0.1"}
+    assert {labels[3] for labels, count in published.items() if count} == {
+        f"0.{tenth}" for tenth in range(4, 10)
+    }
+
+
 def test_a_run_without_gpus_has_no_starved_grid(node: Node) -> None:
     node.runs = {"resnet"}
     node.tick()

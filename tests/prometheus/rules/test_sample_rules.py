@@ -62,6 +62,17 @@ def test_a_sample_counts_only_strictly_beyond_both_thresholds(rule: str, rules: 
 
 
 @BOTTLENECKS
+def test_with_another_gpu_threshold_zeros_that_the_exporter_leaves_out_count(
+    rule: str, rendered: Callable[..., Path], tmp_path: Path
+) -> None:
+    test = RuleTest(rendered(f"{rule}.gpu_threshold=30") / "stepscope.yml")
+    for gpu, fires in ((0.05, 1), (0.29, 1), (0.3, 0), (0.95, 0)):
+        test.add(starving(rule, np.ones((ROWS, 2)), np.full((ROWS, 1), gpu), f"gpu-{gpu}"))
+        test.status(rule, AT, fires, run=f"gpu-{gpu}")
+    test.run(tmp_path)
+
+
+@BOTTLENECKS
 def test_one_pinned_core_of_192_and_one_idle_gpu_of_8_is_a_bottleneck_and_mixed_samples_do_not_count(
     rule: str, rules: Path, tmp_path: Path
 ) -> None:

@@ -292,7 +292,7 @@ def test_workers_are_compared_with_cores_and_an_alert_waits_for_its_for(rules: P
         scraped = scraped_steps(steps, 34, run, instance=run, loaders=loaders)
         cores = scraped_samples(node_samples(np.zeros((1020, 10)), node=run), run)
         test.add(only(scraped, *SEEN_BY_DATALOADER))
-        test.add(only(cores, "stepscope_cpu_utilization_ratio", "stepscope_samples_total"))
+        test.add(only(cores, "stepscope_cpus", "stepscope_samples_total"))
         test.equals(f'run_instance:stepscope_dataloader_workers_per_core:ratio{{run="{run}"}}', 180, share)
         test.status("Dataloader", 180, fires, run=run)
         test.firing("Dataloader", 60, 0, run=run)

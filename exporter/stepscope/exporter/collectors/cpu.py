@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stepscope.exporter.sampling.collector import Collector, collector
+from stepscope.exporter.sampling.families import Family
 from stepscope.exporter.sampling.sample import NODE_QUANTITIES, Sample
 
 # proc(5): "cpuN user nice system idle iowait irq softirq steal guest guest_nice", in ticks (1/100 s).
@@ -40,7 +41,8 @@ class CpuCollector(Collector):
         self.path = procfs / "stat"
         self.utilization = NODE_QUANTITIES["cpu_utilization_ratio"].family()
         self.io_wait = NODE_QUANTITIES["cpu_io_wait_ratio"].family()
-        self.families = (self.utilization, self.io_wait)
+        self.cores = Family("stepscope_cpus", "gauge", "Online cores.")
+        self.families = (self.utilization, self.io_wait, self.cores)
         self._before: Cores | None = None
         self._names: tuple[str, ...] = ()  # of the last tick's cores, and their labels
         self._labels: list[tuple[str, ...]] = []
@@ -59,6 +61,7 @@ class CpuCollector(Collector):
         )
         self.utilization.publish({core: ratio for core, (ratio, _) in ratios.items()})
         self.io_wait.publish({core: ratio for core, (_, ratio) in ratios.items()})
+        self.cores.publish({(): len(names)} if names else {})
         sample.cpus = self._names
         sample.cpu_utilization_ratio = utilization
         sample.cpu_io_wait_ratio = io_wait

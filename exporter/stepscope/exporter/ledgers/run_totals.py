@@ -95,7 +95,9 @@ class Histogram:
         self.sum += sum
 
     def value(self, exemplars: Mapping[int, Exemplar] | None = None) -> HistogramValue:
-        return HistogramValue(self.counts, self.sum, exemplars)
+        """Returns it without its first empty buckets, except the last: quantiles begin at its bound."""
+        empty = next((index for index, count in enumerate(self.counts) if count), 0)
+        return HistogramValue(self.counts, self.sum, exemplars, max(0, empty - 1))
 
 
 @dataclass

@@ -191,7 +191,7 @@ def _write_histogram(
     if exemplars and histogram.exemplars:
         for index, exemplar in histogram.exemplars.items():
             lines[index] = f"{lines[index][:-1]}{_exemplar(exemplar)}\n"
-    parts += lines
+    parts += lines[histogram.first :]
     parts.append(f"{sum_prefix}{number(histogram.sum)}\n{count_prefix}{cumulative[-1]}\n")
 
 

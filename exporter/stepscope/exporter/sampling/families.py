@@ -25,6 +25,7 @@ class HistogramValue:
     counts: Sequence[int]
     sum: float
     exemplars: Mapping[int, Exemplar] | None = None  # by index into counts
+    first: int = 0  # index of the first bucket that is written
 
 
 class Family:

@@ -257,7 +257,8 @@ class _Families:
                 if gpu in gpus[run]
             }
         )
-        # Without the utilisation of a GPU, none is known to starve or not to.
+        # Without the utilisation of a GPU, none is known to starve or not to. A zero of the first bound says
+        # that it is known; those of other bounds are left out.
         with_gpus = {
             run: tally
             for run, tally in tallies.items()
@@ -270,6 +271,7 @@ class _Families:
                 for cause in CAUSES
                 for above, counts in zip(_THRESHOLDS, tally.starved[cause].counts(), strict=True)
                 for below, count in zip(_THRESHOLDS, counts, strict=True)
+                if count or below == _THRESHOLDS[0]
             }
         )
         self.low.publish(

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from stepscope.exporter.sampling.families import Family
+from stepscope.exporter.sampling.families import Family, HistogramValue
 from stepscope.exporter.sampling.limits import Choice, ReachedLimits
 
 
@@ -47,13 +47,11 @@ class SeriesLimit:
 
 def series_of(families: Iterable[Family]) -> int:
     """Returns how many lines of samples the families have."""
-    return sum(
-        len(family.samples) + len(family.histograms) * _lines_per_histogram(family) for family in families
-    )
+    return sum(len(family.samples) + sum(map(_lines, family.histograms.values())) for family in families)
 
 
-def _lines_per_histogram(family: Family) -> int:
-    return len(family.bounds) + 3  # +Inf, the sum and the count
+def _lines(histogram: HistogramValue) -> int:
+    return len(histogram.counts) - histogram.first + 2  # the sum and the count
 
 
 def _series_per_run(families: Iterable[Family]) -> Counter[str]:
@@ -63,6 +61,6 @@ def _series_per_run(families: Iterable[Family]) -> Counter[str]:
             continue
         run = family.labels.index("run")
         series.update(labels[run] for labels in family.samples)
-        for labels in family.histograms:
-            series[labels[run]] += _lines_per_histogram(family)
+        for labels, histogram in family.histograms.items():
+            series[labels[run]] += _lines(histogram)
     return series

@@ -2,12 +2,14 @@
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
 from stepscope.common.status import Status
 from stepscope.common.words import exact_percent
+from stepscope.exporter.sampling.sample_tally import GRID
 from stepscope.measurements.measure import Measure, Portion, RunMeasurements
 from stepscope.measurements.recent_steps import DIGITS
 from stepscope.measurements.scraped import SAMPLES, Moment, Scraped
@@ -91,14 +93,17 @@ class Starvation(Patient[S, Portion]):
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         parameters = self.parameters
         window = scraping.last(MINUTE * parameters.live_window)
+        below, least = on_grid(parameters.gpu_threshold, "gpu_threshold"), f"{GRID[0]:g}"
         labels = ", ".join(
             (
                 f'cause="{self.cause}"',
                 f'cause_above="{on_grid(self.above[1], self.above[0])}"',
-                f'gpu_below="{on_grid(parameters.gpu_threshold, "gpu_threshold")}"',
+                f'gpu_below="{below}"' if below == least else f'gpu_below=~"{least}|{below}"',
             )
         )
         starved = Gain(f"stepscope_gpu_starved_samples_total{{{labels}}}", window, joined=True)
+        if below != least:  # the exporter leaves out zeros of all bounds but the lowest
+            starved = replace(starved, each=lambda counts: counts.max_without("gpu_below"))
         samples = Record(self._samples, Gain(SAMPLES, window))
         share = Record(self._share, starved / samples)
         return PrometheusRules(

@@ -150,7 +150,7 @@ class _Host:
 
     def __init__(self) -> None:
         self.ticks = Family("stepscope_sampler_ticks_total", "counter", "")
-        self.cores = Family("stepscope_cpu_utilization_ratio", "gauge", "", ("cpu",))
+        self.cores = Family("stepscope_cpus", "gauge", "")
         self.used = Family("stepscope_gpu_memory_used_bytes", "gauge", "", ("gpu",))
         self.total = Family("stepscope_gpu_memory_total_bytes", "gauge", "", ("gpu",))
         self.heat = Family("stepscope_gpu_throttle_seconds_total", "counter", "", ("gpu", "reason"))
@@ -176,9 +176,7 @@ class _Host:
         """Publishes what a scrape sees if this is the last sample before it."""
         sample, gpus = row.sample, row.sample.gpus
         self.ticks.publish({(): self._ticks})
-        self.cores.publish(
-            {(cpu,): busy for cpu, busy in zip(sample.cpus, sample.cpu_utilization_ratio, strict=True)}
-        )
+        self.cores.publish({(): len(sample.cpus)} if sample.cpus else {})
         self.used.publish({(gpu,): read.memory_used_bytes for gpu, read in gpus.items()})
         self.total.publish({(gpu,): read.memory_total_bytes for gpu, read in gpus.items()})
         self.heat.publish({(gpu, HEAT): seconds for gpu, seconds in row.heat_seconds.items()})
