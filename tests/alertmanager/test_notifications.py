@@ -249,6 +249,26 @@ def test_many_alerts_of_one_rule_make_one_message_of_bearable_length(tmp_path: P
         assert text.count("*What to do:*") == 1  # it is the same for all of them
 
 
+@pytest.mark.parametrize("rule", ["ExporterDown", "ThermalThrottling"])
+def test_fifty_nodes_that_fail_with_their_runs_are_one_message_to_the_platform(
+    rule: str, tmp_path: Path
+) -> None:
+    with slack(tmp_path) as (server, stub):
+        alerts = [
+            an_alert(rule, run=f"run-{node}", instance=f"gpu-node-{node}", audience="platform")
+            for node in range(50)
+        ]
+        server.post(*alerts)
+        (attachment,) = stub.next().content["attachments"]
+        assert attachment["title"] == f"WARNING: Stepscope{rule} (50 alerts)"
+        assert "and more: 50 nodes, 50 alerts in all" in attachment["text"]
+        assert len(attachment["text"].strip().splitlines()) <= 10
+        assert stub.posted.empty()
+        server.post(an_alert(rule, audience="platform", cluster="b"))
+        (attachment,) = stub.next().content["attachments"]
+        assert attachment["title"] == f"WARNING: Stepscope{rule}, run resnet on gpu-node-1, cluster b"
+
+
 def test_a_message_has_the_severity_of_what_fires_whatever_has_ended(tmp_path: Path) -> None:
     waiting = an_alert("MaxInitializationTime", stage="waiting", severity="critical")
     late = an_alert("MaxInitializationTime", stage="late")
