@@ -53,6 +53,44 @@ def test_an_idle_exporter_that_is_down_alerts_after_15_minutes_until_it_is_up(
     test.run(tmp_path)
 
 
+def test_an_hour_without_scrapes_in_which_exporters_were_upgraded_alerts_nobody(
+    meta: Path, tmp_path: Path
+) -> None:
+    test = RuleTest(meta)
+    there, back = 80, 320  # scrapes, before an hour without any
+    away: Values = [None] * (back - there)
+
+    def kept(values: list[float]) -> Values:
+        return [*values[:there], *away, *values[back:]]
+
+    count = [float(number) for number in range(back + 80)]
+    always, restarted = kept([1.0] * len(count)), [*count[:there], *away, *count[:80]]
+    for node in ("node-a", "node-b"):
+        of_node = target(node)
+        test.add(
+            {
+                f"up{{{of_node}}}": always,
+                f'stepscope_collector_success{{{of_node},collector="gpu"}}': always,
+                f'stepscope_gpu_up{{{of_node},gpu="0"}}': always,
+                f'stepscope_exporter_build_info{{{of_node},version="1"}}': [
+                    *[1.0] * there,
+                    *away,
+                    *[None] * 80,
+                ],
+                f'stepscope_exporter_build_info{{{of_node},version="2"}}': [*[None] * back, *[1.0] * 80],
+                f"process_start_time_seconds{{{of_node}}}": [*[1e9] * there, *away, *[1e9 + 3600] * 80],
+                f"stepscope_sampler_ticks_total{{{of_node}}}": restarted,
+                f"stepscope_sampler_ticks_missed_total{{{of_node}}}": kept([0.0] * len(count)),
+                f'stepscope_samples_total{{{of_node},run="run"}}': kept(count),
+                f'stepscope_run_start_time_seconds{{{of_node},run="run"}}': kept([0.0] * len(count)),
+            }
+        )
+    for scrape in (there - 1, back, back + 8, back + 20, back + 40, back + 79):
+        test.gives_nothing('ALERTS{severity!="none"}', scrape * SCRAPE)
+    test.firing("Watchdog", (back + 8) * SCRAPE, 1)
+    test.run(tmp_path)
+
+
 def test_a_node_with_gpus_that_others_know_has_an_exporter_or_is_missing_one(
     meta: Path, tmp_path: Path
 ) -> None:
