@@ -24,6 +24,7 @@ from stepscope.exporter.collectors.run_gpus import RunGpusCollector
 from stepscope.exporter.collectors.run_processes import RunProcessesCollector
 from stepscope.exporter.collectors.training import TrainingCollector
 from stepscope.exporter.exporter import Exporter
+from stepscope.exporter.ledgers.operator_seconds import OperatorSeconds
 from stepscope.exporter.sampling.exposition import Format
 from stepscope.exporter.sampling.sampler import Clock
 
@@ -115,11 +116,13 @@ def node(tmp_path: Path) -> Iterator[Exporter]:
     ):
         train(rank_0)
         rank_1.steps(0.5)
+        operators = OperatorSeconds()
+        operators.add({"aten::mm": 0.25, "other": 0.125})
         for _ in range(TICKS):
             exporter.tick()
             for key, run in training.folder.runs.items():
                 if key.run == RESNET:  # as if it had profile windows
-                    run.operators = {(0, "cpu"): {"aten::mm": 0.25, "other": 0.125}}
+                    run.operators = {(0, "cpu"): operators}
             advance(procfs / "stat")
             clock[0] += 0.5
         yield exporter

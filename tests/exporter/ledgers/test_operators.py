@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from stepscope.commands.run.hooks import STARTUP
 from stepscope.exporter.ledgers import operators
+from stepscope.exporter.ledgers.operator_seconds import KNOWN, NAME_BYTES, OTHER, SHOWN, OperatorSeconds
 from stepscope.exporter.ledgers.reader import open_ledgers
 from stepscope.runs.traces.capture import captures_of
 
@@ -107,20 +108,33 @@ def test_windows_add_up(ledgers: Path, tmp_path: Path, trainer: TrainingProcess)
     assert case.read() == pytest.approx({"mm": 1.0, "add": 1.25, "copy": 2.0})
 
 
-def test_what_is_not_among_the_first_20_operators_is_other_and_no_counter_falls(
+def test_operators_of_later_windows_take_the_place_of_those_without_time_and_no_counter_falls(
     ledgers: Path, tmp_path: Path, trainer: TrainingProcess
 ) -> None:
     case, folder = Case(ledgers), tmp_path / "profiles"
     many = {f"op_{number}": 0.001 * (200 - number) for number in range(150)}
     case.write(trainer, folder, 2, of_operators(**many))
     before = case.read()
-    assert set(before) == {*(f"op_{number}" for number in range(operators.SHOWN)), operators.OTHER}
+    assert set(before) == {*(f"op_{number}" for number in range(SHOWN)), OTHER}
     assert sum(before.values()) == pytest.approx(sum(many.values()))
-    case.write(trainer, folder, 8, of_operators(late=9.0, op_3=0.5))
+    case.write(trainer, folder, 8, of_operators(late=9.0, op_3=0.5, op_20=0.01))
     after = case.read()
-    assert after == pytest.approx(
-        before | {"op_3": before["op_3"] + 0.5, operators.OTHER: before[operators.OTHER] + 9.0}
-    )
+    gone = before.pop("op_19")  # had least seconds; op_20 has more now, but not twice as many
+    changed = {"late": 9.0, "op_3": before["op_3"] + 0.5, OTHER: before[OTHER] + 0.01}
+    assert after == pytest.approx(before | changed)
+    case.write(trainer, folder, 14, of_operators(op_19=1.0))
+    assert case.read()["op_19"] == pytest.approx(gone + 1.0)  # it continues
+
+
+def test_the_latest_operators_are_shown_in_any_window_and_few_are_kept() -> None:
+    seconds, total = OperatorSeconds(), 0.0
+    for window in range(20):
+        seconds.add({"always": 4.0**window} | {f"op_{window}_{at}": 4.0**window for at in range(30)})
+        values = seconds.values()
+        assert len([name for name in values if name.startswith(f"op_{window}_")]) == SHOWN - 1
+        assert values["always"] == total + 4.0**window
+        total = values["always"]
+    assert len(seconds._counted) == KNOWN + 1
 
 
 @pytest.mark.parametrize("content", [b"not gzip", gzip.compress(b"[" * 10**7), of_operators()[:-20]])
@@ -200,7 +214,7 @@ def test_long_names_and_many_devices_are_cut(
     case.wait()
     values = case.values("operator_seconds_total")
     assert sorted({labels[2] for labels in values}) == ["aaa", "bbb", "ccc", "ddd"]
-    assert {len(labels[3].encode()) <= operators.NAME_BYTES for labels in values} == {True}
+    assert {len(labels[3].encode()) <= NAME_BYTES for labels in values} == {True}
     assert Counter(values.values()) == {1.0: 4, 2.0: 4}
 
 
@@ -313,7 +327,7 @@ def test_the_exporter_publishes_the_operators_of_a_real_window_while_the_run_liv
     found = {dict(labels)["operator"]: seconds for labels, seconds in scraped.items()}
     assert {(dict(labels)["rank"], dict(labels)["device"]) for labels in scraped} == {("0", "cpu")}
     assert sum(found.values()) == pytest.approx(sum(truth.values()))
-    most = sorted(truth, key=lambda operator: -truth[operator])[: operators.SHOWN]
+    most = sorted(truth, key=lambda operator: -truth[operator])[:SHOWN]
     assert {operator: found[operator] for operator in most} == pytest.approx(
         {operator: truth[operator] for operator in most}
     )

@@ -408,7 +408,7 @@ class Families:
                 (run, str(rank), device, operator): seconds
                 for run in runs
                 for (rank, device), operators in runs[run].operators.items()
-                for operator, seconds in operators.items()
+                for operator, seconds in operators.values().items()
             }
         )
         self.bounds.publish(_BOUND_SAMPLES if any(total.steps for total in totals.values()) else {})

@@ -16,6 +16,7 @@ from math import inf
 
 from stepscope.common.errors import describe
 from stepscope.common.fresh_python import fresh_python
+from stepscope.exporter.ledgers.operator_seconds import NAME_BYTES, OperatorSeconds
 from stepscope.exporter.ledgers.reader import LedgerError
 from stepscope.exporter.ledgers.run_totals import Ledger, Run
 from stepscope.exporter.sampling.limits import cut
@@ -24,10 +25,7 @@ from stepscope.training.layout import LARGEST
 logger = logging.getLogger(__name__)
 
 READER = "stepscope.runs.window_operators"
-SHOWN = 20  # operators of a rank and device: those of its first windows with most seconds
-OTHER = "other"  # all others
 DEVICES = 4  # kinds of devices of a rank
-NAME_BYTES = 200
 MOST_BYTES = 1 << 20  # that the process prints
 MOST_SECONDS = 120.0  # until it is killed
 REST = 4.0  # times as long as a trace took, until the next one is read
@@ -146,15 +144,9 @@ def _checked(values: object) -> dict[str, dict[str, float]]:
 
 
 def _add(
-    counted: dict[tuple[int, str], dict[str, float]], rank: int, device: str, operators: dict[str, float]
+    counted: dict[tuple[int, str], OperatorSeconds], rank: int, device: str, operators: dict[str, float]
 ) -> None:
-    """Adds the seconds of a window. An operator that is shown stays, so no counter falls."""
+    """Adds the seconds of a window."""
     device = cut(device, NAME_BYTES)
-    if (rank, device) not in counted and sum(known == rank for known, _ in counted) == DEVICES:
-        return
-    shown = counted.setdefault((rank, device), {})
-    for name, seconds in operators.items():
-        name = cut(name, NAME_BYTES) or OTHER
-        if name not in shown and len(shown.keys() - {OTHER}) == SHOWN:
-            name = OTHER
-        shown[name] = min(shown.get(name, 0.0) + seconds, LARGEST)
+    if (rank, device) in counted or sum(known == rank for known, _ in counted) < DEVICES:
+        counted.setdefault((rank, device), OperatorSeconds()).add(operators)

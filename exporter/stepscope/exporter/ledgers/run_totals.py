@@ -9,6 +9,7 @@ from operator import add
 from typing import Any, NamedTuple
 
 from stepscope.exporter.ledgers.ages import Ages, Now
+from stepscope.exporter.ledgers.operator_seconds import OperatorSeconds
 from stepscope.exporter.ledgers.presence import RUNNING, Presence, left, presence
 from stepscope.exporter.ledgers.reader import LedgerHeader, LedgerReader, LedgerTotals, StepRecord
 from stepscope.exporter.ledgers.spent import Spent
@@ -171,7 +172,7 @@ class Run:
         self.ledgers: list[Ledger] = []
         self.retired = retired or {}
         self.retired_times = times
-        self.operators: dict[tuple[int, str], dict[str, float]] = {}  # seconds by rank and device
+        self.operators: dict[tuple[int, str], OperatorSeconds] = {}  # by rank and device
         self._left: dict[int, Presence] = {}  # how the last process of a rank without a ledger is gone
         self._exemplars: dict[tuple[int, str], dict[int, Exemplar]] = {}
         self._began = inf
