@@ -89,6 +89,22 @@ def test_a_window_with_shapes_shows_those_on_which_an_operator_spends_most(recor
     assert found == [[""], ["64, 32×128, 128×64"]]
 
 
+@pytest.mark.parametrize(("peak", "mfu"), [({"peak_flops": 2.0**21}, 0.5), ({}, None)])
+def test_mfu_is_known_by_the_shapes_of_a_window_if_the_script_gives_only_the_peak(
+    tmp_path: Path, peak: dict[str, float], mfu: float | None
+) -> None:
+    recording = recording_with_windows(tmp_path, gauges=peak)
+    for path in (recording / "profiles").glob("*.steps-2-3.*.gz"):
+        values = json.loads(gzip.decompress(path.read_bytes()))
+        for each in values["traceEvents"]:
+            if each["name"] == "aten::addmm":  # 2**19 operations, in each of 6 steps, which take 3 s
+                each["args"] = {"Input Dims": [[64], [32, 128], [128, 64]]}
+        path.write_bytes(gzip.compress(json.dumps(values).encode()))
+    analysis = evaluate(RecordingDirectory(recording))
+    assert analysis.flops_utilisation == mfu
+    assert ("by the operators of profile windows" in render_html(analysis)) == (mfu is not None)
+
+
 def test_gpus_and_collectives_of_windows_are_shown_as_a_report_on_their_traces_shows_them(
     recording: Path,
 ) -> None:

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +93,9 @@ def with_another_window(recording: Path, rank: int, slow: float) -> None:
     path.write_text(json.dumps(values))
 
 
-def recording_with_windows(tmp_path: Path, slow_seconds: tuple[float, float] = (0.05, 0.3)) -> Path:
+def recording_with_windows(
+    tmp_path: Path, slow_seconds: tuple[float, float] = (0.05, 0.3), gauges: Mapping[str, float] = {}
+) -> Path:
     """Writes a recording of 2 ranks with a window of steps 2 and 3 each, and one that was skipped.
 
     `slow_seconds`: of `aten::index_put_` in each step, by rank.
@@ -100,7 +104,9 @@ def recording_with_windows(tmp_path: Path, slow_seconds: tuple[float, float] = (
     with_steps = RecordingWriter(tmp_path, "node-a", 0.5, "bert-1")
     for rank in (0, 1):
         with_steps.steps(header(rank), [step(number) for number in range(6)])
-    with_steps.ranks([(header(rank), totals(6, START + 100), False) for rank in (0, 1)])
+    of_rank = totals(6, START + 100)
+    of_rank = replace(of_rank, gauges={**of_rank.gauges, **gauges})
+    with_steps.ranks([(header(rank), of_rank, False) for rank in (0, 1)])
     with_steps.close()
     folder = tmp_path / "profiles"
     folder.mkdir()

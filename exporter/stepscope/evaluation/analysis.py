@@ -249,6 +249,7 @@ class Profile:
     # Self seconds per step by device ("cpu", "gpu", "python") and operator, the mean of the ranks.
     per_step: dict[str, dict[str, float]] = field(default_factory=dict)
     passes: tuple[DevicePasses, ...] = ()  # by rank
+    flops: dict[int, float] = field(default_factory=dict)  # per step, by rank, if known
     traces: "Analysis | None" = None  # of the windows alone, as a report on their traces has it
 
     def places(self) -> dict[str, str]:
@@ -303,7 +304,8 @@ class Analysis:
     gauge_histories: list[GaugeHistory] = field(default_factory=list)  # of that rank, process by process
     counted: list[Counted] = field(default_factory=list)  # totals of the script, of all ranks
     waited_by_turns: float = 0.0  # of the time of training steps, 0..1: for a rank that is slow in turn
-    flops_utilisation: float | None = None  # MFU, 0..1; None: the script does not give both flops and peak
+    # MFU, 0..1; None: there is no peak, or neither the script nor a profile window counts FLOPs.
+    flops_utilisation: float | None = None
     threads: list[ThreadTime] = field(default_factory=list)  # the lines that were sampled
     ended: str = ""  # how, in the words of ledgers/presence.py; "": not known (yet)
     stopped_by: str = ""  # as in run.json

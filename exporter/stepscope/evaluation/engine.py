@@ -20,7 +20,7 @@ from stepscope.evaluation.profile import profile_of, with_evidence, with_python
 from stepscope.evaluation.settings import Settings
 from stepscope.evaluation.traced_time import too_little
 from stepscope.exporter.sampling.active_runs import UNNAMED
-from stepscope.measurements.counted import counted, flops_utilisation
+from stepscope.measurements.counted import counted, flops_utilisation, with_flops
 from stepscope.measurements.energy import EnergyOfNode, energy
 from stepscope.measurements.heatmap import HeatmapOfNode
 from stepscope.measurements.load import LOAD
@@ -138,6 +138,9 @@ class Evaluator:
             return found
         profile = None if live else with_python(self._profile(), self._source.python_windows())
         rules = with_evidence(found.rules, profile)
+        if profile is not None and found.flops_utilisation is None:
+            used = flops_utilisation(with_flops(facts.ranks, profile.flops))
+            found = replace(found, flops_utilisation=used)
         return replace(found, rules=rules, account=_account(found, facts, nodes), profile=profile)
 
     def _profile(self) -> Profile | None:

@@ -64,7 +64,9 @@ def profile_of(analysis: Analysis, facts: RunFacts) -> Profile:
     profile = Profile(tuple(_devices(facts)), findings, unread, tuple(_excess(facts)), memory, (), per_step)
     first, last = (_of_windows([pair[end] for pair in facts.first_and_last]) for end in (0, 1))
     changes = tuple(operator_changes(first, last, profile.places()))
-    return replace(profile, changes=changes, passes=tuple(_passes(facts)), traces=analysis)
+    flops = {rank.rank: rank.flops_per_step for rank in facts.ranks if rank.flops_per_step is not None}
+    passes = tuple(_passes(facts))
+    return replace(profile, changes=changes, passes=passes, flops=flops, traces=analysis)
 
 
 def _of_windows(windows: Sequence[TracedSteps]) -> dict[str, dict[str, float]]:

@@ -1,11 +1,10 @@
 """Adds what the training script counts: its tokens, samples and floating-point operations."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from stepscope.runs.model import RankFacts
-
-FLOPS, PEAK = "flops", "peak_flops"  # a count; a gauge, per second
+from stepscope.training.layout import FLOPS, PEAK
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,12 @@ def flops_utilisation(ranks: Sequence[RankFacts]) -> float | None:
     if not seconds or not counts or any(rank not in peaks for rank, _ in counts):
         return None
     return sum(flops for _, flops in counts) / (seconds * sum(peaks.values()))
+
+
+def with_flops(ranks: Sequence[RankFacts], per_step: Mapping[int, float]) -> list[RankFacts]:
+    """Returns the ranks whose operations per step are known, as if their scripts had counted them."""
+    known = [rank for rank in ranks if rank.rank in per_step]
+    return [replace(rank, counts={FLOPS: per_step[rank.rank] * rank.steps.get("train", 0)}) for rank in known]
 
 
 def _seconds(ranks: Sequence[RankFacts]) -> float:

@@ -21,7 +21,7 @@ from stepscope.measurements.counted import Counted
 from stepscope.report import sentences, shares
 from stepscope.report.ended import status_in_words
 from stepscope.report.figures import cost_of_run, main_steps, step_seconds_mean
-from stepscope.training.layout import SETTINGS
+from stepscope.training.layout import FLOPS, SETTINGS
 
 GAUGES = 8  # shown; the recording and the JSON have all
 
@@ -131,6 +131,8 @@ def _throughput(analysis: Analysis) -> list[Figure]:
             found.append(Figure("Throughput", pace, f"{_amount(each.total)} {each.name} in all"))
     if analysis.flops_utilisation is not None:
         said = "of the peak that the script gives"
+        if not any(each.name == FLOPS for each in analysis.counted):
+            said += ", by the operators of profile windows"
         found.append(Figure("MFU", percent(100 * analysis.flops_utilisation), said))
     return found
 

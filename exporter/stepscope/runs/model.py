@@ -216,6 +216,7 @@ class RankFacts:
     paused_seconds: dict[str, float] = field(default_factory=dict)
     gauges: dict[str, float] = field(default_factory=dict)  # of the script or its framework: the last values
     counts: dict[str, float] = field(default_factory=dict)  # of the script: its totals
+    flops_per_step: float | None = None  # floating-point operations that a trace knows
     attempt: int = 0  # how often the launcher had restarted the run before
     reports_steps: bool = True  # False: nothing says that it would, so without steps it has no slow start
 

@@ -261,6 +261,8 @@ GAUGES = SCRIPT_GAUGES + FRAMEWORK_GAUGES
 GAUGE_NAME_BYTES = 56  # UTF-8, ended by NUL
 GAUGE = Struct(f"<d{GAUGE_NAME_BYTES}s")  # value, name
 
+FLOPS, PEAK = "flops", "peak_flops"  # a count; a gauge, per second: both give the model FLOPs utilisation
+
 # -- counts of the training script ---------------------------------------------------------------
 COUNTS_AT = GAUGES_AT + GAUGES * GAUGE.size
 COUNTS = 16

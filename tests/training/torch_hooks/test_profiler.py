@@ -196,6 +196,24 @@ def train():
         large = torch.zeros(1 << 20)  # 4 MiB
         step(x, y)
 """
+FLOPS = """
+from torch.utils.flop_counter import FlopCounterMode
+class Convolves(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Conv2d(1, 6, 3, stride=2, padding=1, dilation=2)
+        self.outer = nn.ConvTranspose2d(6, 2, 3)
+    def forward(self, x):
+        return self.outer(self.inner(x.view(-1, 1, 4, 4))).flatten(1)
+model = nn.Sequential(nn.Linear(16, 16), Convolves(), nn.LazyLinear(4))
+model(torch.zeros(1, 16))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+stepscope.gauge("peak_flops", 1e12)
+train()
+said()
+with FlopCounterMode(display=False) as counts: step(*next(iter(loader)))
+print(counts.get_total_flops())
+"""
 EVALUATION = """
 for epoch in range(2):
     for number, (x, y) in enumerate(loader):
@@ -270,7 +288,7 @@ for number, (x, y) in enumerate(loader):
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Parts:
     """Trained without hooks."""
     parts = {"alone": ("", TRAINS), "by hand": ("", BY_HAND), "own profiler": ("", OWN_PROFILER)}
-    parts["compiled"] = ("", COMPILES)
+    parts["compiled"], parts["flops"] = ("", COMPILES), ("", FLOPS)
     return in_parts(tmp_path_factory.mktemp("bare"), parts, STEPSCOPE="off")
 
 
@@ -284,6 +302,7 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> Parts:
         "lines": ("2:11", LINES),
         "memory": ("3:5,memory 7:8", MEMORY + TRAINS),
         "shapes": ("3:5,shapes 7:8", TRAINS),
+        "flops": ("2:3 6:7", FLOPS),
         "python": ("3:5,python 7:8", TRAINS),
         "evaluation": ("2:9", EVALUATION),
         "own profiler": ("1:9 5:5 15:16", OWN_PROFILER),
@@ -387,6 +406,20 @@ def test_a_window_of_shapes_has_those_of_the_most_expensive_calls_and_changes_no
     assert found["aten::addmm"] in {shapes for shapes, _ in spent.most_common(2)}  # self times are near
     assert "×" in found["aten::addmm"]
     assert {each.shapes for each in without.facts.operators} == {""}
+
+
+def test_the_first_window_counts_flops_if_the_script_gives_the_peak_and_changes_no_parameter(
+    bare: Parts, windows: Parts
+) -> None:
+    assert windows.output("flops") == bare.output("flops")
+    first, second = (
+        KinetoTraces(next(windows.traces("flops").glob(f"rank-0.steps-{steps}.*.gz")))
+        for steps in ("2-3", "6-7")
+    )
+    assert [len(list(each.read())) for each in (first, second)] == [1, 1]
+    (rank,), (later,) = first.facts.ranks, second.facts.ranks
+    assert rank.flops_per_step == int(windows.output("flops").split()[-1])
+    assert later.flops_per_step is None
 
 
 def test_a_window_of_python_functions_changes_no_parameter(bare: Parts, windows: Parts) -> None:

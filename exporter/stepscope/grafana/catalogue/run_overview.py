@@ -33,7 +33,6 @@ from stepscope.grafana.queries import (
 )
 from stepscope.grafana.variables import LONG_FOR_ONE_MOMENT, by_range, price, priced
 from stepscope.grafana.waste import wasted
-from stepscope.measurements.counted import FLOPS, PEAK
 from stepscope.prometheus.rules.groups import INFO, STATUS
 from stepscope.prometheus.rules.usage import (
     CPU_UTILIZATION,
@@ -44,7 +43,7 @@ from stepscope.prometheus.rules.usage import (
 from stepscope.rules import all_rules
 from stepscope.rules.low_gpu_utilization import LowGPUUtilization
 from stepscope.rules.parts.promql import Scraping
-from stepscope.training.layout import COMPONENTS, PHASES
+from stepscope.training.layout import COMPONENTS, FLOPS, PEAK, PHASES
 
 UID = "stepscope-run"
 ALL_PHASES = (*PHASES, "other", "initialization", "finalization")

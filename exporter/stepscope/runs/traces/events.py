@@ -36,6 +36,7 @@ from stepscope.common.errors import UserError
 from stepscope.common.words import duration, listing, number
 from stepscope.runs.malformed import EARLIEST, LATEST, finite, moment, naming
 from stepscope.runs.traces.collectives import Collective, Described, described, operation_of, sequence_of
+from stepscope.runs.traces.flops import flops_of
 from stepscope.runs.traces.json_stream import JsonTrace
 from stepscope.runs.traces.nsight import REMEDY, is_export, processes
 from stepscope.runs.traces.pairs import Pairs
@@ -145,6 +146,7 @@ class Trace:
     allocations: Allocations
     shapes: list[str]  # of inputs: "32×64, 64"
     shape_ids: NDArray[np.int32]  # place in `shapes`, or NONE; empty if no shapes were recorded
+    flops: Numbers  # of operators, NaN if not known; empty if no shapes were recorded
     sequences: dict[int, int]  # number of the graph's node by row; only of a trace that has modules
 
     def __len__(self) -> int:
@@ -209,6 +211,7 @@ class _Columns:
     devices: dict[str, int] = field(default_factory=dict)  # of allocations
     shapes: dict[str, int] = field(default_factory=dict)
     shaped: list[tuple[int, int]] = field(default_factory=list)  # row and place in `shapes`
+    flops: list[tuple[int, float]] = field(default_factory=list)  # row and operations
     sequences: list[tuple[int, int]] = field(default_factory=list)  # row, number of the graph's node
     has_modules: bool = False  # which are its first events
     stepping: set[int] = field(default_factory=set)  # processes that mark steps
@@ -256,6 +259,9 @@ class _Columns:
                 self.described[arguments.get("External id")] = about
             if kind == OPERATOR and SHAPES in arguments:
                 self._add_shapes(arguments[SHAPES])
+                flops = flops_of(name, arguments[SHAPES], arguments)
+                if flops is not None:
+                    self.flops.append((len(self.kinds), flops))
             if self.has_modules and kind == OPERATOR and SEQUENCE in arguments:
                 self.sequences.append((len(self.kinds), int(arguments[SEQUENCE])))
             self.has_modules |= kind == MODULE
@@ -405,7 +411,8 @@ def _trace(
         lines=[line._replace(time=line.time - zero) for line in columns.lines],
         allocations=_allocations(columns, zero),
         shapes=list(columns.shapes),
-        shape_ids=_shape_ids(columns, place),
+        shape_ids=_by_row(columns.shaped, place, np.full(len(place), NONE, np.int32)),
+        flops=_by_row(columns.flops, place, np.zeros(len(place))),
         sequences={int(place[row]): number for row, number in columns.sequences},
     )
     _add_collectives(trace, columns, place)
@@ -425,12 +432,12 @@ def _allocations(columns: _Columns, zero: float) -> Allocations:
     )
 
 
-def _shape_ids(columns: _Columns, place: NDArray[np.int32]) -> NDArray[np.int32]:
-    if not columns.shaped:
-        return np.empty(0, np.int32)
-    found = np.full(len(place), NONE, np.int32)
-    rows, shapes = np.array(columns.shaped).T
-    found[place[rows]] = shapes
+def _by_row(values: list[tuple[int, Any]], place: NDArray[np.int32], found: NDArray[Any]) -> NDArray[Any]:
+    """Returns `found` with these values by row; empty if there are none."""
+    if not values:
+        return found[:0]
+    rows, of_rows = zip(*values, strict=True)
+    found[place[list(rows)]] = of_rows
     return found
 
 

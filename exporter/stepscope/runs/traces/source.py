@@ -292,8 +292,15 @@ class _Rank:
             end=self.end,
             framework=self.framework,
             world_size=self.world_size or ranks,
+            flops_per_step=self._flops_per_step(),
             **known,
         )
+
+    def _flops_per_step(self) -> float | None:
+        """Returns the operations in a step of the captures that know them."""
+        known = [each for each in self.summaries if each.marked and each.flops > 0]
+        steps = sum(len(each.steps) for each in known)
+        return sum(each.flops for each in known) / steps if steps else None
 
     def operators(self) -> Iterator[OperatorTime]:
         """Yields operators on the CPU and kernels on the GPUs."""

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import nan
 from typing import NamedTuple
 
 import numpy as np
@@ -93,6 +94,7 @@ class TraceSummary:
     loading: tuple[NamedTime, ...]
     places: Places  # of the operators on the CPU
     shapes: dict[str, dict[str, float]]  # self seconds by operator on the CPU and shapes of its inputs
+    flops: float  # of the operators in the steps; NaN if shapes are not recorded, or not of all
     memory: tuple[DeviceMemory, ...]
     passes: tuple[PassTime, ...]
     overlap: float  # seconds that marks of steps had with the next ones; none is in `steps`
@@ -121,6 +123,7 @@ def summarise(trace: Trace) -> TraceSummary:
         loading=tuple(_named(trace, loads)),
         places=places_of(trace, operators),
         shapes=_shapes(trace, operators, self_times),
+        flops=_flops(trace, marks),
         memory=memory_of(trace, operators, len(marks.numbers) if steps_from else 0),
         passes=passes_of(trace, float(marks.ends[-1])),
         overlap=marks.overlap * MICRO,
@@ -272,6 +275,18 @@ def _shapes(trace: Trace, operators: Rows, self_times: Numbers) -> dict[str, dic
         if len(of_operator) < MOST_SHAPES:
             of_operator[trace.shapes[code % len(trace.shapes)]] = spent
     return found
+
+
+def _flops(trace: Trace, marks: _Marks) -> float:
+    """Returns the operations in the steps. An operator may call another one that is known: it counts once."""
+    rows = np.flatnonzero(trace.flops)
+    if not len(rows):
+        return nan
+    starts = trace.starts[rows]
+    calls = calls_of(starts, trace.ends[rows], trace.thread_ids[rows])
+    step = np.searchsorted(marks.starts, starts, "right") - 1
+    counts = (calls.parents == NONE) & (step >= 0) & (starts < marks.ends[step])
+    return float(trace.flops[rows[counts]].sum())
 
 
 def total_of(captures: Sequence[DeviceTime]) -> DeviceTime:

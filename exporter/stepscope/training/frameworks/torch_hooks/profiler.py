@@ -16,6 +16,7 @@ from contextlib import suppress
 
 import torch
 
+from stepscope.training import layout
 from stepscope.training.frameworks.torch_hooks.module_calls import ModuleCalls
 from stepscope.training.frameworks.torch_hooks.patches import failed, on_removal, replace
 from stepscope.training.session import session
@@ -77,6 +78,8 @@ class TorchProfiler:
         self._profile: Any = None
         self._modules: ModuleCalls | None = None
         self._used = False
+        self._counted: Any = None  # the ledger of the run in which a window had the shapes for its FLOPs
+        self._has_shapes = False
 
     def why_not(self) -> str:
         if not (hasattr(torch, "profiler") and torch.autograd.kineto_available()):
@@ -91,7 +94,8 @@ class TorchProfiler:
             if not self._used:
                 self._used = True
                 _let_forked_processes_end()
-            profile = torch.profiler.profile(profile_memory=kind == MEMORY, record_shapes=kind == SHAPES)
+            self._has_shapes = kind == SHAPES or (kind == OPERATORS and _needs_flops(self._counted))
+            profile = torch.profiler.profile(profile_memory=kind == MEMORY, record_shapes=self._has_shapes)
             profile.start()
             self._profile = profile
             with suppress(Exception):  # modules are then not known
@@ -124,10 +128,20 @@ class TorchProfiler:
         profile, modules = self._profile, self._modules
         self.forget()
         profile.export_chrome_trace(path)
+        if self._has_shapes:
+            self._counted = session.ledger
         return modules.events() if modules is not None else []
 
     def knows_rank(self) -> bool:
         return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
+
+
+def _needs_flops(counted: Any) -> bool:
+    """Returns whether a peak, but no FLOPs are known: from the script, or a window of this run."""
+    ledger = session.ledger
+    if ledger is None or ledger is counted:
+        return False
+    return layout.PEAK in ledger.gauges and layout.FLOPS not in ledger.counts
 
 
 def _let_forked_processes_end() -> None:
