@@ -38,7 +38,7 @@ def _convolution(shapes: Shapes, values: Sequence[str]) -> int:
     if _is_true(values[6]):  # transposed
         return 2 * inputs[0] * prod(inputs[2:]) * prod(weight)
     settings = (_each(values[index], len(weight) - 2) for index in (3, 4, 5))
-    outputs = [
+    outputs: list[int] = [
         (length + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
         for length, kernel, stride, padding, dilation in zip(inputs[2:], weight[2:], *settings, strict=True)
     ]
@@ -48,7 +48,7 @@ def _convolution(shapes: Shapes, values: Sequence[str]) -> int:
 def _convolution_backward(shapes: Shapes, values: Sequence[str]) -> int:
     outputs, inputs, weight = shapes[:3]
     places = inputs if _is_true(values[7]) else outputs
-    wanted = loads(values[10].lower())[:2]  # the gradients of inputs and of weights
+    wanted: list[bool] = loads(values[10].lower())[:2]  # the gradients of inputs and of weights
     return sum(wanted) * 2 * inputs[0] * prod(places[2:]) * prod(weight)
 
 
