@@ -16,6 +16,7 @@ from stepscope.report.devices import headline
 from stepscope.report.document import document
 from stepscope.report.html import render_html
 from stepscope.report.markdown import render_markdown
+from stepscope.report.strip import slow_and_median
 from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import PHASES, PassTime, ProfileWindow, RankFacts
 from stepscope.runs.recording.directory import RecordingDirectory
@@ -30,6 +31,7 @@ from tests.support.profile_windows import (
     with_another_window,
     with_python_window,
 )
+from tests.support.recording import START
 from tests.support.schemas import validator_of
 
 
@@ -87,6 +89,37 @@ def test_a_window_with_shapes_shows_those_on_which_an_operator_spends_most(recor
     operators = [each["operators"] for each in document(analysis)["operators"]["devices"]]
     found = [[each["shapes"] for each in of if each["operator"] == "aten::addmm"] for of in operators]
     assert found == [[""], ["64, 32×128, 128×64"]]
+
+
+def test_a_step_of_the_slowest_rank_is_drawn_above_one_of_the_rank_in_the_middle(recording: Path) -> None:
+    (path,) = (recording / "profiles").glob("rank-0.steps-2-3.*.gz")
+    values = json.loads(gzip.decompress(path.read_bytes()))
+    for each in values["traceEvents"]:  # rank 0 takes twice as long
+        each["ts"], each["dur"] = START * 1e6 + 2 * (each["ts"] - START * 1e6), 2 * each.get("dur", 0)
+    values["traceEvents"] += [
+        event("autograd::engine::evaluate_function: AddmmBackward0", 6.5, 0.5),
+        event("Optimizer.step#SGD.step", 7.5, 0.5, "user_annotation"),
+        event("gemm", 7.0, 1.0, "kernel") | {"pid": 0, "tid": 7, "args": {"device": 0}},
+    ]
+    path.write_bytes(gzip.compress(json.dumps(values).encode()))
+    analysis = evaluate(RecordingDirectory(recording))
+    assert analysis.profile is not None
+    drawn = slow_and_median(analysis.profile)
+    assert drawn is not None
+    assert [place for place, _ in drawn.ticks] == [0, 50, 100]
+    assert drawn.ticks[-1][1] == "2.00 s"
+    means = {row.name: {layer.name: round(layer.mean) for layer in row.layers} for row in drawn.rows}
+    host = {"data loading": 0, "communication": 0}
+    assert means == {
+        "CPU of rank 0, step 3": host | {"backward": 25, "optimizer": 25, "other operators": 30},
+        "GPU of rank 0, step 3": {"kernels": 50, "communication": 0, "copies": 0},
+        "CPU of rank 1, step 3": host | {"backward": 0, "optimizer": 0, "other operators": 40},
+    }
+    assert 'aria-label="CPU of rank 1, step 3: data loading 0 % on average' in render_html(analysis)
+    path.unlink()
+    alone = evaluate(RecordingDirectory(recording)).profile
+    assert alone is not None
+    assert slow_and_median(alone) is None
 
 
 @pytest.mark.parametrize(("peak", "mfu"), [({"peak_flops": 2.0**21}, 0.5), ({}, None)])

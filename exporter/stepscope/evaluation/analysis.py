@@ -20,7 +20,15 @@ from stepscope.rules.parts.base import Rule, RuleClass, Verdict
 from stepscope.rules.parts.topics import About
 from stepscope.runs.gauge_history import GaugeHistory
 from stepscope.runs.malformed import is_date
-from stepscope.runs.model import DeviceMemory, DeviceTime, Gap, OperatorTime, ProfileWindow, ThreadTime
+from stepscope.runs.model import (
+    DeviceMemory,
+    DeviceTime,
+    Gap,
+    OperatorTime,
+    ProfileWindow,
+    StepPicture,
+    ThreadTime,
+)
 
 
 @dataclass(frozen=True)
@@ -250,6 +258,7 @@ class Profile:
     per_step: dict[str, dict[str, float]] = field(default_factory=dict)
     passes: tuple[DevicePasses, ...] = ()  # by rank
     flops: dict[int, float] = field(default_factory=dict)  # per step, by rank, if known
+    pictures: tuple[StepPicture, ...] = ()  # of the slowest rank and of the one in the middle, if several
     traces: "Analysis | None" = None  # of the windows alone, as a report on their traces has it
 
     def places(self) -> dict[str, str]:

@@ -34,6 +34,7 @@ from stepscope.runs.model import (
     PassTime,
     PythonWindow,
     RunFacts,
+    StepPicture,
     TracedSteps,
 )
 
@@ -66,7 +67,23 @@ def profile_of(analysis: Analysis, facts: RunFacts) -> Profile:
     changes = tuple(operator_changes(first, last, profile.places()))
     flops = {rank.rank: rank.flops_per_step for rank in facts.ranks if rank.flops_per_step is not None}
     passes = tuple(_passes(facts))
-    return replace(profile, changes=changes, passes=passes, flops=flops, traces=analysis)
+    pictures = _slow_and_median(facts)
+    return replace(profile, changes=changes, passes=passes, flops=flops, pictures=pictures, traces=analysis)
+
+
+def _slow_and_median(facts: RunFacts) -> tuple[StepPicture, ...]:
+    """Returns the pictures of two ranks, by their time in steps without communication; () of one rank."""
+    own = {
+        (rank.node, rank.rank): (rank.phase_seconds["train"] - rank.component_seconds["communication"])
+        / rank.steps["train"]
+        for rank in facts.ranks
+        if rank.steps["train"]
+    }
+    known = sorted(
+        (each for each in facts.pictures if (each.node, each.rank) in own),
+        key=lambda each: own[each.node, each.rank],
+    )
+    return (known[-1], known[(len(known) - 1) // 2]) if len(known) > 1 else ()
 
 
 def _of_windows(windows: Sequence[TracedSteps]) -> dict[str, dict[str, float]]:

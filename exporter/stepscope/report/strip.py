@@ -9,15 +9,24 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stepscope.common.words import day_and_time, gauge, percent, time_of_day
-from stepscope.evaluation.analysis import Analysis, Band
+from stepscope.common.words import day_and_time, duration, gauge, percent, time_of_day
+from stepscope.evaluation.analysis import Analysis, Band, Profile
 from stepscope.evaluation.problems import problems_of
 from stepscope.measurements.training_gauges import LOSSES, PACES, RATES, named_first, over_time
 from stepscope.report import shares
 from stepscope.report.held import at_times, said_of, together, wholes
-from stepscope.runs.model import PHASES
+from stepscope.runs.model import PHASES, PICTURE
 
 COLUMNS = 240
+PARTS = {  # of pictures of steps: their colours and names
+    "data_wait": ("data_wait", "data loading"),
+    "communication": ("communication", "communication"),
+    "backward": ("backward", "backward"),
+    "optimizer": ("optimizer", "optimizer"),
+    "operators": ("forward", "other operators"),
+    "compute": ("amount", "kernels"),
+    "copy": ("host_to_device", "copies"),
+}
 FINDINGS = 4  # rows of bands; the heatmap has a band for every rule
 HIGHEST = 98  # the percentile of a gauge's values that is drawn at full height
 TICKS = 5  # at most, so that they fit a phone
@@ -89,6 +98,8 @@ class Strip:
     rows: list[Row]
     findings: list[Bands]
     ticks: list[tuple[float, str]]  # place in percent, time of day
+    label: str = "The run over time"
+    axis: str = "Time, UTC"
 
     @property
     def legend(self) -> list[tuple[str, str]]:
@@ -97,7 +108,29 @@ class Strip:
             (layer.key, layer.name) for row in self.rows if len(row.layers) > 1 for layer in row.layers
         ]
         unknown = [("unknown", "not known")] if any(row.unknown for row in self.rows) else []
+        several = list(dict.fromkeys(several))
         return [*several, *([("band", "a finding held")] if self.findings else []), *unknown]
+
+
+def slow_and_median(profile: Profile) -> Strip | None:
+    """Returns a step of the slowest rank above one of the rank in the middle; None of one rank."""
+    if not profile.pictures:
+        return None
+    longest = max(picture.seconds for picture in profile.pictures)
+    time = _Axis(0.0, longest)
+    rows = []
+    for picture in profile.pictures:
+        column = picture.seconds / PICTURE
+        for device, parts in picture.lanes.items():
+            layers = []
+            for part, percents in parts.items():
+                mean = _Mean(time)
+                amounts = np.frombuffer(percents, np.uint8) / 100 * column
+                mean.add(0.0, column, amounts, np.full(PICTURE, column))
+                layers.append(Layer(*PARTS[part], np.nan_to_num(mean.percents)))
+            rows.append(Row(f"{device.upper()} of rank {picture.rank}, step {picture.number}", layers))
+    ticks = [(50.0 * half, duration(half * longest / 2)) for half in range(3)]
+    return Strip(rows, [], ticks, "A step of the slowest rank, and of the one in the middle", "Time in step")
 
 
 def strip(analysis: Analysis) -> Strip | None:

@@ -268,6 +268,25 @@ class TracedSteps:
     operators: tuple[OperatorTime, ...]
 
 
+PICTURE = 240  # columns of a picture
+
+
+@dataclass(frozen=True)
+class StepPicture:
+    """One traced step of a rank, in PICTURE columns.
+
+    `lanes` has, per device ("cpu", "gpu") and part of the step, a byte per column: percent of its time. The
+    parts are data_wait, communication, backward, optimizer and operators. A GPU has compute, communication
+    and copy.
+    """
+
+    node: str
+    rank: int
+    number: int
+    seconds: float
+    lanes: dict[str, dict[str, bytes]]
+
+
 @dataclass(frozen=True)
 class OperatorMemory:
     """Bytes that all calls of one operator allocated on one device."""
@@ -609,6 +628,7 @@ class RunFacts:
     devices: tuple[DeviceTime, ...] = ()  # by node, rank and device, if a trace has them
     memory: tuple[DeviceMemory, ...] = ()  # by node, rank and device, if a trace has it
     passes: tuple[PassTime, ...] = ()  # if a trace has modules
+    pictures: tuple[StepPicture, ...] = ()  # of each rank with a trace whose steps are known
     first_and_last: tuple[tuple[TracedSteps, TracedSteps], ...] = ()  # of each rank with several traces
     unrecognised: int = 0  # events of a trace of categories that nobody here knows
     no_steps: str = ""  # sentences: why no steps were seen, and the fix; "": some were, or it is not known

@@ -4,7 +4,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ from stepscope.runs.model import (
     RankTrace,
     RunFacts,
     Source,
+    StepPicture,
     Steps,
     TimedEvent,
     TracedSteps,
@@ -133,6 +134,7 @@ class KinetoTraces(Source):
             devices=tuple(item for rank in ranks for item in rank.device_times()),
             memory=tuple(item for rank in ranks for item in rank.memory()),
             passes=tuple(item for rank in ranks for item in rank.passes()),
+            pictures=tuple(item for rank in ranks for item in rank.pictures()),
             first_and_last=tuple(item for rank in ranks for item in rank.first_and_last()),
             unrecognised=sum(rank.unrecognised for rank in ranks),
             unknowns=(
@@ -312,6 +314,12 @@ class _Rank:
                 shapes.update(summary.shapes.get(found.name, {}))
             most = max(shapes, key=shapes.__getitem__, default="")
             yield OperatorTime(self.node, self.rank, *found, place=place, shapes=most)
+
+    def pictures(self) -> Iterator[StepPicture]:
+        """Yields a step of the first trace."""
+        known = (each.picture for each in self.summaries if each.picture is not None)
+        for picture in islice(known, 1):
+            yield replace(picture, node=self.node, rank=self.rank)
 
     def first_and_last(self) -> Iterator[tuple[TracedSteps, TracedSteps]]:
         """Yields the first and the last trace, if there are several, of those that did not record memory."""

@@ -24,9 +24,11 @@ from numpy.typing import NDArray
 from stepscope.common.errors import UserError
 from stepscope.runs.model import (
     IDLE_REASONS,
+    PICTURE,
     DeviceMemory,
     DeviceTime,
     PassTime,
+    StepPicture,
     TransferTime,
     summed_transfers,
 )
@@ -95,6 +97,7 @@ class TraceSummary:
     places: Places  # of the operators on the CPU
     shapes: dict[str, dict[str, float]]  # self seconds by operator on the CPU and shapes of its inputs
     flops: float  # of the operators in the steps; NaN if shapes are not recorded, or not of all
+    picture: StepPicture | None  # of the step in the middle, without its node and rank
     memory: tuple[DeviceMemory, ...]
     passes: tuple[PassTime, ...]
     overlap: float  # seconds that marks of steps had with the next ones; none is in `steps`
@@ -124,6 +127,7 @@ def summarise(trace: Trace) -> TraceSummary:
         places=places_of(trace, operators),
         shapes=_shapes(trace, operators, self_times),
         flops=_flops(trace, marks),
+        picture=_picture(trace, marks, loads, operators) if steps_from else None,
         memory=memory_of(trace, operators, len(marks.numbers) if steps_from else 0),
         passes=passes_of(trace, float(marks.ends[-1])),
         overlap=marks.overlap * MICRO,
@@ -196,13 +200,44 @@ def _whole(trace: Trace) -> _Marks:
     return _Marks([0], np.zeros(1), trace.ends[~trace.of(PYTHON)].max(initial=0.0, keepdims=True))
 
 
+def _picture(trace: Trace, marks: _Marks, loads: Rows, operators: Rows) -> StepPicture:
+    middle = len(marks.numbers) // 2
+    start, end = float(marks.starts[middle]), float(marks.ends[middle])
+    edges = np.linspace(start, end, PICTURE + 1)
+    on_host = (trace.device_of_thread == "cpu")[trace.thread_ids]
+    backward, optimizer = _backward_and_optimizer(trace, operators)
+    host = {
+        "data_wait": loads,
+        "communication": trace.is_collective & on_host,
+        "backward": backward,
+        "optimizer": optimizer,
+        "operators": operators & on_host,
+    }
+    gpu = {
+        "compute": trace.of(KERNEL) & ~trace.is_collective,
+        "communication": trace.is_collective & ~on_host,
+        "copy": trace.of(COPY),
+    }
+    lanes = {}
+    for device, parts in (("cpu", host), ("gpu", gpu)):
+        slices = _slices((intervals(trace, rows) for rows in parts.values()), edges[:-1], edges[1:])[:-1]
+        percents = np.rint(100 * slices / max(edges[1] - edges[0], MICRO)).astype(np.uint8)
+        if percents.any():
+            lanes[device] = {part: row.tobytes() for part, row in zip(parts, percents, strict=True)}
+    return StepPicture("", 0, marks.numbers[middle], (end - start) * MICRO, lanes)
+
+
+def _backward_and_optimizer(trace: Trace, operators: Rows) -> tuple[Rows, Rows]:
+    backward = operators & trace.named(lambda name: name.startswith(NODE))
+    return backward, trace.named(lambda name: name.startswith(UPDATE)) & ~trace.of(PYTHON)
+
+
 def _steps(trace: Trace, marks: _Marks, kernels: Rows, loads: Rows, operators: Rows) -> Iterable[StepTime]:
     starts, ends = marks.starts, marks.ends
     loading = intervals(trace, loads)
     groups = (kernels, trace.of(COPY), trace.is_collective, trace.of(RUNTIME), loads, operators)
     slices = _slices((intervals(trace, rows) for rows in groups), starts, ends)
-    backward = intervals(trace, operators & trace.named(lambda name: name.startswith(NODE)))
-    optimizer = intervals(trace, trace.named(lambda name: name.startswith(UPDATE)) & ~trace.of(PYTHON))
+    backward, optimizer = (intervals(trace, rows) for rows in _backward_and_optimizer(trace, operators))
     components = {
         "data_wait": loading.within(starts, ends),
         "backward": backward.within(starts, ends),
