@@ -29,6 +29,24 @@ def node(name: str, rank: int, **facts: Any) -> MemorySource:
     )
 
 
+def trained(
+    name: str, rank: int, communicates: float = 0.1, pace: float = 0.5, start: float = START, **facts: Any
+) -> MemorySource:
+    """A node with 40 steps, and samples that begin 10 s before them, on a clock of its own."""
+    return MemorySource(
+        node_samples(np.full((60, 1), 0.5), node=name, start=start - 10),
+        node_steps([pace] * 40, node=name, rank=rank, start=start, communication=communicates),
+        facts=run_facts(
+            run="train-1",
+            start=start,
+            nodes=(NodeFacts(name),),
+            ranks=(rank_facts(rank, node=name, start=start),),
+            **facts,
+        ),
+        chunk_rows=4,
+    )
+
+
 def both(**of_second: Any) -> Source:
     return merged(
         {"a": node("node-a", 0, start=START + 5, end=START + 60), "b": node("node-b", 1, **of_second)}
@@ -63,6 +81,49 @@ def test_a_node_without_steps_is_unknown_and_a_run_without_says_why() -> None:
     assert (one.no_steps, one.unknowns) == ("", ("No hooks.",))
     none = merged({name: node(name, 0, no_steps="No hooks.") for name in ("node-a", "node-b")}).facts
     assert (none.no_steps, none.unknowns) == ("No hooks.", ())
+
+
+@pytest.mark.parametrize("ahead", [30.0, -7200.0])
+def test_a_clock_that_differs_is_corrected_by_the_ends_of_steps_that_wait_for_each_other(
+    ahead: float,
+) -> None:
+    source = merged(
+        {
+            "a": trained("node-a", 0),
+            "b": trained("node-b", 1, start=START + ahead, gaps=(Gap("samples", "x", start=START + ahead),)),
+        }
+    )
+    chunks = list(source.read())
+    by_node = {
+        node: np.concatenate([each.ends for each in chunks if isinstance(each, Steps) and each.node == node])
+        for node in ("node-a", "node-b")
+    }
+    assert by_node["node-b"] == pytest.approx(by_node["node-a"])
+    facts = source.facts
+    assert facts.start == facts.gaps[0].start == pytest.approx(START)
+    assert {each.start for each in facts.ranks} == {facts.ranks[0].start}
+    (said,) = facts.unknowns
+    assert f"ended {'30.0 s later' if ahead > 0 else '2 h 00 min earlier'} on node-b than on node-a: " in said
+
+
+@pytest.mark.parametrize(
+    ("communicates", "pace", "ahead", "says"),
+    [(0.0, 0.5, 30.0, "is not known"), (0.1, 2.0, 30.0, "is not known"), (0.1, 0.5, 0.4, "")],
+    ids=["ranks that do not communicate", "ranks that drift apart", "clocks that agree"],
+)
+def test_no_time_is_changed_without_steps_that_show_by_how_much(
+    communicates: float, pace: float, ahead: float, says: str
+) -> None:
+    source = merged(
+        {
+            "a": trained("node-a", 0, communicates),
+            "b": trained("node-b", 1, communicates, pace, start=START + ahead),
+        }
+    )
+    of_other = [each for each in source.read() if isinstance(each, Steps) and each.node == "node-b"]
+    assert of_other[0].starts[0] == START + ahead
+    assert says in "".join(source.facts.unknowns)
+    assert len(source.facts.unknowns) == bool(says)
 
 
 @pytest.mark.parametrize(

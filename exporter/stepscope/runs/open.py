@@ -8,6 +8,7 @@ from typing import Any
 
 from stepscope.common.errors import UserError
 from stepscope.common.words import count
+from stepscope.runs.clocks import Clocks, earlier
 from stepscope.runs.debugger.files import holds_debugger_output
 from stepscope.runs.debugger.reports import DebuggerReports, report_files
 from stepscope.runs.debugger.source import DebuggerOutput
@@ -162,16 +163,18 @@ def merged(sources: Mapping[str, Source]) -> Source:
 class _Merged(Source):
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
+        self._clocks = Clocks(len(sources))
         self.judged_whole = sources[0].judged_whole
 
     @property
     def facts(self) -> RunFacts:
-        every = [source.facts for source in self._sources]
+        every = [earlier(source.facts, ahead) for source, ahead in self._each()]
         together: dict[str, Any] = {
             name: tuple(each for facts in every for each in getattr(facts, name)) for name in TOGETHER
         }
         starts = [facts.start for facts in every if facts.start is not None]
         ends = [facts.end for facts in every if facts.end is not None]
+        together["unknowns"] += self._clocks.notes
         silent = [facts.no_steps for facts in every]
         if not all(silent):  # then the run had steps: it is a gap of these nodes only
             together["unknowns"] += tuple(sentence for sentence in silent if sentence)
@@ -184,19 +187,23 @@ class _Merged(Source):
         )
 
     def read(self) -> Iterator[NodeSamples | Steps]:
-        yield from in_time_order(source.read() for source in self._sources)
+        yield from in_time_order(self._clocks.aligned([source.read() for source in self._sources]))
 
     def traces(self) -> Source | None:
         found = [traces for source in self._sources if (traces := source.traces()) is not None]
         return _Merged(found) if len(found) > 1 else next(iter(found), None)
 
     def python_windows(self) -> Iterator[PythonWindow | UserError]:
-        for source in self._sources:
-            yield from source.python_windows()
+        for source, ahead in self._each():
+            yield from (earlier(window, ahead) for window in source.python_windows())
 
     def events(self) -> Iterator[TimedEvent]:
-        for source in self._sources:
-            yield from source.events()
+        for source, ahead in self._each():
+            yield from (event._replace(start=event.start - ahead) for event in source.events())
+
+    def _each(self) -> Iterator[tuple[Source, float]]:
+        """Yields the sources, and how far the clock of each is ahead."""
+        return zip(self._sources, self._clocks.ahead, strict=True)
 
 
 def _order_of_ends(facts: RunFacts) -> tuple[bool, float]:
