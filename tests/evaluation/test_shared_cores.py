@@ -10,7 +10,7 @@ from stepscope.evaluation.analysis import Analysis, GpuUse, RunCores
 from stepscope.evaluation.problems import problems_of
 from stepscope.report.findings import evidence
 from stepscope.runs.model import LineTime, ThreadTime
-from stepscope.training.layout import THREADS
+from stepscope.training.layout import PIPELINE_PYTHON, THREADS
 
 from tests.support.analysis import loader, nothing_found, rule
 
@@ -50,6 +50,8 @@ def run(rank_count: int = 1, **changes: Any) -> Analysis:
         (run(run_cores=[]), 0.0),  # not known
         (run(gauges={}), 0.0),
         (run(loaders=[]), 0.0),
+        (run(loaders=[], gauges={PIPELINE_PYTHON: 80.0}), 40.0),  # TensorFlow computes on all cores
+        (run(2, loaders=[], gauges={PIPELINE_PYTHON: 40.0}), 40.0),
         (run(loaders=[{**loader(workers=0), **FETCHES}]), 0.0),  # the training process fetches itself
         (run(loaders=[{**loader(phase="eval"), **FETCHES}]), 0.0),
         (run(loaders=[{**loader(), **FETCHES, "fetch_cpu_seconds": 5.8}]), 0.0),  # less than 3 % of the run
