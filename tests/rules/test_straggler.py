@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.runs.model import COMPONENTS, Steps
+from stepscope.training.layout import GRAPHS_WAIT
 
 from tests.support.few_rules import judged
 from tests.support.source import node_samples, node_steps, rank_facts, run_facts
@@ -387,3 +388,20 @@ def test_a_slower_network_accuses_nobody(seed: int) -> None:
     """It lengthens each step and its communication alike."""
     own = noisy(seed)
     assert fired_ranks(result(*synchronous(own, exchange=5.0))) <= fired_ranks(result(*synchronous(own)))
+
+
+@pytest.mark.parametrize("in_graphs", [False, True])
+def test_ranks_that_wait_inside_of_graphs_are_compared_by_what_they_do_outside(in_graphs: bool) -> None:
+    own = np.random.default_rng(0).normal((0.02, 0.02, 0.08), 0.001, (100, 3))
+    steps = []
+    for rank in range(3):
+        waits = 0.2 - own[:, rank]
+        steps.append(node_steps([0.2] * 100, rank=rank, node="node-0", first_number=0, forward=waits))
+    gauges = {GRAPHS_WAIT: 1.0} if in_graphs else {}
+    ranks = tuple(rank_facts(rank, node="node-0", gauges=gauges) for rank in range(3))
+    found = result(*steps, facts=run_facts(ranks=ranks))
+    assert accused(found) == (2 if in_graphs else None)
+    if in_graphs:
+        assert found.details["component"] == "host"
+        assert found.seconds_lost == pytest.approx(100 * 0.06, rel=0.02)
+        assert "Most of the excess is host time outside all components: 80" in found.finding

@@ -164,6 +164,7 @@ def test_workers_of_a_strategy_are_ranks_and_what_they_wait_for_each_other_is_co
         assert totals.gauges.get("tf_data_sequential_maps") == (
             None if header.rank else 1
         )  # not TensorFlow's
+        assert totals.gauges.get("tensorflow_graphs_wait") == (None if header.rank else 1)
         inside = dict(zip(COMPONENTS, totals.inside["train"], strict=True))
         assert min(inside[name] for name in ("data_wait", "communication", "forward", "compile")) > 0
     assert ranks == {(header.run, 0, 0, 2), (header.run, 1, 1, 2)}

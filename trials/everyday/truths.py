@@ -428,6 +428,15 @@ SECOND = (
         needs=KERAS,
     ),
     Situation(
+        "keras_rank1_augments",
+        "Keras: worker 1 augments in plain Python",
+        HOST,
+        ("Straggler",),
+        says="rank 1",
+        ranks=2,
+        needs=KERAS,
+    ),
+    Situation(
         "many_small_tensors",
         "workers hand over hundreds of small tensors per batch",
         WAIT,

@@ -4,6 +4,7 @@ Step times of ranks that wait for each other are all those of the slowest; own t
 """
 
 from collections.abc import Sequence
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from stepscope.measurements.measure import Measure, Measurement, Views
 from stepscope.measurements.state import Scans, State
 from stepscope.runs.model import COMPONENTS, PHASES, Steps, Times
 
-COMMUNICATION = COMPONENTS.index("communication")
+COMMUNICATION, FORWARD = COMPONENTS.index("communication"), COMPONENTS.index("forward")
 TRAIN = PHASES.index("train")
 SHORTEST = 2.0  # seconds of a window: for less, a scheduler of busy cores prefers one process to another
 SLICE = 10  # steps, of which the sums are kept: 8.4 bytes per step
@@ -85,6 +86,23 @@ class OwnTimes(State):
         """Returns a row of sums per slice; the last slice only once it has ended."""
         ended = self.last_number % SLICE == SLICE - 1
         return np.concatenate((*self.whole, self.recent if ended else self.recent[:-1]))
+
+    def outside_graphs(self) -> "OwnTimes":
+        """Returns the times if graphs, which count as forward passes, are communication, too.
+
+        Slices have no squares of these own times: they follow from how far the slices differ.
+        """
+        rows = np.concatenate((*self.whole, self.recent))
+        inside = rows["components"][:, FORWARD].astype(float)
+        rows["components"][:, COMMUNICATION] += inside
+        rows["components"][:, FORWARD] = 0
+        rows["own"] = np.maximum(rows["own"] - inside, 0)
+        means, mean = rows["own"] / rows["steps"], rows["own"].sum() / max(self.steps, 1)
+        rows["squares"] = rows["steps"] * (means**2 + (rows["steps"] - 1) * (means - mean) ** 2)
+        found = copy(self)
+        found.whole, found.recent = [], rows
+        found.own, found.communicated = float(rows["own"].sum()), self.communicated + float(inside.sum())
+        return found
 
 
 class NodeOwnTimes(Measurement[None]):

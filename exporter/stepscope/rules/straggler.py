@@ -2,7 +2,8 @@
 
 Source: our own. Ranks that wait for each other have the same step time, so the rule compares own time: steps
 without communication, which contains the waiting. Means of that are compared as in Welch's test. The rank
-that waits longest is the victim, so a straggler must also wait less than the others.
+that waits longest is the victim, so a straggler must also wait less than the others. Graphs of TensorFlow in
+which ranks wait for each other count as waiting: what they compute by themselves is not known.
 """
 
 import math
@@ -57,6 +58,7 @@ from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.remedies import PAUSED_RANK, SLOW_RANK, UNTIMED_RANK
 from stepscope.rules.parts.topics import LONG_COMMUNICATION
 from stepscope.runs.model import COMPONENTS, RunFacts, Times
+from stepscope.training.layout import GRAPHS_WAIT
 
 LENGTHS = (30, 100, 1000)  # of windows, in steps: short ones find short times, long ones find rare pauses
 NEARLY_ALL = 0.9  # of the lost seconds: the shortest windows with so many are reported
@@ -272,8 +274,9 @@ class Straggler(Rule[StragglerParameters, Peers]):
         found = arrivals(run.facts.traces)
         if found is not None:
             return verdict(LastRank(found, self.parameters))
+        in_graphs = _wait_in_graphs(run.facts)
         ranks = [
-            Rank(name, rank, times)
+            Rank(name, rank, times.outside_graphs() if in_graphs else times)
             for name, node in run.of(self.measure).items()
             for rank, times in sorted(node.ranks.items())
         ]
@@ -451,6 +454,10 @@ class Accused(NamedTuple):
         }
 
 
+def _wait_in_graphs(facts: RunFacts) -> bool:
+    return any(rank.gauges.get(GRAPHS_WAIT) for rank in facts.ranks)
+
+
 def _only_waits(excess: Times | float, no_core: Times | float, others: Times | float) -> Booleans:
     """Returns where waiting for a core may be all of the excess; all arguments in seconds."""
     return np.asarray((excess / 2 < no_core) & (no_core / ALONE < others))
@@ -522,7 +529,7 @@ def _accused(
         for index, name in enumerate(COMPONENTS)
         if index != COMMUNICATION
     }
-    timed = any(seconds.any() for seconds in components.values())
+    timed = _wait_in_graphs(facts) or any(seconds.any() for seconds in components.values())
     components[HOST] = np.maximum(own - sum(components.values()), 0)
     evidence = {name: compared(seconds) for name, seconds in components.items()}
     component = max(evidence, key=lambda name: evidence[name][0] - evidence[name][1])

@@ -26,7 +26,13 @@ from stepscope.training.frameworks.computing import (
 )
 from stepscope.training.frameworks.published import after, publish
 from stepscope.training.frameworks.xla_profilers import tensorflow_profiler
-from stepscope.training.layout import GRAPH_PYTHON, OPERATIONS, PIPELINE_PYTHON, SEQUENTIAL_MAPS
+from stepscope.training.layout import (
+    GRAPH_PYTHON,
+    GRAPHS_WAIT,
+    OPERATIONS,
+    PIPELINE_PYTHON,
+    SEQUENTIAL_MAPS,
+)
 from stepscope.training.loader import Waits
 from stepscope.training.off import is_off
 from stepscope.training.recorder import COMPONENT_INDEX
@@ -60,6 +66,7 @@ def install() -> None:
     around(registry, "__call__", _python_begins, _python_ends)
     strategy = getattr(sys.modules.get("tensorflow.python.distribute.distribute_lib"), "StrategyBase", None)
     around(strategy, "reduce", _reduce_begins, leave)
+    after(strategy, "run", _replicas_ran)
     tensorflow_profiler.install()
 
 
@@ -149,6 +156,12 @@ def _reduce_begins(strategy: Any, *_: object, **__: object) -> int | None:
     return recorder.enter(_COMMUNICATION, _ALL_REDUCE)
 
 
+def _replicas_ran(_result: object, strategy: Any, *_: object, **__: object) -> None:
+    """Knows that the graphs which are traced now exchange gradients, or other sums, with other workers."""
+    if not runs_eagerly() and strategy.extended._in_multi_worker_mode():
+        _graphs.wait = True
+
+
 # -- graphs --------------------------------------------------------------------------------------------
 
 
@@ -164,6 +177,7 @@ class _Graphs:
         self.python_seconds = dict.fromkeys((GRAPH_PYTHON, PIPELINE_PYTHON), 0.0)  # of these, and of others,
         self.published_seconds = dict(self.python_seconds)
         self.run: object = None  # in the run with this ledger
+        self.wait = False  # for other ranks, inside
 
     def only_communicate(self, function: Any) -> bool:
         return (
@@ -197,6 +211,9 @@ def _returned(call: tuple[Any, int | None, int], done: bool) -> None:
         _graphs.tracing.remove(function)
     if _graphs.python_seconds != _graphs.published_seconds:
         _publish_python()
+    if _graphs.wait and place is not None:
+        _graphs.wait = False
+        publish({GRAPHS_WAIT: 1.0})
     if place is not None:
         computing.compiles |= function.experimental_get_tracing_count() != traced
         computing.end(place)
@@ -214,6 +231,7 @@ def _returned(call: tuple[Any, int | None, int], done: bool) -> None:
 
 def collective_is_traced(operation: float) -> None:
     """Says that a collective of Horovod becomes a part of the graphs that are traced now."""
+    _graphs.wait = True
     for function in _graphs.tracing:
         _graphs.with_collectives[function] = operation
 
