@@ -345,9 +345,9 @@ def test_a_merged_timeline_has_the_files_and_system_metrics_that_are_wanted(
     tmp_path: Path, with_samples: Path
 ) -> None:
     def written(suffixes: list[str] | None, **wanted: Any) -> ChromeTrace:
-        timeline = MergedTimeline(str(with_samples), suffixes, str(tmp_path))
+        timeline = MergedTimeline(str(with_samples), suffixes, str(tmp_path / "new"))
         timeline.merge_timeline(1, 4, "step", **wanted)
-        return read_chrome_trace(tmp_path / "timeline.json.gz")
+        return read_chrome_trace(tmp_path / "new" / "timeline.json.gz")
 
     every = written(None)
     rows = {each.track for each in every.slices}

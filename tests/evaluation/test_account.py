@@ -15,7 +15,7 @@ from stepscope.common.status import Status
 from stepscope.demo.node import INTERVAL, SimulatedClock, make_exporter
 from stepscope.demo.scenarios import all_scenarios
 from stepscope.demo.simulation import Simulation
-from stepscope.evaluation.account import Account, Key, Leaf, account, name_of
+from stepscope.evaluation.account import BEFORE, Account, Key, Leaf, account, lines_of, name_of
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.places import places
@@ -189,6 +189,21 @@ def test_the_places_of_a_leaf_are_lines_of_the_users_code_by_their_time() -> Non
     ]
     assert name_of(leaf.key) == "Your own code"
     assert name_of(Key("eval", "host")) == "Evaluation steps: your own code"
+
+
+@pytest.mark.parametrize(
+    ("state", "library"), [("child", "subprocess.wait"), ("other", "torch.multiprocessing.spawn.join")]
+)
+def test_a_script_that_waits_for_the_ranks_it_started_does_nothing_before_their_first_step(
+    state: str, library: str
+) -> None:
+    waits = LineTime("", "", "start.py:7", "", library, "", "", {state: 90.0})
+    loads = LineTime("", "", "start.py:3", "", "", "", "", {"running": 5.0})
+    builds = LineTime("initialization", "", "train.py:3", "", "", "", "", {"running": 20.0})
+    script = ThreadTime("n1", None, "script", 1, 95.0, 5.0, 0.0, 0.1, (waits, loads))
+    rank = ThreadTime("n1", 0, "training", 1, 20.0, 20.0, 0.0, 0.1, (builds,))
+    assert list(lines_of(Key(BEFORE), [script, rank])) == [loads, builds]
+    assert list(lines_of(Key(BEFORE), [script])) == [waits, loads]
 
 
 # -- findings ------------------------------------------------------------------------------------------

@@ -212,7 +212,8 @@ def _closed(leaves: Mapping[Key, float], seconds: float) -> dict[Key, float]:
 def lines_of(key: Key, threads: Iterable[ThreadTime]) -> Iterator[LineTime]:
     """Yields the lines of a part: of main threads, or of who they wait for.
 
-    Loader workers load the data, and other threads hold the interpreter lock.
+    Loader workers load the data, and other threads hold the interpreter lock. A script that starts the ranks
+    and waits for them does nothing itself.
     """
     threads = list(threads)
     part, component = key
@@ -226,7 +227,14 @@ def lines_of(key: Key, threads: Iterable[ThreadTime]) -> Iterator[LineTime]:
         if thread.role in MAIN_THREADS and component == INTERPRETER_LOCK:
             yield from thread.others
         elif thread.role in MAIN_THREADS:
-            yield from (line for line in thread.lines if _is_of(line, part, component))
+            starts = thread.role == "script" and any(each.role == "training" for each in threads)
+            found = (line for line in thread.lines if _is_of(line, part, component))
+            yield from (line for line in found if not (starts and _waits_for_processes(line)))
+
+
+def _waits_for_processes(line: LineTime) -> bool:
+    most = max(line.seconds, key=lambda state: line.seconds[state], default="")
+    return most == "child" or line.library.startswith(("multiprocessing.", "torch.multiprocessing."))
 
 
 def _runs_itself(threads: Iterable[ThreadTime], part: str) -> bool:

@@ -32,6 +32,8 @@ class MergedTimeline:
         self.run = analysis.open(path)
         self.files = None if file_suffix_filter is None else files_of(file_suffix_filter)
         self.out_dir = output_directory or self.run.source
+        if output_directory:
+            Path(output_directory).mkdir(parents=True, exist_ok=True)
 
     def merge_timeline(
         self,
