@@ -110,6 +110,21 @@ def test_keras_that_runs_each_operation_by_itself_is_a_finding_if_the_run_comput
     assert found(run_with(eager, forward=0.1, optimizer=0.5)) == [("Eager execution", 0.0)]
 
 
+@pytest.mark.parametrize(
+    ("framework", "optimizer", "titles"),
+    [
+        ("tensorflow 2.21.0", 0.2, [("Eager execution", 0.0)]),
+        ("tensorflow 2.21.0", 0.05, []),
+        ("keras 3.15.1 on torch", 0.2, []),
+    ],
+)
+def test_a_loop_of_tensorflow_whose_optimizer_is_in_no_graph_is_a_finding(
+    framework: str, optimizer: float, titles: list[tuple[str, float]]
+) -> None:
+    run = run_with({}, forward=0.5, optimizer=optimizer)
+    assert found(replace(run, framework=framework)) == titles
+
+
 @pytest.mark.parametrize(("passes", "share", "lost"), [(8.0, 0.4, [350]), (2.0, 0.19, []), (1.0, 0.4, [])])
 def test_gradients_that_are_exchanged_in_several_passes_of_a_step_are_a_finding(
     passes: float, share: float, lost: list[float]

@@ -70,6 +70,10 @@ IN_GRAPHS = (
     "Remove `run_eagerly=True` from `compile`, or `tf.config.run_functions_eagerly(True)`: they are for "
     "debugging. A graph runs many operations in one call."
 )
+INTO_A_GRAPH = (
+    "Put the whole step into one function with `@tf.function`: forward pass, gradients and the optimizer's "
+    "step. A graph runs many operations in one call."
+)
 IN_OPERATIONS = (
     "Write them with operations of TensorFlow, which a graph runs without Python, or call "
     "them every N steps, outside the graph."
@@ -249,6 +253,9 @@ def _eagerly(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
     if analysis.gauges.get(EAGER) and account.useful_share >= LARGE:
         said = f"Keras runs each operation by itself (run_eagerly). {_computing_took(account)}"
         yield finding("Eager execution", said, IN_GRAPHS)
+    elif analysis.framework.startswith("tensorflow") and account.share(*OPTIMIZER) >= LARGE:
+        said = f"TensorFlow runs each operation of a step by itself. {_computing_took(account)}"
+        yield finding("Eager execution", said, INTO_A_GRAPH)
 
 
 def _python_in_graphs(analysis: Analysis, run_seconds: float) -> Iterator[RuleResult]:
