@@ -313,14 +313,51 @@ def test_advice_on_waits_for_data_is_about_the_hand_over_if_the_line_receives_te
     assert found.recommendation.startswith(advice)
 
 
-def test_a_line_that_waits_next_to_jax_may_wait_for_its_arrays() -> None:
+@pytest.mark.parametrize(
+    ("library", "states", "word"),
+    [
+        ("", {"lock": 300.0}, "for what JAX still computes"),
+        ("jax._src.lax.lax.dot_general", {"running": 300.0}, "jax.jit"),
+        ("optax.transforms._combining.update_fn", {"running": 300.0}, "jax.jit"),
+        ("jax._src.numpy.array_constructors.asarray", {"running": 300.0}, "vectorise"),
+        ("jax._src.numpy.array_constructors.asarray", {"running": 60.0, "lock": 240.0}, None),
+    ],
+)
+def test_advice_on_a_line_next_to_jax_knows_what_waits_for_its_arrays(
+    library: str, states: dict[str, float], word: str | None
+) -> None:
     run = replace(run_with(train__host=0.3, train__forward=0.7), framework="jax 0.10.2")
     assert run.account is not None
     host, forward = run.account.leaves
-    reads = LineTime("train", "host", "train.py:3", "auc(np.asarray(logits))", "", "", "", {"lock": 300.0})
+    reads = LineTime("train", "host", "train.py:3", "step", library, "", "", states)
     account = replace(run.account, leaves=(replace(host, lines=(reads,)), forward))
-    (found,) = unexplained(replace(run, account=account))
-    assert "for what JAX still computes" in found.recommendation
+    found = unexplained(replace(run, account=account))
+    assert [word in each.recommendation for each in found if word] == [True] * len(found)
+    assert len(found) == (word is not None)
+
+
+@pytest.mark.parametrize(
+    ("library", "word"),
+    [
+        ("predict: keras.src.trainers.data_adapters.array_data_adapter.get_tf_dataset", "call it once"),
+        ("fit: tf_keras.src.engine.data_adapter.__init__", "call it once"),
+        ("keras.src.models.model.save", "what runs between steps"),
+    ],
+)
+def test_time_between_steps_names_its_lines_and_calls_of_keras_s_loops(library: str, word: str) -> None:
+    after = line("train.py:9", 20.0, phase="train", library=library)
+    inside = line("train.py:5", 1.0, phase="train", component="host")
+    thread = ThreadTime("node-a", 0, "training", 1, 21.0, 21.0, 0.0, 0.0, (after, inside))
+    assert list(lines_of(Key("between_steps"), [thread])) == [after]
+    assert list(lines_of(Key("train", "host"), [thread])) == [inside]
+    silent = replace(thread, lines=(after,))  # of a process that does not say when it is in no step
+    assert list(lines_of(Key("train", "host"), [silent])) == [after]
+    run = run_with(train__forward=0.5, between_steps=0.5)
+    assert run.account is not None
+    forward, between = run.account.leaves
+    account = replace(run.account, leaves=(forward, replace(between, lines=(after,))))
+    (found,) = unexplained(replace(run, account=account, threads=[thread]))
+    assert word in found.recommendation
 
 
 def test_a_long_name_of_a_library_is_shown_by_its_end_with_the_loop_that_runs_it() -> None:

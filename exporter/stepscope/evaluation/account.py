@@ -213,9 +213,10 @@ def lines_of(key: Key, threads: Iterable[ThreadTime]) -> Iterator[LineTime]:
     """Yields the lines of a part: of main threads, or of who they wait for.
 
     Loader workers load the data, and other threads hold the interpreter lock. A script that starts the ranks
-    and waits for them does nothing itself.
+    and waits for them does nothing itself. Some processes say when they are in no step.
     """
     threads = list(threads)
+    outside = BETWEEN if any(line.component == HOST for each in threads for line in each.lines) else HOST
     part, component = key
     if component == "data_wait" and not _runs_itself(threads, part):
         for role in ("loader worker", "child"):  # children: of a loader that is not PyTorch's
@@ -228,7 +229,7 @@ def lines_of(key: Key, threads: Iterable[ThreadTime]) -> Iterator[LineTime]:
             yield from thread.others
         elif thread.role in MAIN_THREADS:
             starts = thread.role == "script" and any(each.role == "training" for each in threads)
-            found = (line for line in thread.lines if _is_of(line, part, component))
+            found = (line for line in thread.lines if _is_of(line, part, component, outside))
             yield from (line for line in found if not (starts and _waits_for_processes(line)))
 
 
@@ -244,11 +245,14 @@ def _runs_itself(threads: Iterable[ThreadTime], part: str) -> bool:
     return sum(line.seconds.get("running", 0.0) for line in waits) > sum(line.total for line in waits) / 2
 
 
-def _is_of(line: LineTime, part: str, component: str) -> bool:
+def _is_of(line: LineTime, part: str, component: str, outside: str = HOST) -> bool:
+    """Returns whether a line is of this part. `outside`: what lines of no component are of."""
     if part == WITHOUT_STEPS:
         return line.seconds.get("running" if component == CORE else component, 0.0) > 0
+    if part == BETWEEN:
+        return line.phase in PHASES and outside == BETWEEN and not line.component
     if part in PHASES:
-        return line.phase == part and component in ("", line.component or HOST)
+        return line.phase == part and component in ("", line.component or outside)
     if part == BEFORE:
         return line.phase in ("", "initialization")
     return part == AFTER and line.phase == "finalization"

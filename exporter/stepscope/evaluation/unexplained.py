@@ -46,6 +46,8 @@ USUAL = (
     *("import", "torch.nn.", "torch.optim.", "torch.autograd.", "torch._tensor.backward"),
     *("torch._compile.", "torch.distributed."),
 )
+# What hands a batch to JAX waits meanwhile for earlier steps, of which only so many may run.
+INTO_JAX = ("jax._src.numpy.array_constructors.", "jax._src.api.device_put")
 OBJECTS = re.compile(r"torch\.distributed\..*_object")  # its collectives that pickle what they send
 # What no step needs, and so is the script's choice: saved states, and methods of modules but their calls.
 CHOSEN = re.compile(
@@ -54,7 +56,8 @@ CHOSEN = re.compile(
 DEVICES = ("torch.", "tensorflow.", "jax.", "keras.", "cupy.")  # libraries that wait for a device
 # In a framework's loop (`fit: module.function`, line_names.py): what the user gave it to log, save or call.
 GIVEN = re.compile("log|callback|integrat|track|save|checkpoint", re.IGNORECASE)
-OF_KERAS = re.compile(r"keras\..*\.(fit|evaluate|predict)")  # its loop itself, or what this calls elsewhere
+OF_KERAS = re.compile(r"(tf_)?keras\..*\.(fit|evaluate|predict)")  # its loop, or what this calls elsewhere
+IN_KERAS = re.compile(r"(fit|evaluate|predict): (tf_)?keras\.")
 KNOWN = 0.05  # of the run: with more unknown, nobody knows whether it was healthy
 SEEN = 0.5  # of a part's time in samples: with less, many pauses were too short to be seen in any line
 BUSY_GPU = 70.0  # percent, on average
@@ -107,6 +110,10 @@ RESTART_LESS = (
     "The loader starts and ends its workers here. Call `iter(loader)` once per epoch, not in each step, and "
     "keep the workers alive (persistent_workers=True)."
 )
+COMPILE_STEP = (
+    "Compile the step: decorate its function with `jax.jit` (or `nnx.jit`, `eqx.filter_jit`). Outside of "
+    "compiled functions, Python calls each operation by itself."
+)
 SEND_TENSORS = (
     "Collectives of objects pickle, send and unpickle them. Gather tensors (`dist.all_gather_into_tensor`), "
     "or collect on each rank and gather once, at the end."
@@ -114,6 +121,10 @@ SEND_TENSORS = (
 START_ONCE = (
     "This line starts or ends processes. Make the pool once, before the loop, and keep it: to start a "
     "process takes longer than most of what it computes in a step."
+)
+# Operations and transformations of JAX, but no array that is made, read or printed.
+DISPATCHES = re.compile(
+    r"(jax|optax|flax|equinox)\.(?!_src\.(array\.|numpy\.array_constructors|api\.(device|block)))"
 )
 RECEIVES = "torch.multiprocessing.reductions."  # what another process hands over, tensor by tensor
 # Functions of multiprocessing and concurrent.futures that start or end processes.
@@ -143,6 +154,10 @@ SHARE_WORK = (
 SHORT_LOOPS = (
     "Make epochs longer: each starts its pipeline again (`repeat()` the dataset and pass `steps_per_epoch`). "
     "Let each call compute several batches: larger ones, or `steps_per_execution` of `compile`."
+)
+CALL_ONCE = (
+    "Each call of `fit`, `evaluate` or `predict` prepares its data and its loop again: call it once for all "
+    "batches. For one batch, call the model itself, or `train_on_batch`."
 )
 EVALUATE_LESS = "Evaluate less often or on fewer batches, without gradients and in larger batches."
 VALIDATE_LESS = (
@@ -318,7 +333,10 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
             brings = GC if garbage else ""
             yield LargePart(leaf.key, spent + garbage, remedy, evidence, brings=brings)
         elif part == BETWEEN:
-            yield LargePart(leaf.key, leaf.share, REMEDIES[BETWEEN], "No step was running")
+            place = leaf.places[0].line.place if leaf.places else None
+            of_place = [line.library for line in leaf.lines if line.place and line.place == place]
+            remedy = CALL_ONCE if any(map(IN_KERAS.match, of_place)) else REMEDIES[BETWEEN]
+            yield LargePart(leaf.key, leaf.share, remedy, "No step was running")
 
 
 def _loop_of_keras(account: Account, analysis: Analysis) -> Iterator[LargePart]:
@@ -378,6 +396,8 @@ def _of_line(leaf: Leaf, wait_less: dict[str, str]) -> str | None:
         return START_ONCE
     if OBJECTS.match(first.library):
         return SEND_TENSORS
+    if wait_less is WAIT_LESS_WITH_JAX and DISPATCHES.match(first.library):
+        return COMPILE_STEP
     state = max(first.seconds, key=lambda each: first.seconds[each])
     if state != "running" and first.library.startswith("subprocess."):  # it may wait for the program's output
         state = "child"
@@ -408,7 +428,8 @@ def _own_places(leaf: Leaf) -> list[Place]:
 def _is_own(line: LineTime) -> bool:
     of_a_loop = ": " in line.library and not GIVEN.search(line.library)
     of_any_loop = of_a_loop or _is_of_keras(line)
-    usual = line.library.startswith(USUAL) and not CHOSEN.match(line.library)
+    waits = line.seconds.get("running", 0.0) < line.total / 2 and line.library.startswith(INTO_JAX)
+    usual = waits or (line.library.startswith(USUAL) and not CHOSEN.match(line.library))
     return bool(line.place) and not of_any_loop and not usual
 
 
@@ -425,7 +446,8 @@ def _evaluation(account: Account, analysis: Analysis, explained: Collection[str]
         ):
             training = account.share(account.main_phase)
             evidence = f"Steps of training took {share(training, 1.0)} of the run"
-            less = VALIDATE_LESS if analysis.framework.startswith("keras") else EVALUATE_LESS
+            validates = phase == "eval" and analysis.framework.startswith("keras")
+            less = VALIDATE_LESS if validates else EVALUATE_LESS
             remedy, own = less, account.share(phase, HOST)
             if own > MOST * part:
                 evidence += f". {share(own, part)} of this part is your own code around forward passes"

@@ -317,7 +317,8 @@ def code_of(counters: Any) -> int:
     if not (in_step or counters[ledger_layout.COUNTER_RECORDED]):
         return 16 * layout.PHASES.index("initialization")
     phase = layout.FIRST_PHASE + int(counters[ledger_layout.COUNTER_STEP_PHASE])
-    if not component and counters[ledger_layout.COUNTER_COMPONENT_SINCE]:
+    in_any = counters[ledger_layout.COUNTER_STEP_SINCE]  # 0: a framework says that its loop has ended
+    if not component and in_any and counters[ledger_layout.COUNTER_COMPONENT_SINCE]:
         component = layout.HOST
     return 16 * phase + component
 
