@@ -320,7 +320,7 @@ def test_advice_on_waits_for_data_is_about_the_hand_over_if_the_line_receives_te
         ("jax._src.lax.lax.dot_general", {"running": 300.0}, "jax.jit"),
         ("optax.transforms._combining.update_fn", {"running": 300.0}, "jax.jit"),
         ("jax._src.numpy.array_constructors.asarray", {"running": 300.0}, "vectorise"),
-        ("jax._src.numpy.array_constructors.asarray", {"running": 60.0, "lock": 240.0}, None),
+        ("jax._src.numpy.array_constructors.asarray", {"running": 240.0, "lock": 60.0}, None),
     ],
 )
 def test_advice_on_a_line_next_to_jax_knows_what_waits_for_its_arrays(

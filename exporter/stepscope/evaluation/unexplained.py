@@ -46,8 +46,9 @@ USUAL = (
     *("import", "torch.nn.", "torch.optim.", "torch.autograd.", "torch._tensor.backward"),
     *("torch._compile.", "torch.distributed."),
 )
-# What hands a batch to JAX waits meanwhile for earlier steps, of which only so many may run.
-INTO_JAX = ("jax._src.numpy.array_constructors.", "jax._src.api.device_put")
+# What hands a batch to JAX waits meanwhile for earlier steps, of which only so many may run. Samples count as
+# running what waits for a core then, too. A list that is converted waits for no lock.
+INTO_JAX, WAITS_FOR_JAX = ("jax._src.numpy.array_constructors.", "jax._src.api.device_put"), 0.1
 OBJECTS = re.compile(r"torch\.distributed\..*_object")  # its collectives that pickle what they send
 # What no step needs, and so is the script's choice: saved states, and methods of modules but their calls.
 CHOSEN = re.compile(
@@ -428,7 +429,7 @@ def _own_places(leaf: Leaf) -> list[Place]:
 def _is_own(line: LineTime) -> bool:
     of_a_loop = ": " in line.library and not GIVEN.search(line.library)
     of_any_loop = of_a_loop or _is_of_keras(line)
-    waits = line.seconds.get("running", 0.0) < line.total / 2 and line.library.startswith(INTO_JAX)
+    waits = line.seconds.get("lock", 0.0) > WAITS_FOR_JAX * line.total and line.library.startswith(INTO_JAX)
     usual = waits or (line.library.startswith(USUAL) and not CHOSEN.match(line.library))
     return bool(line.place) and not of_any_loop and not usual
 
