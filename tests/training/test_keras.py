@@ -4,14 +4,19 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from stepscope.commands.run.hooks import STARTUP
 from stepscope.exporter.ledgers.reader import LedgerReader, LedgerTotals, open_ledgers
 from stepscope.runs.model import COMPONENTS
+from stepscope.training.frameworks.computing import computing
+from stepscope.training.frameworks.keras_hooks import fetching_first
 
 from tests.support.framework_scripts import run_python, run_script
 from tests.support.smallest import smallest
@@ -183,3 +188,27 @@ def test_the_verdict_names_the_late_pipeline_and_accuses_no_prompt_one(slow: str
     if slow == "map":
         assert "Give `map` num_parallel_calls=tf.data.AUTOTUNE" in starved["recommendation"]
         assert "num_workers" not in starved["recommendation"]
+
+
+@pytest.mark.parametrize("jit", [True, False])
+def test_a_batch_of_a_new_shape_that_train_on_batch_gives_to_xla_compiles(
+    jit: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = SimpleNamespace(Iterator=tuple)
+    distribute = SimpleNamespace(DistributedIterator=tuple)
+    nest = SimpleNamespace(flatten=list)
+    monkeypatch.setitem(
+        sys.modules, "tensorflow", SimpleNamespace(data=data, distribute=distribute, nest=nest)
+    )
+    seen = []
+
+    def function(iterator: Iterator[Any]) -> None:
+        seen.append((next(iterator), computing.will_compile))
+        computing.will_compile = False
+
+    timed = fetching_first(SimpleNamespace(jit_compile=jit, run_eagerly=False), function)
+    batches = [(np.zeros((size, 3)), None) for size in (4, 4, 5)]
+    for batch in batches:
+        timed(each for each in [batch])
+    assert [batch for batch, _ in seen] == batches
+    assert [compiles for _, compiles in seen] == [jit, False, jit]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from itertools import chain
+from types import GeneratorType
 from weakref import ref
 
 from stepscope.training.automatic import LoaderWaits, automatic
@@ -311,15 +312,15 @@ def fetching_first(
         except Exception as error:  # noqa: BLE001 - nothing may raise into training
             latest = (lambda: iterator), None
             complain("fetch", f"waits for data are not timed: {type(error).__name__}: {error}")
-        graph = latest[1]
-        if graph is None:
+        graph, compiles = latest[1], trainer.jit_compile and not trainer.run_eagerly
+        if graph is None and not (compiles and isinstance(iterator, GeneratorType)):  # of `train_on_batch`
             return function(iterator)
         data = next(iterator)
-        if trainer.jit_compile and not trainer.run_eagerly:
+        if compiles:
             shapes = tuple(str(getattr(each, "shape", "")) for each in tensorflow.nest.flatten(data))
             computing.will_compile = shapes not in compiled
             compiled.add(shapes)
-        return graph(data)
+        return graph(data) if graph is not None else function(iter((data,)))
 
     return timed
 
