@@ -8,9 +8,9 @@ that saves. Two of these scripts were changed as well: `graph_grows` got smaller
 
 Eleven others are misses of 72 later scripts, each found wrong or without a line before that was fixed. Their
 truths here were written after that, so they only show that it stays fixed. Those of Keras were written before
-they ran; `keras_rank1_augments` was then made slower, and found after a fix. `many_small_tensors` and `pool_threads` were written first, too, and were found with wrong advice
-and with a wrong culprit. Both were changed when that was fixed: the first got smaller, the pattern of the
-second wider.
+they ran; `keras_rank1_augments` was then made slower, and found after a fix. `many_small_tensors` and
+`pool_threads` were written first, too, and were found with wrong advice and with a wrong culprit. Both were
+changed when that was fixed: the first got smaller, the pattern of the second wider.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 import json
 import os
 
-rank, first = int(os.environ["RANK"]), int(os.environ["MASTER_PORT"]) + 1
+rank = int(os.environ["RANK"])
+first = 20_000 + int(os.environ["MASTER_PORT"]) % 10_000  # below the ports that systems give to connections
 task = {"type": "worker", "index": rank}
 workers = [f"localhost:{first + number}" for number in range(int(os.environ["WORLD_SIZE"]))]
 os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
