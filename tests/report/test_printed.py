@@ -1,6 +1,7 @@
 """The verdict as text: the block at the end of `stepscope run`, on terminals and in logs."""
 
 import io
+import json
 import os
 import re
 from pathlib import Path
@@ -9,12 +10,15 @@ import pytest
 from stepscope.common.console import Console
 from stepscope.common.status import Status
 from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.places import places
 from stepscope.evaluation.problems import problems
 from stepscope.report.printed import print_summary
+from stepscope.runs.model import LineTime
 
 from tests.support import analysis as made
 
 REPORT = Path("/runs/7/report.html")
+GOLDEN = Path(__file__).parent / "golden"
 
 
 class Screen(io.StringIO):
@@ -65,6 +69,28 @@ def test_each_finding_says_what_its_remedy_may_gain() -> None:
     lines = printed(io.StringIO(), made.slow_loader(rules=rules, exit_status=0))
     gains = [line for line in lines if line.startswith("    gain")]
     assert gains == ["    gain  up to 2 h 30 min", "    gain  up to 6 min (50 %)"]
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.json")), ids=lambda path: path.stem)
+def test_a_finding_takes_at_most_eight_lines_of_a_hundred_columns(
+    monkeypatch: pytest.MonkeyPatch, path: Path
+) -> None:
+    """Those of the demo scenarios, as if each had a long line of code."""
+    text = "total = sum(np.roll(image, shift, axis=0) for shift in range(-radius, radius + 1)) / (2 * radius)"
+    states = {"running": 9.0}
+    line = LineTime(
+        "train", "data_wait", "data/augment.py:36", "blur", "numpy.roll", "", "", states, text=text
+    )
+    monkeypatch.setattr("stepscope.evaluation.problems._places", lambda *_: places([line]))
+    names = ("finding", "recommendation", "seconds_lost")
+    for found in json.loads(path.read_text())["verdict"]["findings"]:
+        rule = made.rule(found["rule"], Status.FOUND, **{name: found[name] or 0 for name in names})
+        lines = on_terminal(monkeypatch, 100, made.slow_loader(rules=[rule]))
+        block = "\n".join(lines).rpartition("\033[1m")[2].partition("\n\n")[0].splitlines()
+        assert len(block) <= 8
+        where = next(row for row in block if row.startswith("    line"))
+        assert where.startswith("    line  100 % in blur, data/augment.py:36 (numpy.roll): total = sum(")
+        assert where.endswith("…")
 
 
 def test_a_run_that_failed_says_so_first_and_last() -> None:

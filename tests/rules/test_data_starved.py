@@ -335,11 +335,9 @@ def on_own_cores(
 def test_full_cores_are_full_of_the_run_s_own_loaders_if_these_use_them() -> None:
     found = on_own_cores(loaders=1.7, rest=0.2, others=0.1)
     assert found.details["cause"] == "heavy transform"
-    assert found.finding.endswith(
-        "of the 2 cores that the run may use, its loaders use 1.7, the rest of the run 0.2, others 0.1."
-    )
+    assert found.finding.endswith("of 2 cores, its loaders use 1.7, the rest of the run 0.2, others 0.1.")
     assert found.recommendation is not None
-    assert found.recommendation.endswith("because the cores are full of its own loaders.")
+    assert found.recommendation.endswith(": the cores are full of its own loaders.")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from itertools import zip_longest
 from math import fsum, inf
 
 from stepscope.common.status import Status
-from stepscope.common.words import listing, share
+from stepscope.common.words import duration, listing, share
 from stepscope.evaluation.account import Key, lines_of
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.places import LEAST_PLACE, MAIN_THREADS, Place, places
@@ -45,6 +45,12 @@ class Problem:
     def seconds_lost(self) -> float:
         """Returns an estimate; 0 if no time was lost, or if an amount makes no sense."""
         return self.estimate.seconds_lost
+
+    @property
+    def evidence(self) -> list[str]:
+        """Returns the words of the rule, and what computing may gain, too."""
+        gained = f"Without this, computing may take up to {duration(self.shared_seconds)} less, too."
+        return [self.rule.finding, *([gained] if self.shared_seconds else [])]
 
     @property
     def lines(self) -> str:

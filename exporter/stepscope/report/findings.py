@@ -42,8 +42,8 @@ class Finding:
 
     @property
     def why(self) -> str:
-        """Returns the evidence without the cost."""
-        return self.evidence.removeprefix(f"{self.cost}. ")
+        """Returns the evidence without the cost and when it held, which nobody acts on."""
+        return " ".join(self.problem.evidence).removeprefix(f"{self.cost}. ")
 
     @property
     def bill(self) -> str:
@@ -87,7 +87,5 @@ def _finding(analysis: Analysis, problem: Problem, price: float | None) -> Findi
 
 def evidence(analysis: Analysis, problem: Problem) -> str:
     """Returns the evidence of a problem in one line: numbers, ranks, baseline, and when it held."""
-    parts = [problem.rule.finding, held(analysis, problem.rule)]
-    if problem.shared_seconds:
-        parts.append(f"Without this, computing may take up to {duration(problem.shared_seconds)} less, too.")
-    return " ".join(filter(None, parts))
+    finding, *shared = problem.evidence
+    return " ".join(filter(None, (finding, held(analysis, problem.rule), *shared)))

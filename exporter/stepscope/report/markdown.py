@@ -21,6 +21,7 @@ from stepscope.report.markdown_text import code, plain, sentence, table
 from stepscope.report.predicted_savings import words_by_kind
 from stepscope.report.price_list import Machine
 from stepscope.report.right_sizing import Prediction, predicted_figure, predictions
+from stepscope.report.savings import gains
 from stepscope.report.summary import at_a_glance
 from stepscope.report.track_record import NO_RECORD, TrackRecord
 from stepscope.report.verdict import verdict
@@ -53,11 +54,12 @@ def _blocks(
         yield "\n".join([f"**{sentence(missing[0])}**", "", *(f"- {sentence(gap)}" for gap in missing[1:])])
     said = verdict(analysis, price)
     yield " ".join([f"**{said.status.icon} {said.status}**", *map(sentence, said.sentences)])
-    found = said.findings
+    found, suggestions = said.findings, predictions(analysis, price, record.widening, machines)
     if found:
+        gained = gains(analysis, found[:FINDINGS], suggestions)
         yield "\n".join(
-            _finding(number, finding, track_record.get(finding.problem.estimate.rule, ""))
-            for number, finding in enumerate(found[:FINDINGS], 1)
+            _finding(number, finding, gain, track_record.get(finding.problem.estimate.rule, ""))
+            for number, (finding, gain) in enumerate(zip(found, gained, strict=False), 1)
         )
     if sum(finding.seconds > 0 for finding in found[:FINDINGS]) > 1:
         yield "The same second may be lost to several of these: do not add them up."
@@ -66,7 +68,6 @@ def _blocks(
         more = ", ".join(plain(f"{problem.title} ({problem.rule.rule})") for problem in problems)
         yield f"Also found: {more}."
     yield _glance(analysis, price)
-    suggestions = predictions(analysis, price, record.widening, machines)
     if suggestions:
         yield "### Right-sizing"
         yield "Each row predicts the effect of one change, with everything else as before."
@@ -101,7 +102,7 @@ def _blocks(
     yield "\n".join(f"- {sentence(words)}" for words in _measured(analysis))
 
 
-def _finding(number: int, finding: Finding, track_record: str) -> str:
+def _finding(number: int, finding: Finding, gain: str, track_record: str) -> str:
     problem, rule = finding.problem, finding.problem.rule
     found = " ".join(filter(None, (finding.evidence, track_record)))
     lost = ", ".join(finding.amounts)
@@ -110,9 +111,10 @@ def _finding(number: int, finding: Finding, track_record: str) -> str:
     lines = f"**Line:** {sentence(problem.lines)}{code}. " if problem.lines else ""
     rules = [rule.rule, *(other.rule for other in problem.also)]
     source = f"({'Rules' if len(rules) > 1 else 'Rule'}: {listing(rules)})"
+    best = f"**Gain:** {sentence(gain)}. " if gain else ""
     return (
         f"{number}. **{plain(title)}** {sentence(found)} {lines}**What to do:** "
-        f"{sentence(rule.recommendation)} {plain(source)}"
+        f"{sentence(rule.recommendation)} {best}{plain(source)}"
     )
 
 

@@ -5,17 +5,19 @@ from pathlib import Path
 
 from stepscope.common.console import BOLD, COLOURS, Console
 from stepscope.common.status import Status
-from stepscope.common.words import count, duration
+from stepscope.common.words import count, duration, share
 from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.problems import Problem
 from stepscope.report.ended import status_in_words
 from stepscope.report.hot_lines import parts, process_verdict
 from stepscope.report.profile import sentences as operators
 from stepscope.report.right_sizing import predictions
-from stepscope.report.savings import savings
+from stepscope.report.savings import gains
 from stepscope.report.verdict import RunVerdict, verdict
 
 FINDINGS = 3  # with their evidence and advice; the report has all
 LABEL, ROW = 13, 6  # columns of the names of facts, and of the parts of a finding
+WHERE = 90  # characters of a place with its code: a line of a terminal with 100 columns
 
 
 def print_summary(console: Console, analysis: Analysis, report: Path, price: float | None = None) -> None:
@@ -54,17 +56,16 @@ def _lines(console: Console, analysis: Analysis, said: RunVerdict, price: float 
     hot = [] if named else [part.words for part in parts(analysis)[:FINDINGS]]
     for detail in (*said.details, *hot, *operators(analysis)):
         yield from console.wrapped(f"  {detail}", rest=2)
-    gains = {one.link: one.gain for one in savings(analysis, found, predictions(analysis, price))}
-    for place, finding in enumerate(found[:FINDINGS], 1):
+    gained = gains(analysis, found[:FINDINGS], predictions(analysis, price))
+    for finding, gain in zip(found, gained, strict=False):
         yield ""
         problem, cost = finding.problem, finding.cost
         yield console.styled(f"  {Status.FOUND.icon} {problem.title}{cost and ': '}{cost}", BOLD)
         rows = {
             "why": finding.why,
-            "line": problem.lines,
-            "code": problem.code,
+            **dict(zip(("line", "and"), _where(problem), strict=False)),
             "do": problem.rule.recommendation,
-            "gain": gains.get(f"#problem-{place}", ""),
+            "gain": gain,
         }
         for name, text in rows.items():
             if text:
@@ -74,3 +75,13 @@ def _lines(console: Console, analysis: Analysis, said: RunVerdict, price: float 
     if said.unjudged:
         yield ""
         yield from console.wrapped(f"  {said.unjudged}", rest=2)
+
+
+def _where(problem: Problem) -> Iterator[str]:
+    """Yields each place with its share, and as much code of the first one as fits on its line."""
+    for code, place in zip((problem.code, *[""] * len(problem.places)), problem.places, strict=False):
+        text = f"{share(place.share, 1.0)} in {place.words}"
+        room = WHERE - len(text) - len(": ")
+        if code and room > 1:
+            text += f": {code if len(code) <= room else f'{code[: room - 1]}…'}"
+        yield text

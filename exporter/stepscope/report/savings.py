@@ -85,6 +85,13 @@ def savings(
     return [replace(saving, track_record=track_record.get(saving.kind, "")) for saving in found]
 
 
+def gains(analysis: Analysis, findings: Sequence[Finding], predicted: Sequence[Prediction]) -> list[str]:
+    """Returns what each finding's remedy may gain; "" if no time was lost, or if that is not known."""
+    every = enumerate(findings, 1)
+    found = [_of_finding(analysis, finding, predicted, f"#problem-{place}") for place, finding in every]
+    return [saving.gain if saving.best.seconds else "" for saving in found]
+
+
 def _of_finding(analysis: Analysis, finding: Finding, predicted: Sequence[Prediction], link: str) -> Saving:
     problem, lost, whole = finding.problem, finding.seconds, analysis.run_seconds
     if finding.of_run is None or not whole:  # of all ranks and GPUs together: no time of the run

@@ -48,10 +48,7 @@ SEVERAL_THREADS = 1.3  # CPU seconds per second of a fetch: a worker uses more t
 MOST_AHEAD = 16  # times as many batches as now: more would take too much memory
 SPLIT = "Split the items that take long, or make them once and keep them: more batches ahead would not do."
 
-CHEAPER_FETCH = (
-    "make the transform (decoding, augmentation) cheaper: cache its results, use a faster library, or move "
-    "it to the GPU"
-)
+CHEAPER_FETCH = "make the transform cheaper: cache its results, use a faster library, or move it to the GPU"
 NOT_TIMED = "no fetch was timed"
 HOW_TO_TIME = (
     f"{HOOKS} time the fetches of PyTorch's workers. Time those of other loaders with `stepscope.fetch`. "
@@ -78,7 +75,7 @@ class CoresInUse(NamedTuple):
     def words(self) -> str:
         loaders, rest, others = (number(round(cores, 1)) for cores in (self.loaders, self.rest, self.others))
         return (
-            f"of the {_cores(self.allowed)} that the run may use, its loaders use {loaders}, "
+            f"of {_cores(self.allowed)}, its loaders use {loaders}, "
             f"the rest of the run {rest}, others {others}"
         )
 
@@ -424,7 +421,7 @@ class Loading:
             if self.in_use is not None:
                 use = f"; {self.in_use.words()}"
                 if self.in_use.are_full:
-                    more = f"more workers cannot help, because the cores are full of {self.in_use.full_of()}"
+                    more = f"more workers cannot help: the cores are full of {self.in_use.full_of()}"
             threads = ""
             if self.cpu_share > SEVERAL_THREADS:
                 threads = (
@@ -432,9 +429,9 @@ class Loading:
                     "(OMP_NUM_THREADS=1, cv2.setNumThreads(0)). "
                 )
             return (
-                "the transform is too heavy for the cores: it takes "
+                "the transform is too heavy for the cores: "
                 f"{self.fetch_cpu_seconds / self.computing_seconds:.1f} CPU seconds per second of computing, "
-                f"and {has} {'shares' if self.workers == 1 else 'share'} {_cores(self.cores)}{use}"
+                f"with {has} on {_cores(self.cores)}{use}"
             ), (f"{threads}{capitalised(CHEAPER_FETCH)}; {more}.")
         if cause == "hand-over":
             alone = ""
