@@ -144,6 +144,38 @@ def test_components_of_evaluation_are_those_of_its_recorded_steps_and_training_h
     assert found.main_phase == "train"
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_the_time_before_the_first_step_is_split_as_its_lines_were_sampled(restarted: bool) -> None:
+    lines = (
+        line("train.py:1", 4.0, library="import"),
+        line("train.py:5", 3.0, phase="initialization"),
+        line("train.py:6", 0.0, 2.0, phase="initialization", component="communication"),
+        line("train.py:7", 1.0, phase="initialization", component="compile"),
+        line("train.py:9", 60.0, phase="train", component="forward"),
+    )
+    thread = ThreadTime("n1", 0, "training", 1, 80.0, 70.0, 0.0, 0.1, lines)
+    ranks = [rank_of(0, START + 20, START + 100, end=START + 100, phase_seconds={"train": 80.0})]
+    if restarted:  # then half of the samples are of the other start
+        first = replace(ranks[0], first_step_start=START + 5, last_step_end=START + 10, end=START + 15)
+        ranks = [first, replace(ranks[0], attempt=2)]
+    found = account(START, START + 100, ranks, {}, [thread])
+    assert found is not None
+    scale = 0.5 if restarted else 1.0
+    before = 5.0 if restarted else 20.0
+    parts = [leaf for leaf in found.leaves if leaf.key.part == "before_first_step"]
+    assert {leaf.key.component: leaf.seconds for leaf in parts} == {
+        "imports": pytest.approx(4 * scale),
+        "set_up": pytest.approx(before - 7 * scale),
+        "communication": pytest.approx(2 * scale),
+        "compile": pytest.approx(scale),
+    }
+    whole = found.whole("before_first_step")
+    assert whole.seconds == pytest.approx(before)
+    assert [place.line.place for place in whole.places] == [f"train.py:{number}" for number in (1, 5, 6, 7)]
+    assert sum(leaf.seconds for leaf in found.leaves) == pytest.approx(100.0)
+    assert name_of(parts[0].key) == "Before the first step: waiting for the other ranks"
+
+
 def test_a_rank_that_was_killed_spent_its_end_in_an_unfinished_step() -> None:
     facts = rank_of(
         0, START, START + 50, end=START + 90, killed=True, phase_seconds={"train": 50.0, "other": 0.0}

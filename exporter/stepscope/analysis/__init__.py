@@ -536,7 +536,7 @@ class Run:
         """Returns where the time went, one row per part; the parts sum to the wall time of all ranks.
 
         part          before_first_step, train, eval, ..., between_steps, after_last_step, unknown
-        component     of steps; `host` is what no timed component covers; "" if the part has none
+        component     of steps, and of the start; `host` is what no timed one covers; "" if the part has none
         seconds       of all ranks
         run_ratio     share of the wall time of all ranks
         rank          the rank that spent most time here; null without ranks

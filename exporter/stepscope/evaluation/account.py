@@ -19,6 +19,7 @@ from stepscope.runs.model import COMPONENTS, PHASES, LineTime, ProfileWindow, Ra
 UNFINISHED, AFTER = "unfinished_step", "after_last_step"
 WITHOUT_STEPS, UNKNOWN = "without_steps", "unknown"
 RESTART = "restart"  # from the end of an attempt to the first step of the next one
+IMPORTS, SET_UP = "imports", "set_up"  # of the time before the first step, if it was sampled
 PROFILING = "profiling"  # between steps: a profile window is begun, ended or written
 PARTS = (BEFORE, *PHASES, BETWEEN, PROFILING, RESTART, UNFINISHED, AFTER, WITHOUT_STEPS, UNKNOWN)
 INTERPRETER_LOCK = "interpreter_lock"  # of a main thread, in any part: another thread holds it
@@ -72,6 +73,11 @@ class Account:
             for leaf in self.leaves
             if leaf.key.part == part and component in (None, leaf.key.component)
         )
+
+    def whole(self, part: str) -> Leaf:
+        """Returns a part with all its components as one leaf; of no share if the run has no such part."""
+        lines = (line for leaf in self.leaves if leaf.key.part == part for line in leaf.lines)
+        return Leaf(Key(part), self.share(part), self.by_rank(part), tuple(lines))
 
     def by_rank(self, part: str, component: str | None = None) -> dict[int | None, float]:
         """Returns the seconds of each rank in a part, or in a component of it; {}: there is no such part."""
@@ -183,7 +189,30 @@ def _of_rank(
     shrink = min(1.0, within / counted) if counted else 1.0  # attempts that overlap, or two clocks
     for key, amount in spent.items():
         found[key] += shrink * amount
+    start_up = found[Key(BEFORE)] + found[Key(RESTART)]
+    found |= _of_start(found.pop(Key(BEFORE)), start_up, attempts[0].rank, threads)
     return _closed(found, end - start)
+
+
+def _of_start(seconds: float, sampled: float, rank: int, threads: Iterable[ThreadTime]) -> dict[Key, float]:
+    """Returns the time before the first step by component; undivided if no line of it was sampled.
+
+    `sampled`: the seconds that lines may be of, restarts included. What was not sampled is set-up.
+    """
+    found: dict[Key, float] = defaultdict(float)
+    for thread in threads:
+        for line in thread.lines if thread.rank == rank and thread.role in MAIN_THREADS else ():
+            if _is_of(line, BEFORE, ""):
+                found[Key(BEFORE, _component_of_start(line))] += line.total
+    if not found:
+        return {Key(BEFORE): seconds}
+    scale = seconds / max(sum(found.values()), sampled) if seconds else 0.0
+    found = {key: scale * amount for key, amount in found.items() if key.component != SET_UP}
+    return {**found, Key(BEFORE, SET_UP): seconds - sum(found.values())}
+
+
+def _component_of_start(line: LineTime) -> str:
+    return IMPORTS if line.library == "import" else line.component or SET_UP
 
 
 def _main_thread(threads: Iterable[ThreadTime], seconds: float) -> dict[Key, float]:
@@ -254,7 +283,8 @@ def _is_of(line: LineTime, part: str, component: str, outside: str = HOST) -> bo
     if part in PHASES:
         return line.phase == part and component in ("", line.component or outside)
     if part == BEFORE:
-        return line.phase in ("", "initialization")
+        is_before = line.phase in ("", "initialization")
+        return is_before and component in ("", _component_of_start(line))
     return part == AFTER and line.phase == "finalization"
 
 
@@ -262,6 +292,10 @@ def _is_of(line: LineTime, part: str, component: str, outside: str = HOST) -> bo
 
 NAMES = {
     BEFORE: "Before the first step",
+    f"{BEFORE}/{IMPORTS}": "Before the first step: imports",
+    f"{BEFORE}/{SET_UP}": "Before the first step: set-up",
+    f"{BEFORE}/communication": "Before the first step: waiting for the other ranks",
+    f"{BEFORE}/compile": "Before the first step: compiling",
     "train": "Training steps",
     "eval": "Evaluation steps",
     "predict": "Prediction steps",
@@ -295,6 +329,8 @@ NAMES = {
 
 def name_of(key: Key) -> str:
     """Returns "Forward pass", "Evaluation steps: forward pass", "Before the first step"."""
+    if key.label in NAMES:
+        return NAMES[key.label]
     component = NAMES.get(key.component, key.component)
     if not component or key.part == "train":
         return component or NAMES[key.part]

@@ -236,13 +236,13 @@ def perhaps_idle(analysis: Analysis) -> tuple[GpuUse, RuleResult] | None:
 
 def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
     """Yields the time in lines of the script before the first step, if mostly in one, or after the last."""
-    for leaf in account.leaves:
+    for leaf in map(account.whole, (BEFORE, AFTER)):
         # Only what was sampled: Python's own start and end never are.
         own = min(sum(place.seconds for place in _own_places(leaf)) / account.seconds, leaf.share)
         evidence = f"That is {share(own, leaf.share)} of the time {uncapitalised(name_of(leaf.key))}"
         if leaf.key.part == AFTER and own >= LARGE_AFTER:
             yield LargePart(leaf.key, own, LOSE_LESS, evidence)
-        if leaf.key.part != BEFORE or analysis.found(MaxInitializationTime):
+        if leaf.key.part != BEFORE or not leaf.share or analysis.found(MaxInitializationTime):
             continue
         if own >= LARGE_BEFORE and leaf.places[0].share > MOST:
             yield LargePart(leaf.key, own, SET_UP_LESS, evidence)
@@ -319,7 +319,7 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
             continue
         if component in USEFUL or spent < LARGE or component in judged:
             continue
-        if component == COMPILE and 0 < analysis.compiled_steps <= COMPILES_ONCE:
+        if component == COMPILE and part in PHASES and 0 < analysis.compiled_steps <= COMPILES_ONCE:
             if _outlasts_loop(leaf, _loop(account) - leaf.share, account, analysis):
                 evidence = f"Compiling took {count(analysis.compiled_steps, 'step')}"
                 yield LargePart(leaf.key, spent, KEEP_COMPILED, evidence)

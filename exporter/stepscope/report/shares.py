@@ -28,7 +28,7 @@ NAMES = account.NAMES | {
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a whole: `key` picks its colour; `fraction` (0..1) its share, `before` the sum before."""
+    """One part of a whole: `fraction` (0..1) its share, `before` the sum before."""
 
     key: str
     seconds: float
@@ -38,6 +38,11 @@ class Part:
     @property
     def name(self) -> str:
         return NAMES.get(self.key, self.key)
+
+    @property
+    def classes(self) -> str:
+        """Returns the classes of the style sheet that colour it."""
+        return self.key.replace("_", "-").replace("/", " ")
 
 
 @dataclass(frozen=True)
@@ -80,13 +85,14 @@ def parts_of_the_run(analysis: Analysis) -> Whole:
 
 
 def where_time_went(analysis: Analysis) -> Whole:
-    """Returns the account of all ranks: the components of the main phase, and the other parts whole."""
+    """Returns the account of all ranks. Only the start and the main phase have their components."""
     found: dict[str, float] = {}
     if analysis.account is not None:
         in_detail = (analysis.account.main_phase, account.WITHOUT_STEPS)
         for leaf in analysis.account.leaves:
             part, component = leaf.key
-            key = component if part in in_detail else part
+            whole = leaf.key.label if part == account.BEFORE else part
+            key = component if part in in_detail else whole
             found[key] = found.get(key, 0.0) + leaf.seconds
     return whole_of(found)
 

@@ -28,6 +28,8 @@ PHASES = ("", "initialization", "train", "eval", "predict", "global", "finalizat
 FIRST_PHASE = PHASES.index("train")  # the first of layout.PHASES
 FINALIZATION, OTHER_THREAD = PHASES.index("finalization"), PHASES.index("other thread")
 # The component: its place in layout.COMPONENTS, from 1. 0: unknown, or outside a step.
+# Before the first step, only those of BEFORE_STEPS are distinguished.
+BEFORE_STEPS = (5, 8)  # communication, compile
 HOST = 10  # in a step, and in no component
 LONG = 128  # is added to a code: of a step that lasts longer than TOO_LONG times the usual
 TOO_LONG = 2.0

@@ -315,7 +315,8 @@ def code_of(counters: Any) -> int:
     component = 1 if waits else int(counters[ledger_layout.COUNTER_COMPONENT])
     in_step = counters[ledger_layout.COUNTER_STEP_SINCE] and component != 1  # the first begins with its batch
     if not (in_step or counters[ledger_layout.COUNTER_RECORDED]):
-        return 16 * layout.PHASES.index("initialization")
+        before = component if component in layout.BEFORE_STEPS else 0
+        return 16 * layout.PHASES.index("initialization") + before
     phase = layout.FIRST_PHASE + int(counters[ledger_layout.COUNTER_STEP_PHASE])
     in_any = counters[ledger_layout.COUNTER_STEP_SINCE]  # 0: a framework says that its loop has ended
     if not component and in_any and counters[ledger_layout.COUNTER_COMPONENT_SINCE]:
