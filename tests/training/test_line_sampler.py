@@ -31,7 +31,7 @@ from stepscope.training import line_layout as layout
 from stepscope.training.launch import Launch
 from stepscope.training.ledger_checks import LedgerError
 from stepscope.training.line_names import LineNames
-from stepscope.training.line_sampler import LineSampler, Turns, is_long
+from stepscope.training.line_sampler import LineSampler, Turns, code_of, is_long
 from stepscope.training.line_table import LineTable
 from stepscope.training.main_stack import Frame
 from stepscope.training.stack_tree import text_checksum
@@ -630,6 +630,19 @@ def test_a_step_is_long_from_twice_the_time_that_nine_in_ten_take(
     assert not is_long(counters, ring, began + open_for)
     counters[ledger_layout.COUNTER_WAIT_SINCE] = began
     assert is_long(counters, ring, began + open_for) is expected
+
+
+def test_before_the_first_step_only_communication_and_compiling_are_components() -> None:
+    counters = [0.0] * ledger_layout.COUNTER_DOUBLES
+    found = {}
+    for number, name in enumerate(ledger_layout.COMPONENTS, 1):
+        counters[ledger_layout.COUNTER_COMPONENT] = number
+        phase, found[name] = divmod(code_of(counters), 16)
+        assert layout.PHASES[phase] == "initialization"
+    known = {name: ledger_layout.COMPONENTS.index(name) + 1 for name in ("communication", "compile")}
+    assert {name: component for name, component in found.items() if component} == known
+    counters[ledger_layout.COUNTER_RECORDED] = 1.0
+    assert code_of(counters) == 16 * layout.FIRST_PHASE + len(ledger_layout.COMPONENTS)
 
 
 @pytest.mark.parametrize(("work", "least", "most"), [("done.wait()", 0, 400), ("run()", 500, 5000)])
