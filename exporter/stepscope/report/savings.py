@@ -21,6 +21,7 @@ from stepscope.rules.batch_size import BatchSize
 
 # The predicted changes that would end a problem, by its topic, or its rule where it has none.
 CHANGES = {"data loading": ("more_workers", "more_cores"), BatchSize.__name__: ("larger_batch",)}
+ROUNDED = 0.95  # of what was lost: a prediction above it, in two digits, might exceed the whole
 NO_WORDS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -35,10 +36,17 @@ class Amounts:
     predicted: bool = False  # then two digits are known
 
     @property
+    def time(self) -> str:
+        """Returns the seconds in words; "" if they are not known."""
+        if self.seconds is None:
+            return ""
+        return rough_duration(self.seconds) if self.predicted else duration(self.seconds)
+
+    @property
     def in_words(self) -> str:
-        time, bill = (rough_duration, rough_money) if self.predicted else (duration, money)
+        bill = rough_money if self.predicted else money
         written = (
-            None if self.seconds is None else time(self.seconds),
+            self.time,
             None if self.dollars is None else bill(self.dollars),
             None if self.joules is None else rough_energy(self.joules),
         )
@@ -59,8 +67,7 @@ class Saving:
     @property
     def gain(self) -> str:
         """Returns "28 s expected, up to 42.7 s (52 %)": the time."""
-        seconds = self.expected.seconds if self.expected else None
-        expected = "" if seconds is None else f"{rough_duration(seconds)} expected, "
+        expected = f"{self.expected.time} expected, " if self.expected and self.expected.time else ""
         of = "" if self.best.share is None else f" ({share(self.best.share, 1.0)})"
         return f"{expected}up to {duration(self.best.seconds)}{of}"
 
@@ -108,7 +115,8 @@ def _of_finding(analysis: Analysis, finding: Finding, predicted: Sequence[Predic
     expected = None
     if (gained := gains.get("run_seconds", 0.0)) > 0:  # but never more than was lost
         part, dollars = min(1.0, lost / gained), gains.get("cost")
-        expected = amounts(part * gained, None if dollars is None else part * dollars, predicted=True)
+        dollars = None if dollars is None else part * dollars
+        expected = amounts(part * gained, dollars, predicted=part * gained <= ROUNDED * lost)
     return Saving(problem.title, link, expected, amounts(lost, finding.dollars), problem.estimate.rule)
 
 
