@@ -150,8 +150,9 @@ def _reads(text: str, rule: Mapping[str, Any]) -> bool:
     labels = {name: text for name, text in rule.get("labels", {}).items() if "$" not in text}
     labels |= {"alertname": rule["alert"]} if "alert" in rule else {}
     for match in re.finditer(rf"(?<![\w:]){name}(?![\w:])(\{{[^}}]*)?", text):
-        asked = re.findall(r'(\w+)=\\?"([^"\\]*)', match[1] or "")
-        if all(labels.get(label, value) == value for label, value in asked):
+        asked = re.findall(r"""(\w+)=(~?)\\?["']([^"'\\]*)\\?["']""", match[1] or "")
+        known = [(how, value, labels[label]) for label, how, value in asked if label in labels]
+        if all(re.fullmatch(value, its) if how else value == its for how, value, its in known):
             return True
     return False
 

@@ -103,19 +103,20 @@ def test_errors_of_the_driver_of_memory_and_of_nvlink(rules: Path, tmp_path: Pat
 
 
 @needs_prometheus
-@pytest.mark.parametrize("label", ["Hostname", "hostname"])
 def test_an_error_reaches_the_run_whatever_form_the_nodes_names_have_and_else_nothing_is_judged(
-    label: str, rules: Path, tmp_path: Path
+    rules: Path, tmp_path: Path
 ) -> None:
     """The exporter's collectors of GPUs and cores are off, so no reading is of our own."""
     test = RuleTest(rules)
     fell_off = [79.0 if number >= 40 else 0.0 for number in range(SCRAPES)]
-    names = {"gpu-1": "gpu-1.cluster.example", "gpu-2.cluster.example": "gpu-2", "10.0.0.7": "10.0.0.7:9400"}
-    for ours, theirs in names.items():
-        xid = dcgm(theirs, "DEV_XID_ERRORS", fell_off)
-        test.add(run_on(ours) | {name.replace("Hostname", label): values for name, values in xid.items()})
-        test.firing("GPUError", END, 1, instance=ours, run="resnet-1")
-        test.status("GPUError", END, 1, instance=ours)
+    for label, gpu_node, address in (("Hostname", "old", "10.0.0.7"), ("hostname", "new", "10.0.0.8")):
+        names = {f"{gpu_node}-1": f"{gpu_node}-1.cluster.example", address: f"{address}:9400"}
+        for ours, theirs in {**names, f"{gpu_node}-2.cluster.example": f"{gpu_node}-2"}.items():
+            xid = dcgm(theirs, "DEV_XID_ERRORS", fell_off)
+            test.add({name.replace("Hostname", label): values for name, values in xid.items()})
+            test.add(run_on(ours))
+            test.firing("GPUError", END, 1, instance=ours, run="resnet-1")
+            test.status("GPUError", END, 1, instance=ours)
     test.gives_nothing('stepscope:rule_status{rule!="GPUError"}', END)
     test.add(run_on("unread"))
     test.gives_nothing('stepscope:rule_status{instance="unread"}', END)
