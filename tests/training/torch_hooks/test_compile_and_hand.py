@@ -69,12 +69,36 @@ for x, y in DataLoader(data, batch_size=8):
         optimizer.zero_grad()
 stepscope.finish()
 """
+# What TorchPatcher of PyTorch 2.0 to 2.2 does: at last, because it takes the hooks of this process.
+UNHOOKED = """
+import functools
+from torch._dynamo import eval_frame
+from stepscope.training.frameworks.torch_hooks import steps
+class TorchPatcher:
+    @staticmethod
+    @functools.lru_cache(None)
+    def patch():
+        if getattr(torch.optim.SGD.step, "hooked", False):
+            torch.optim.SGD.step = torch.optim.SGD.step.__wrapped__
+        torch.optim.SGD.step.hooked = True
+eval_frame.TorchPatcher = TorchPatcher
+steps._keep_hooks()
+stepscope.start(run="unhooked")
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+eval_frame.TorchPatcher.patch()
+for _ in range(4):
+    optimizer.zero_grad()
+    model(torch.ones(1, 16)).sum().backward()
+    optimizer.step()
+stepscope.finish()
+"""
 KINDS = ("SGD", "AdamW")
 
 
 @pytest.fixture(scope="module")
 def hooked(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return train_all(tmp_path_factory.mktemp("hooked"), "on")
+    return train_all(tmp_path_factory.mktemp("hooked"), "on", UNHOOKED)
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +106,9 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return train_all(tmp_path_factory.mktemp("bare"), "off")
 
 
-def train_all(folder: Path, stepscope: str) -> Trained:
+def train_all(folder: Path, stepscope: str, *more: str) -> Trained:
     """Runs all scripts in one process: each is a run, which begins when the optimizers before it are gone."""
-    scripts = [COMPILED, *(COMPILED_STEPS.replace("{kind}", kind) for kind in KINDS), BY_HAND]
+    scripts = [COMPILED, *(COMPILED_STEPS.replace("{kind}", kind) for kind in KINDS), BY_HAND, *more]
     return train("import gc", "gc.collect()\n".join(scripts), folder=folder, STEPSCOPE=stepscope)
 
 
@@ -133,35 +157,5 @@ def test_steps_and_components_by_hand_win_and_the_hooks_add_the_rest(hooked: Tra
         assert sum(step.components) <= step.duration + 1e-9
 
 
-UNHOOKED = """
-import functools
-from torch._dynamo import eval_frame
-class TorchPatcher:  # what that of PyTorch 2.0 to 2.2 does
-    @staticmethod
-    @functools.lru_cache(None)
-    def patch():
-        if getattr(torch.optim.SGD.step, "hooked", False):
-            torch.optim.SGD.step = torch.optim.SGD.step.__wrapped__
-        torch.optim.SGD.step.hooked = True
-"""
-COMPILES_AGAIN = """
-eval_frame.TorchPatcher.patch()
-for _ in range(4):
-    optimizer.zero_grad()
-    model(torch.ones(1, 16)).sum().backward()
-    optimizer.step()
-"""
-
-
-def test_steps_end_although_an_old_pytorch_takes_the_hooks_of_optimizers(tmp_path: Path) -> None:
-    trained = train(
-        UNHOOKED,
-        "eval_frame.TorchPatcher = TorchPatcher",
-        "from stepscope.training.frameworks.torch_hooks import steps",
-        "steps._keep_hooks()",
-        "model = Net()",
-        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
-        COMPILES_AGAIN,
-        folder=tmp_path,
-    )
-    assert trained.only.totals.steps == {"train": 4}
+def test_steps_end_although_an_old_pytorch_takes_the_hooks_of_optimizers(hooked: Trained) -> None:
+    assert of(hooked, "unhooked").totals.steps == {"train": 4}

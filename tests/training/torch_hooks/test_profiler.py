@@ -6,7 +6,7 @@ import re
 import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,41 +90,34 @@ def in_parts(folder: Path, parts: Mapping[str, tuple[str, str]], status: int = 0
 
 
 @pytest.fixture
-def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with room for the list of windows, and for no trace."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("this user cannot mount a file system")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-@pytest.mark.parametrize("full", [False, True])
-def test_a_window_on_a_full_disk_costs_only_itself(
-    tmp_path: Path, bare: Parts, full_disk: Path, full: bool
-) -> None:
-    if full:  # not even the list of windows fits
+def full_disks(tmp_path: Path) -> Iterator[dict[str, Path]]:
+    """File systems with room for nothing, and for the list of windows but for no trace."""
+    disks = {name: tmp_path / name for name in ("full", "small")}
+    with ExitStack() as mounted:
+        for disk in disks.values():
+            disk.mkdir()
+            mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+            if subprocess.run(mount, capture_output=True, check=False).returncode:
+                pytest.skip("this user cannot mount a file system")
+            mounted.callback(subprocess.run, ["umount", str(disk)], check=True)
         with suppress(OSError):
-            (full_disk / "other").write_bytes(bytes(1 << 20))
-    trained = train(
-        "torch.manual_seed(0)",
-        MODEL,
-        TRAINS,
-        folder=tmp_path,
-        STEPSCOPE_PROFILE_DIR=str(full_disk / "profiles"),
-        STEPSCOPE_PROFILE="2:4 8:9",
-    )
-    assert trained.output == bare.output("alone")
+            (disks["full"] / "other").write_bytes(bytes(1 << 20))
+        yield disks
+
+
+def test_a_window_on_a_full_disk_costs_only_itself(
+    tmp_path: Path, bare: Parts, full_disks: dict[str, Path]
+) -> None:
+    parts = in_parts(tmp_path, dict.fromkeys(full_disks, ("2:4 8:9", TRAINS)))
     # PyTorch's own profiler may say on stderr what it could not write.
-    (line,) = [line for line in trained.errors.splitlines() if line.startswith("stepscope")]
+    (line,) = [line for line in parts.trained.errors.splitlines() if line.startswith("stepscope")]
     assert re.fullmatch(r"stepscope: the profile window at step 2 failed: .*No space left on device.*", line)
-    assert trained.only.totals.steps == {"train": 12}
-    assert not list(full_disk.rglob("*.gz")), "half a trace is none"
-    assert not list(full_disk.rglob("*unfinished*tmp")), "it would keep the disk full"
-    if not full:
-        assert [each["state"] for each in listed(full_disk)] == ["failed", "failed"]
+    for name, disk in full_disks.items():
+        assert parts.output(name) == bare.output("alone")
+        assert parts.totals(name).steps == {"train": 12}
+        assert not list(disk.rglob("*.gz")), "half a trace is none"
+        assert not list(disk.rglob("*unfinished*tmp")), "it would keep the disk full"
+    assert [each["state"] for each in listed(full_disks["small"])] == ["failed", "failed"]
 
 
 def listed(folder: Path) -> list[dict[str, Any]]:

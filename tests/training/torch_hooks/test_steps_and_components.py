@@ -354,6 +354,7 @@ def loop(name):
     {body}
     print(name, sum(p.double().sum().item() for p in model.parameters()))
 import gc, stepscope
+if not gc.get_freeze_count(): gc.freeze()  # the collection below leaves out the objects of PyTorch
 stepscope.start(run={name!r})
 loop({name!r})
 stepscope.finish()
