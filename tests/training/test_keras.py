@@ -5,8 +5,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -19,7 +22,6 @@ from stepscope.training.frameworks.computing import computing
 from stepscope.training.frameworks.keras_hooks import fetching_first
 
 from tests.support.framework_scripts import run_python, run_script
-from tests.support.smallest import smallest
 from tests.support.training_script import EXPORTER
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_keras_imdb.py"
@@ -56,15 +58,36 @@ def run(folder: Path, script: str, *words: str, **variables: str) -> subprocess.
     return run_script(folder, script, *words, **{**QUIET, **variables})
 
 
-@pytest.mark.parametrize("backend", smallest(["tensorflow", "torch", "tf_keras", "jax"], range(3)))
+# Backends with the workers of a PyDataset, or with tf.data. Both paths of Keras's own and of PyTorch's loop.
+WAYS = [("tensorflow", ""), ("torch", "1"), ("tf_keras", "")]
+MORE = [("torch", ""), ("jax", ""), ("torch", "2"), *product(("tensorflow", "jax"), "12")]
+PY_SETTINGS = ("workers", "processes", "queue")
+PY_DATASET: dict[str, list[float | None]] = {"": [None, None, None], "1": [0, 0, 0], "2": [2, 0, 4]}
+
+
+def settings(backend: str, workers: str) -> dict[str, str]:
+    keras = {"KERAS": backend} if backend == "tf_keras" else {"KERAS_BACKEND": backend}
+    return {**keras, "PY_WORKERS": workers}
+
+
+@cache
+def bare(backend: str, workers: str) -> str:
+    """Returns what the script prints without hooks."""
+    with TemporaryDirectory() as folder:
+        words = "0.01", f"{folder}/of.weights.h5"
+        return run(Path(folder), "keras_fit", *words, **settings(backend, workers)).stdout
+
+
+@pytest.mark.parametrize(
+    ("backend", "workers"), [*WAYS, *(pytest.param(*way, marks=pytest.mark.trial) for way in MORE)]
+)
 def test_each_batch_of_keras_is_a_step_and_the_weights_are_as_without_hooks(
-    backend: str, tmp_path: Path
+    backend: str, workers: str, tmp_path: Path
 ) -> None:
     if find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     words = "0.01", str(tmp_path / "of.weights.h5")
-    keras = {"KERAS": backend} if backend == "tf_keras" else {"KERAS_BACKEND": backend}
-    [trained] = train(tmp_path, "keras_fit", *words, **keras).values()
+    [trained] = train(tmp_path, "keras_fit", *words, **settings(backend, workers)).values()
     assert trained.complaints == []
     assert trained.totals.steps == {"train": 24, "eval": 8, "predict": 2}
     fetched = {loader.phase: sum(loader.wait_counts) for loader in trained.totals.loaders}
@@ -76,24 +99,12 @@ def test_each_batch_of_keras_is_a_step_and_the_weights_are_as_without_hooks(
     assert (trained.seconds("train", "optimizer") > 0) == (backend == "torch")
     assert (trained.seconds("train", "compile") > 0) == (backend != "torch")
     gauges = trained.totals.gauges
-    assert (gauges["epoch"], gauges["tf_data_sequential_maps"]) == (2, 1)
+    assert gauges["epoch"] == 2
+    assert gauges.get("tf_data_sequential_maps") == (None if workers else 1)
+    assert [gauges.get(f"keras_py_dataset_{name}") for name in PY_SETTINGS] == PY_DATASET[workers]
     assert 0 < gauges["loss"] < 100
     assert 0 < gauges["val_loss"] < 100
-    assert trained.words == run(tmp_path, "keras_fit", *words, **keras).stdout
-
-
-@pytest.mark.parametrize("backend", smallest(["torch", "tensorflow", "jax"], range(2)))
-@pytest.mark.parametrize("workers", smallest(["1", "2"], range(1)))
-def test_keras_says_how_batches_of_a_py_dataset_are_made(backend: str, workers: str, tmp_path: Path) -> None:
-    if find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
-    words = "0.01", str(tmp_path / "of.weights.h5")
-    [trained] = train(tmp_path, "keras_fit", *words, KERAS_BACKEND=backend, PY_WORKERS=workers).values()
-    assert trained.totals.steps == {"train": 24, "eval": 8, "predict": 2}
-    assert trained.seconds("train", "data_wait") > 0
-    said = [trained.totals.gauges[f"keras_py_dataset_{name}"] for name in ("workers", "processes", "queue")]
-    assert said == ([0, 0, 0] if workers == "1" else [2, 0, 4])
-    assert "tf_data_sequential_maps" not in trained.totals.gauges
+    assert trained.words == bare(backend, workers)
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +121,15 @@ def test_eager_steps_have_their_parts(variants: dict[str, Trained]) -> None:
     assert trained.seconds("eval", "backward") == 0
     assert trained.totals.gauges["keras_run_eagerly"] == 1
     assert "tf_data_sequential_maps" not in trained.totals.gauges  # Keras made the dataset, of arrays
+
+
+def test_batches_of_a_py_dataset_are_those_of_no_pipeline(variants: dict[str, Trained]) -> None:
+    trained = variants["py"]
+    assert trained.totals.steps == {"train": 24, "eval": 8, "predict": 2}
+    assert trained.seconds("train", "data_wait") > 0
+    gauges = trained.totals.gauges
+    assert [gauges[f"keras_py_dataset_{name}"] for name in PY_SETTINGS] == PY_DATASET["1"]
+    assert "tf_data_sequential_maps" not in gauges
 
 
 def test_waits_inside_a_graph_are_not_known_and_nothing_counts_for_them(

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from importlib import import_module
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -43,7 +44,7 @@ class Batches(getattr(keras.utils, "PyDataset", object)):  # type: ignore[misc]
         return slowly(values), values.sum(1)
 
 
-def fit(eager: bool = False, at_once: int = 1, watch: bool = False) -> None:
+def fit(eager: bool = False, at_once: int = 1, watch: bool = False, workers: str | None = None) -> None:
     keras.utils.set_random_seed(3)
     model = keras.Sequential(
         [
@@ -65,7 +66,7 @@ def fit(eager: bool = False, at_once: int = 1, watch: bool = False) -> None:
         training = stepscope.watch(training)
     save = keras.callbacks.ModelCheckpoint(checkpoint, save_weights_only=True)
     data = {"x": values, "y": values.sum(1), "batch_size": 8} if eager else {"x": training}
-    if workers := os.environ.get("PY_WORKERS"):
+    if workers:
         data = {"x": Batches(values, workers=int(workers), max_queue_size=4)}
     model.fit(**data, epochs=3, verbose=0, validation_data=batches.take(2), callbacks=[save])
     model.evaluate(batches.take(2), verbose=0)
@@ -77,9 +78,11 @@ def fit(eager: bool = False, at_once: int = 1, watch: bool = False) -> None:
 if os.environ.get("VARIANTS"):
     import stepscope
 
-    for name in ("eager", "at once", "watched"):
+    variants: dict[str, Any] = {"eager": {"eager": True}, "at once": {"at_once": 2}}
+    variants |= {"watched": {"watch": True}, "py": {"workers": "1"}}
+    for name, settings in variants.items():
         stepscope.start(run=name)
-        fit(eager=name == "eager", at_once=2 if name == "at once" else 1, watch=name == "watched")
+        fit(**settings)
         stepscope.finish()
 else:
-    fit()
+    fit(workers=os.environ.get("PY_WORKERS"))
