@@ -100,10 +100,11 @@ def started_browser() -> Iterator[webdriver.Chrome]:
 
 
 @pytest.fixture
-def browser(started_browser: webdriver.Chrome) -> webdriver.Chrome:
+def browser(started_browser: webdriver.Chrome) -> Iterator[webdriver.Chrome]:
     """One browser for the tests of all pages, in light mode."""
     in_dark_mode(started_browser, False)
-    return started_browser
+    yield started_browser
+    started_browser.get("about:blank")  # a live page would ask on while other tests run
 
 
 @pytest.fixture
