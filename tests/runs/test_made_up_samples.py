@@ -186,6 +186,15 @@ def test_a_counter_that_began_anew_has_gained_what_it_has() -> None:
     assert Gains(first=None).of("a", np.array([3.0, 5.0])).tolist() == [0, 2]
 
 
+def test_a_first_bucket_is_zero_until_it_is_scraped() -> None:
+    scrapes = as_scrapes(
+        {'h_bucket{le="1"}': [None, None, 1, 3], 'h_bucket{le="2"}': [4, 4, 6, 8], "h_count": [5, 6, 8, 10]}
+    )
+    for gains in (Gains(first=None), Gains()):
+        buckets, _, _ = gains.histogram(scrapes, "h", (1.0, 2.0))
+        assert buckets[1:].tolist() == [[0, 0, 1], [1, 1, 0], [2, 0, 0]]
+
+
 @pytest.mark.parametrize("value", [-1.0, -1e300, 1e300, np.inf, -np.inf])
 def test_a_value_that_no_counter_has_is_a_scrape_without_the_counter(value: float) -> None:
     assert Gains().of("a", np.array([3.0, value, 5.0])).tolist() == [3, 0, 2]

@@ -19,7 +19,7 @@ from stepscope.commands.run.hooks import STARTUP
 from stepscope.exporter.ledgers.reader import LedgerReader, LedgerTotals, open_ledgers
 from stepscope.runs.model import COMPONENTS
 from stepscope.training.frameworks.computing import computing
-from stepscope.training.frameworks.keras_hooks import fetching_first
+from stepscope.training.frameworks.keras_hooks import batches_at_once, fetching_first
 
 from tests.support.framework_scripts import run_python, run_script
 from tests.support.training_script import EXPORTER
@@ -141,6 +141,11 @@ def test_waits_inside_a_graph_are_not_known_and_nothing_counts_for_them(
     assert trained.seconds("train", "data_wait") == trained.seconds("train", "forward") == 0
     [complaint] = trained.complaints
     assert "steps_per_execution" in complaint
+
+
+def test_keras_2_has_a_variable_without_int_in_a_strategy() -> None:
+    mirrored = SimpleNamespace(numpy=lambda: np.int64(3))
+    assert batches_at_once(SimpleNamespace(steps_per_execution=mirrored)) == 3
 
 
 def test_a_watched_dataset_is_still_one_that_keras_accepts(variants: dict[str, Trained]) -> None:

@@ -118,11 +118,18 @@ class Gains:
     def histogram(
         self, scrapes: Scrapes, name: str, bounds: Sequence[float], **labels: str
     ) -> tuple[Counts, Times, Times]:
-        """Returns the gains of a histogram: (n, len(bounds) + 1) by bucket, (n,) its count and its sum."""
+        """Returns the gains of a histogram: (n, len(bounds) + 1) by bucket, (n,) its count and its sum.
+
+        The exporter leaves out its first buckets until they count something: until then they are 0.
+        """
         count, total = (self.exactly(scrapes, f"{name}_{part}", **labels) for part in ("count", "sum"))
-        below = [
-            self.of((name, bound, *labels.items()), scrapes.bucket(name, bound, **labels)) for bound in bounds
-        ]
+        is_there = scrapes.exactly(f"{name}_count", **labels) >= 0
+        below = []
+        for bound in bounds:
+            key, values = (name, bound, *labels.items()), scrapes.bucket(name, bound, **labels)
+            if key not in self._last:
+                values = np.where(is_there & ~np.maximum.accumulate(values >= 0), 0.0, values)
+            below.append(self.of(key, values))
         cumulative = np.column_stack([np.zeros(len(scrapes)), *below, count])
         return np.rint(np.maximum(np.diff(cumulative, axis=1), 0)).astype(np.int64), count, total
 

@@ -288,7 +288,7 @@ def fetching_first(
         """Returns the graph for batches of an iterator; None if it must fetch them itself."""
         if not isinstance(iterator, (tensorflow.data.Iterator, tensorflow.distribute.DistributedIterator)):
             return None  # of one batch, as in `train_on_batch`
-        several = _batches_at_once(trainer) != 1
+        several = batches_at_once(trainer) != 1
         if several or not _gives_tensors(iterator, tensorflow):
             why = "steps_per_execution is not 1" if several else "of their types, or of the strategy"
             complain("fetch", f"waits for data are not timed, because {why}: a graph fetches the batches")
@@ -325,13 +325,15 @@ def fetching_first(
     return timed
 
 
-def _batches_at_once(trainer: Any) -> int:
+def batches_at_once(trainer: Any) -> int:
     """Returns how many batches a call trains on; 0 if Keras 2 chooses it."""
     if getattr(trainer, "_autotune_steps_per_execution", False):
         return 0
-    if hasattr(trainer, "steps_per_execution"):
-        return int(trainer.steps_per_execution)
-    known = getattr(trainer, "_steps_per_execution", None)  # of Keras 2: a variable
+    known: Any = getattr(trainer, "steps_per_execution", None)
+    if known is None:
+        known = getattr(trainer, "_steps_per_execution", None)
+    if hasattr(known, "numpy"):  # of Keras 2: a variable, which has no int() in a strategy
+        known = known.numpy()
     return 1 if known is None else int(known)
 
 
