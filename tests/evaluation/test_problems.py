@@ -10,6 +10,7 @@ from stepscope.evaluation.account import Account, Key, Leaf
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.problems import in_order, problems, problems_of
+from stepscope.evaluation.unexplained import LargePart, of_part
 from stepscope.report.document import document
 from stepscope.report.sentences import in_order as in_table
 from stepscope.runs.model import LineTime, ThreadTime
@@ -138,6 +139,16 @@ def test_communication_of_a_few_long_steps_is_no_finding_besides_these(
     rows = [{"node": "a", "rank": 0, "triggered": 1}]
     communicated = found("CommunicationBound", 100, details={"ranks": rows})
     assert order(communicated, long_steps(component, 60, lost=lost)) == names
+
+
+@pytest.mark.parametrize(("seconds", "names"), [(49, ["Account"]), (51, ["CommunicationBound", "Account"])])
+def test_a_known_cause_of_communication_leads_what_only_says_that_there_is_much(
+    seconds: float, names: list[str]
+) -> None:
+    rows = [{"node": "a", "rank": 0, "triggered": 1}]
+    exchanged = LargePart(Key("train", "communication"), 0.5, "Use no_sync.", "8 exchanges per step")
+    communicated = found("CommunicationBound", seconds, details={"ranks": rows})
+    assert order(communicated, of_part(exchanged, 50.0)) == names
 
 
 def test_long_steps_that_wait_for_data_are_no_finding_besides_that_wait() -> None:

@@ -266,7 +266,8 @@ def _is_same(result: RuleResult, leader: RuleResult) -> bool:
     ranks, of_leader = _ranks(result), _ranks(leader)
     if ranks and of_leader:
         return ranks <= of_leader
-    return result.definition.only_pauses or result.seconds_lost <= leader.seconds_lost
+    most = leader.seconds_lost * (2 if result.about.is_symptom else 1)  # a symptom says not why
+    return result.definition.only_pauses or result.seconds_lost <= most
 
 
 def _explained(result: RuleResult) -> str | None:
