@@ -44,7 +44,9 @@ def test_steps_that_grow_cost_what_they_take_beyond_the_first() -> None:
         np.full(MARKS, 0.05),
         np.linspace(0.1, 0.14, MARKS),  # by too little
         np.linspace(0.1, 0.01, MARKS),  # a warm-up
+        np.linspace(0.1, 0.19, MARKS),  # a machine whose clock slows down
         np.repeat([0.01, 0.1], MARKS // 2),  # an event: one jump
+        np.concatenate([np.full(MARKS // 2, 0.03), np.linspace(0.03, 0.09, MARKS // 2)]),  # for a while
         np.tile(np.linspace(0.01, 0.1, MARKS // 4), 4),  # in each epoch again
         np.linspace(0.01, 0.1, 89),  # too few
         np.random.default_rng(1).permutation(GROWING),  # of different lengths

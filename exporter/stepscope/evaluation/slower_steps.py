@@ -15,9 +15,8 @@ from stepscope.measurements.timeline import StepTimeline
 PARTS = 6  # of the training steps, in order: their medians rise from part to part
 FEWEST = 15  # marked steps per part
 SHORTEST = 10.0  # seconds of the run
-SLOWER = 1.5  # times as long in the last part as in the first
-LEVEL = 0.95  # of the median before: with less, steps got faster
-RISES, RISE = 3, 1.03  # how many parts are longer than the one before, by what factor: one jump is no growth
+SLOWER = 2.0  # times as long in the last part as in the first: shared machines drift by less
+RISE = 1.03  # times as long in each part as in the one before: a machine slow for a while is no growth
 NEIGHBOURS = 0.1  # of the cores: if others use more, they may be why
 FIND_WHAT_GROWS = (
     "Look for what grows from step to step: tensors, lists or histories that are kept, sequences, or numbers "
@@ -60,9 +59,8 @@ def _rising(timeline: StepTimeline) -> tuple[float, float] | None:
     parts = np.array_split(seconds, PARTS)
     medians = np.array([np.median(part) for part in parts])
     factors = medians[1:] / np.maximum(medians[:-1], 1e-9)
-    rises = factors.min() >= LEVEL and int((factors >= RISE).sum()) >= RISES
     apart = np.percentile(parts[0], 75) < np.percentile(parts[-1], 25)
-    if not (rises and apart and medians[-1] >= SLOWER * medians[0]):
+    if not (factors.min() >= RISE and apart and medians[-1] >= SLOWER * medians[0]):
         return None
     return float(medians[0]), float(medians[-1])
 
