@@ -47,6 +47,9 @@ def test_groups_of_a_convolution_take_fewer_operations() -> None:
         assert flops_of("aten::convolution_backward", of_backward, arguments) == passes * one_pass
 
 
+STRIDE_0 = ["", "", "", "[0, 0]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"]
+
+
 @pytest.mark.parametrize(
     ("operator", "shapes", "arguments"),
     [
@@ -57,6 +60,13 @@ def test_groups_of_a_convolution_take_fewer_operations() -> None:
         ("convolution", [[2, 16, 9, 9], [32, 4, 3, 3]], {"Concrete Inputs": ["", "", "", "[0]"] * 4}),
         ("convolution_backward", [[1]] * 3, {"Concrete Inputs": ["False"] * 11}),
         ("_scaled_dot_product_flash_attention", [[8]] * 3, {}),
+        # Impossible
+        ("mm", [[-3, 5], [5, 2]], {}),
+        ("mm", [[10**400], [5]], {}),
+        ("convolution", [[2, 16, 9, 9], [32, 4, 3, 3]], {"Concrete Inputs": STRIDE_0}),
+        ("convolution", [[2, 16, 9, 9], [32, 4, 3, 3]], {"Concrete Inputs": [0] * 9}),
+        ("convolution", [[2, 16, 9, 9], [32, 4, 3, 3]], {"Concrete Inputs": 5}),
+        ("convolution_backward", [[1]] * 3, {"Concrete Inputs": ["False"] * 10 + ["[" * 100_000]}),
     ],
 )
 def test_operations_are_not_known_if_the_trace_does_not_say_enough(

@@ -5,11 +5,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -70,14 +68,6 @@ def settings(backend: str, workers: str) -> dict[str, str]:
     return {**keras, "PY_WORKERS": workers}
 
 
-@cache
-def bare(backend: str, workers: str) -> str:
-    """Returns what the script prints without hooks."""
-    with TemporaryDirectory() as folder:
-        words = "0.01", f"{folder}/of.weights.h5"
-        return run(Path(folder), "keras_fit", *words, **settings(backend, workers)).stdout
-
-
 @pytest.mark.parametrize(
     ("backend", "workers"), [*WAYS, *(pytest.param(*way, marks=pytest.mark.trial) for way in MORE)]
 )
@@ -104,7 +94,7 @@ def test_each_batch_of_keras_is_a_step_and_the_weights_are_as_without_hooks(
     assert [gauges.get(f"keras_py_dataset_{name}") for name in PY_SETTINGS] == PY_DATASET[workers]
     assert 0 < gauges["loss"] < 100
     assert 0 < gauges["val_loss"] < 100
-    assert trained.words == bare(backend, workers)
+    assert trained.words == run(tmp_path, "keras_fit", *words, **settings(backend, workers)).stdout
 
 
 @pytest.fixture(scope="module")

@@ -43,4 +43,5 @@ class OperatorSeconds:
 
     def values(self) -> dict[str, float]:
         """Returns the seconds of those that are shown, and of all others."""
-        return {name: self._counted[name] for name in self._counted if name in {*self._shown, OTHER}}
+        shown = {*self._shown, OTHER}
+        return {name: seconds for name, seconds in self._counted.items() if name in shown}

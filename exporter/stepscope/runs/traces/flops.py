@@ -6,7 +6,7 @@ products, convolutions, and the attention of PyTorch. All others take few.
 
 from collections.abc import Callable, Sequence
 from json import loads
-from math import nan, prod
+from math import inf, nan, prod
 from typing import Any
 
 Shapes = Sequence[Sequence[int]]
@@ -19,9 +19,10 @@ def flops_of(operator: str, shapes: Any, arguments: dict[str, Any]) -> float | N
     if formula is None:
         return None
     try:
-        return float(formula(shapes, arguments.get(CONCRETE, ())))
-    except (LookupError, TypeError, ValueError):
+        found = float(formula(shapes, arguments.get(CONCRETE, ())))
+    except Exception:  # noqa: BLE001 - a trace may hold anything, such as strides of 0
         return nan
+    return found if 0 <= found < inf else nan
 
 
 def _product(first: int) -> Callable[[Shapes, Sequence[str]], int]:
