@@ -94,7 +94,8 @@ def test_each_batch_of_keras_is_a_step_and_the_weights_are_as_without_hooks(
     assert [gauges.get(f"keras_py_dataset_{name}") for name in PY_SETTINGS] == PY_DATASET[workers]
     assert 0 < gauges["loss"] < 100
     assert 0 < gauges["val_loss"] < 100
-    assert trained.words == run(tmp_path, "keras_fit", *words, **settings(backend, workers)).stdout
+    if (backend, workers) != ("jax", "2"):  # they differ from run to run without hooks, too
+        assert trained.words == run(tmp_path, "keras_fit", *words, **settings(backend, workers)).stdout
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Steps, evaluation and components of unmodified scripts in one process, with and without the hooks."""
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -618,7 +619,8 @@ def test_an_error_ends_the_script_as_without_hooks_and_its_steps_stay(timed: Tra
     rank = of(timed, "error")
     assert rank.totals.steps == {"train": 5}
     assert rank.totals.end is not None
-    assert timed.errors.splitlines()[-1].startswith("RuntimeError: mat1 and mat2 shapes cannot be multiplied")
+    # PyTorch 2.15 begins the message with "addmm: "
+    assert re.match(r"RuntimeError: (addmm: )?mat1 and mat2 shapes cannot be", timed.errors.splitlines()[-1])
     assert "stepscope:" not in timed.errors
 
 
