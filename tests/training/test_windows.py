@@ -11,6 +11,7 @@ import os
 import random
 import re
 import struct
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,10 +28,16 @@ if TYPE_CHECKING:
     from stepscope.training.windows import Profiler as OfFramework
 
 
+BASE = 10**18  # nanoseconds since the epoch
+BASE_BEFORE = f'{{"baseTimeNanoseconds": {BASE}, "traceEvents": [\n{{"ph": "M"}}]}}'
+BASE_AFTER = f'{{"traceEvents": [\n{{"ph": "M"}}], "baseTimeNanoseconds": {BASE}\n}}'  # of PyTorch 2.6
+
+
 class Profiler:
-    """Writes an empty trace. `fails` names the function that raises."""
+    """Writes a trace without events. `fails` names the function that raises."""
 
     ending = window_files.TRACE
+    text = BASE_BEFORE
 
     def __init__(self) -> None:
         self.reason, self.fails, self.calls = "", "", ""
@@ -52,7 +59,7 @@ class Profiler:
 
     def write(self, path: str) -> list[dict[str, Any]]:
         self._call("write")
-        Path(path).write_text('{"baseTimeNanoseconds": 1000000000, "traceEvents": [\n{"ph": "M"}]}')
+        Path(path).write_text(self.text)
         return []
 
     def knows_rank(self) -> bool:
@@ -264,8 +271,10 @@ def test_a_plan_that_cannot_be_says_the_cause_and_the_fix(text: str, said: str) 
 # -- files ---------------------------------------------------------------------------------------------
 
 
-def test_a_trace_has_the_rank_and_a_mark_for_each_step(plan: Any) -> None:
+@pytest.mark.parametrize("text", [BASE_BEFORE, BASE_AFTER])
+def test_a_trace_has_the_rank_and_a_mark_for_each_step(plan: Any, text: str) -> None:
     training = plan("2:4", 3)
+    training.stand_in.text = text
     training.step(10)
     (path,) = training.folder.glob("profiles/*.pt.trace.json.gz")
     trace = json.loads(gzip.decompress(path.read_bytes()))
@@ -275,6 +284,7 @@ def test_a_trace_has_the_rank_and_a_mark_for_each_step(plan: Any) -> None:
     assert all(
         mark["ts"] + mark["dur"] == pytest.approx(after["ts"], abs=1) for mark, after in pairwise(marks)
     )
+    assert BASE / 1e9 + marks[0]["ts"] / 1e6 == pytest.approx(time.time(), abs=3600)
     assert path.stat().st_mode & 0o777 == 0o644
     assert sorted(each.suffix for each in path.parent.iterdir()) == [".gz", ".json"]
 

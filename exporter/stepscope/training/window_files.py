@@ -31,7 +31,7 @@ LIST = ".windows.json"
 MOST_TRACES, MOST_BYTES = 20, 512 << 20  # of a rank: the oldest go first
 MOST_LISTED = 200  # windows of a process
 FORMAT = 1
-_HEAD, _CHUNK = 4 << 20, 1 << 20
+_HEAD, _CHUNK, _TAIL = 4 << 20, 1 << 20, 64 << 10
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d+)')
 
@@ -88,7 +88,8 @@ class WindowFolder:
             packed = create_file(part, 0o644, os.O_WRONLY, self._fd)
             with os.fdopen(text, "rb") as source, os.fdopen(packed, "wb") as target:
                 with gzip.GzipFile("", "wb", 1, target, 0) as file:
-                    file.write(_with_marks(source.read(_HEAD), marks, world))
+                    end = os.pread(text, _TAIL, max(os.fstat(text).st_size - _TAIL, 0))
+                    file.write(_with_marks(source.read(_HEAD), end, marks, world))
                     while chunk := source.read(_CHUNK):
                         file.write(chunk)
                 target.flush()
@@ -146,13 +147,18 @@ def _hidden(name: str) -> str:
     return f".{name}.unfinished"
 
 
-def _with_marks(head: bytes, marks: Sequence[dict[str, Any]], world: tuple[int, int] | None) -> bytes:
-    """Returns the beginning of a trace with the rank and the events, whose times are in nanoseconds."""
+def _with_marks(
+    head: bytes, end: bytes, marks: Sequence[dict[str, Any]], world: tuple[int, int] | None
+) -> bytes:
+    """Returns the beginning of a trace with the rank and the events, whose times are in nanoseconds.
+
+    What its times count from is before its events, or at its end (PyTorch 2.4 to 2.6), or the epoch.
+    """
     begin = _EVENTS.search(head)
     if begin is None:
         return head
-    base = _BASE.search(head, 0, begin.start())
-    origin = int(base[1]) if base else 0
+    bases = _BASE.findall(head, 0, begin.start()) or _BASE.findall(end)
+    origin = int(bases[-1]) if bases else 0
     events = [{**mark, "ts": (mark["ts"] - origin) / 1000} for mark in marks]
     for event in events:
         if "dur" in event:
