@@ -19,8 +19,10 @@ from stepscope.runs.model import COMPONENTS
 from stepscope.training.frameworks.computing import computing
 from stepscope.training.frameworks.keras_hooks import batches_at_once, fetching_first
 
-from tests.support.framework_scripts import run_python, run_script
+from tests.support.framework_scripts import SCRIPTS, run_python, run_script
+from tests.support.smallest import smallest
 from tests.support.training_script import EXPORTER
+from tests.training.test_xla_profilers import profiled, read, windows
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_keras_imdb.py"
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -57,7 +59,8 @@ def run(folder: Path, script: str, *words: str, **variables: str) -> subprocess.
 
 
 # Backends with the workers of a PyDataset, or with tf.data. Both paths of Keras's own and of PyTorch's loop.
-WAYS = [("tensorflow", ""), ("torch", "1"), ("tf_keras", "")]
+PLAIN = ("tensorflow", "")
+WAYS = [PLAIN, ("torch", "1"), ("tf_keras", "")]
 MORE = [("torch", ""), ("jax", ""), ("torch", "2"), *product(("tensorflow", "jax"), "12")]
 PY_SETTINGS = ("workers", "processes", "queue")
 PY_DATASET: dict[str, list[float | None]] = {"": [None, None, None], "1": [0, 0, 0], "2": [2, 0, 4]}
@@ -68,17 +71,49 @@ def settings(backend: str, workers: str) -> dict[str, str]:
     return {**keras, "PY_WORKERS": workers}
 
 
+# Trains with Keras 3 and 2, one after the other.
+EACH = f"""
+import os, runpy, sys
+for os.environ["KERAS"] in sys.argv[3:]:
+    runpy.run_path({str(SCRIPTS / "keras_fit.py")!r}, run_name="__main__")
+"""
+
+
+@cache
+def bare(backend: str, workers: str) -> str:
+    """Returns what the script prints without hooks."""
+    if not workers and backend in ("tensorflow", "tf_keras"):
+        return in_one_process()[backend]
+    with TemporaryDirectory() as folder:
+        words = "0.01", f"{folder}/of.weights.h5"
+        return run(Path(folder), "keras_fit", *words, **settings(backend, workers)).stdout
+
+
+@cache
+def in_one_process() -> dict[str, str]:
+    """Returns what the script prints with TensorFlow, without hooks, as Keras 3 and as Keras 2."""
+    versions = {"tensorflow": "keras", "tf_keras": "tf_keras"}
+    there = {backend: keras for backend, keras in versions.items() if find_spec(keras)}
+    with TemporaryDirectory() as folder:
+        words = "0.01", f"{folder}/of.weights.h5", *there.values()
+        ended = run_python(Path(folder), "-c", EACH, *words, **QUIET, KERAS_BACKEND="tensorflow")
+    return dict(zip(there, ended.stdout.splitlines(keepends=True), strict=True))
+
+
 @pytest.mark.parametrize(
     ("backend", "workers"), [*WAYS, *(pytest.param(*way, marks=pytest.mark.trial) for way in MORE)]
 )
 def test_each_batch_of_keras_is_a_step_and_the_weights_are_as_without_hooks(
-    backend: str, workers: str, tmp_path: Path
+    backend: str, workers: str, variants: dict[str, Trained], tmp_path: Path
 ) -> None:
     if find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
-    words = "0.01", str(tmp_path / "of.weights.h5")
-    [trained] = train(tmp_path, "keras_fit", *words, **settings(backend, workers)).values()
-    assert trained.complaints == []
+    if (backend, workers) == PLAIN:
+        trained = variants["plain"]
+    else:
+        words = "0.01", str(tmp_path / "of.weights.h5")
+        [trained] = train(tmp_path, "keras_fit", *words, **settings(backend, workers)).values()
+        assert trained.complaints == []
     assert trained.totals.steps == {"train": 24, "eval": 8, "predict": 2}
     fetched = {loader.phase: sum(loader.wait_counts) for loader in trained.totals.loaders}
     assert fetched == trained.totals.steps
@@ -95,7 +130,7 @@ def test_each_batch_of_keras_is_a_step_and_the_weights_are_as_without_hooks(
     assert 0 < gauges["loss"] < 100
     assert 0 < gauges["val_loss"] < 100
     if (backend, workers) != ("jax", "2"):  # they differ from run to run without hooks, too
-        assert trained.words == run(tmp_path, "keras_fit", *words, **settings(backend, workers)).stdout
+        assert trained.words.startswith(bare(backend, workers))
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +195,23 @@ def test_functions_of_python_that_graphs_call_are_timed_apart_from_those_of_pipe
     assert set(seconds.values()) == {None}
 
 
+@pytest.mark.parametrize(
+    ("backend", "operator"), [("tensorflow", "Conv2D"), pytest.param("jax", "conv", marks=pytest.mark.trial)]
+)
+def test_a_window_of_keras_has_the_operators_of_its_steps_and_changes_no_weight(
+    backend: str, operator: str, tmp_path: Path
+) -> None:
+    if find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    words = str(SCRIPTS / "keras_fit.py"), "0.01", str(tmp_path / "of.weights.h5")
+    trained = profiled(tmp_path, "3:6", *words, KERAS_BACKEND=backend)
+    assert trained.stdout == bare(backend, "")
+    assert windows(tmp_path) == [(3, 6, "written", "")]
+    source, steps = read(tmp_path)
+    assert list(steps.numbers) == [3, 4, 5, 6]
+    assert 4 in [each.calls for each in source.facts.operators if operator in each.operator]
+
+
 def test_a_loop_of_tensorflow_makes_steps_with_its_optimizer_and_reading_makes_none(tmp_path: Path) -> None:
     found = train(tmp_path, "tensorflow_loop")
     assert len(found) == 2
@@ -191,7 +243,7 @@ def test_workers_of_a_strategy_are_ranks_and_what_they_wait_for_each_other_is_co
     assert ranks == {(header.run, 0, 0, 2), (header.run, 1, 1, 2)}
 
 
-@pytest.mark.parametrize("slow", ["map", "none"])
+@pytest.mark.parametrize("slow", smallest(["map", "none"], {0}))
 def test_the_verdict_names_the_late_pipeline_and_accuses_no_prompt_one(slow: str, tmp_path: Path) -> None:
     command = ["-m", "stepscope", "run", "--name", "imdb", "--out", str(tmp_path / "out")]
     script = [sys.executable, str(EXAMPLE), "--slow", slow, "--reviews", "1600"]

@@ -1,4 +1,4 @@
-"""Profile windows of unmodified scripts of JAX and Keras. Without these packages the tests are skipped."""
+"""Profile windows of unmodified scripts of JAX. Without it the tests are skipped."""
 
 import gzip
 import json
@@ -13,10 +13,10 @@ from stepscope.commands.run.hooks import STARTUP
 from stepscope.runs.model import Steps
 from stepscope.runs.traces.source import KinetoTraces
 
-from tests.support.framework_scripts import SCRIPTS, run_python
+from tests.support.framework_scripts import run_python
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
-needs_jax = pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
+pytestmark = pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
 LOOP = """
 import jax, jax.numpy as jnp, os
 
@@ -57,7 +57,6 @@ def read(folder: Path) -> tuple[KinetoTraces, Steps]:
     return source, steps
 
 
-@needs_jax
 def test_a_window_of_jax_has_the_operators_of_its_steps_and_changes_no_result(tmp_path: Path) -> None:
     path = script(tmp_path, "print(weights.tobytes().hex())")
     trained = profiled(tmp_path, "3:6", path)
@@ -91,7 +90,6 @@ except RuntimeError as error:
 """
 
 
-@needs_jax
 def test_the_scripts_own_profiler_of_jax_goes_first(tmp_path: Path) -> None:
     path = script(tmp_path, OWN.replace('"own"', repr(str(tmp_path / "own"))))
     trained = profiled(tmp_path, "1:4 7:8 12:20", path)
@@ -113,7 +111,6 @@ raise SystemExit
 """
 
 
-@needs_jax
 def test_a_fork_leaves_the_window_to_the_parent_and_the_end_of_the_script_ends_it(tmp_path: Path) -> None:
     trained = profiled(tmp_path, "2:90", script(tmp_path, LEAVES))
     assert trained.stdout == "7\n"
@@ -121,7 +118,6 @@ def test_a_fork_leaves_the_window_to_the_parent_and_the_end_of_the_script_ends_i
     assert not list(tmp_path.glob("stepscope-*"))
 
 
-@needs_jax
 @pytest.mark.parametrize(
     ("kind", "what"), [("memory", "what operators allocate"), ("shapes", "the shapes of their inputs")]
 )
@@ -131,24 +127,3 @@ def test_a_window_of_memory_or_shapes_is_refused_with_the_reason(
     profiled(tmp_path, f"2:4,{kind}", script(tmp_path, ""))
     reason = f"JAX's profiler does not say {what}"
     assert [each[2:] for each in windows(tmp_path)] == [("failed", reason)]
-
-
-@pytest.mark.skipif(
-    find_spec("tensorflow") is None or find_spec("keras") is None,
-    reason="Keras or TensorFlow is not installed",
-)
-@pytest.mark.parametrize(
-    ("backend", "operator"), [("tensorflow", "Conv2D"), pytest.param("jax", "conv", marks=pytest.mark.trial)]
-)
-def test_a_window_of_keras_has_the_operators_of_its_steps_and_changes_no_weight(
-    backend: str, operator: str, tmp_path: Path
-) -> None:
-    if find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
-    words = str(SCRIPTS / "keras_fit.py"), "0.01", str(tmp_path / "of.weights.h5")
-    trained = profiled(tmp_path, "3:6", *words, KERAS_BACKEND=backend)
-    assert trained.stdout == run_python(tmp_path, *words, **QUIET, KERAS_BACKEND=backend).stdout
-    assert windows(tmp_path) == [(3, 6, "written", "")]
-    source, steps = read(tmp_path)
-    assert list(steps.numbers) == [3, 4, 5, 6]
-    assert 4 in [each.calls for each in source.facts.operators if operator in each.operator]

@@ -78,7 +78,7 @@ def fit(eager: bool = False, at_once: int = 1, watch: bool = False, workers: str
 if os.environ.get("VARIANTS"):
     import stepscope
 
-    variants: dict[str, Any] = {"eager": {"eager": True}, "at once": {"at_once": 2}}
+    variants: dict[str, Any] = {"plain": {}, "eager": {"eager": True}, "at once": {"at_once": 2}}
     variants |= {"watched": {"watch": True}, "py": {"workers": "1"}}
     for name, settings in variants.items():
         stepscope.start(run=name)
