@@ -376,31 +376,31 @@ QUICK = "import stepscope.training.recorder as recorder; recorder.STEP_BOUNDS = 
 CAREFUL = "from stepscope.training.automatic import automatic; automatic.unusual.add('a test')"
 
 
-def train_all(folder: Path, stepscope: str, hooks: str = "") -> Trained:
-    """Runs all loops, one after the other in one process: each is a run."""
+CAREFULLY = ", carefully"
+
+
+def train_all(folder: Path, stepscope: str, *more: str) -> Trained:
+    """Runs all loops and more scripts, one after the other in one process: each loop is a run."""
     package = folder / "safetensors"
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "torch.py").write_text(SAFETENSORS)
-    return train(hooks, *ALL, folder=folder, STEPSCOPE=stepscope)
+    return train(QUICK, *all_loops(), *more, folder=folder, STEPSCOPE=stepscope)
+
+
+def all_loops(suffix: str = "") -> list[str]:
+    return [each(f"{name}{suffix}", body) for name, (body, _) in LOOPS.items()]
 
 
 @pytest.fixture(scope="module")
 def hooked(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return train_all(tmp_path_factory.mktemp("hooked"), "on", QUICK)
-
-
-@pytest.fixture(scope="module")
-def carefully_hooked(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return train_all(tmp_path_factory.mktemp("careful"), "on", CAREFUL)
+    """All loops in both ways."""
+    return train_all(tmp_path_factory.mktemp("hooked"), "on", CAREFUL, *all_loops(CAREFULLY))
 
 
 def each(name: str, body: str) -> str:
     """Returns the script of a loop that is a run of its own."""
     return EACH.format(name=name, body=textwrap.indent(textwrap.dedent(body), "    "))
-
-
-ALL = [each(name, body) for name, (body, _) in LOOPS.items()]
 
 
 def of(trained: Trained, name: str) -> Rank:
@@ -409,15 +409,15 @@ def of(trained: Trained, name: str) -> Rank:
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_loops_of_all_kinds_have_their_steps(hooked: Trained, carefully_hooked: Trained, name: str) -> None:
-    for trained in (hooked, carefully_hooked):
-        assert of(trained, name).totals.steps == LOOPS[name][1]
+def test_loops_of_all_kinds_have_their_steps(hooked: Trained, name: str) -> None:
+    for way in ("", CAREFULLY):
+        assert of(hooked, f"{name}{way}").totals.steps == LOOPS[name][1]
 
 
 def test_all_loops_train_alike_without_hooks(hooked: Trained, tmp_path: Path) -> None:
     assert hooked.errors == ""
     bare = train_all(tmp_path, "off")
-    assert bare.output == hooked.output
+    assert hooked.output.replace(CAREFULLY, "") == 2 * bare.output
     assert bare.ranks == []
 
 
