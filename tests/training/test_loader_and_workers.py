@@ -2,10 +2,11 @@
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from stepscope.common.shared_files import is_locked, open_private
-from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
+from stepscope.exporter.ledgers.reader import LedgerHeader, LedgerReader, LedgerTotals, open_ledgers
 from stepscope.training import layout
 from stepscope.training.ledger import create_ledger
 from stepscope.training.ranks import Ranks
@@ -341,15 +342,13 @@ PYTORCH = """
 import warnings
 warnings.simplefilter("ignore")
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset
 torch.set_num_threads(1)
 class Numbers(Dataset):
     def __len__(self): return 12
     def __getitem__(self, i):
         time.sleep(0.001)
         return torch.tensor(i)
-class Stream(IterableDataset):
-    def __iter__(self): return iter(range(12))
 started = []
 def worker_started(worker):
     open(os.environ["STARTED"], "a").write(f"{worker}\\n")
@@ -392,31 +391,6 @@ if __name__ == "__main__":
     assert run.totals.fetch_sum >= 6 * 4 * 0.001
 
 
-@needs_torch
-def test_pytorch_loaders_without_workers_or_over_streams_are_watched(ledgers: Path, tmp_path: Path) -> None:
-    script = (
-        PYTORCH
-        + """
-if __name__ == "__main__":
-    sampler = torch.utils.data.BatchSampler(range(12), batch_size=4, drop_last=False)
-    for batch in stepscope.watch(DataLoader(Numbers(), batch_sampler=sampler), phase="eval"):
-        with stepscope.step("eval"): pass
-    for batch in stepscope.watch(DataLoader(Stream(), batch_size=4, num_workers=1), phase="train"):
-        with stepscope.step("train"): pass
-"""
-    )
-    run = run_to_end(script, ledgers, file=tmp_path / "train.py")
-    assert run.totals.steps == {"train": 3, "eval": 3}
-    train, evaluation = run.totals.loaders
-    assert (train.phase, train.workers, evaluation.phase, evaluation.workers) == ("train", 1, "eval", 0)
-    assert (train.batch_size, evaluation.batch_size) == (4, 4)
-    assert (train.restart_seconds, evaluation.restart_seconds) == (0, 0), "one pass each"
-    assert sum(run.totals.fetch_counts) == 6, "three by the process itself, before there were workers"
-    with only_ledger(ledgers) as reader:
-        assert reader.header.framework == "pytorch"
-        assert reader.header.framework_version.startswith("2.")
-
-
 def test_fetches_count_although_workers_that_started_before_fetch_nothing(ledgers: Path) -> None:
     ledgers.mkdir(exist_ok=True)
     ledger = create_ledger(str(ledgers), "resnet", Ranks(0, None, 1))
@@ -432,10 +406,11 @@ def test_fetches_count_although_workers_that_started_before_fetch_nothing(ledger
     assert (totals.fetch_sum, totals.busiest_fetch_seconds, totals.worker_threads) == (5.0, 5.0, 20)
 
 
-IN_PROCESS = """
-import warnings
+# Three ways to fetch, each in a run of its own.
+FETCHING = """
+import threading, warnings
 warnings.simplefilter("ignore")
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 seconds = cpu_seconds = 0.0
 class Data:
     def __init__(self, work): self.work = work
@@ -455,49 +430,78 @@ for name, work in (("sleeps", lambda: time.sleep(0.02)), ("computes", lambda: su
         with stepscope.step(): pass
     print(name, seconds, cpu_seconds, time.thread_time() - began)
     stepscope.finish()
-"""
 
+class Stream(IterableDataset):
+    def __iter__(self): return iter(range(12))
+stepscope.start(run="streams")
+sampler = BatchSampler(range(12), batch_size=4, drop_last=False)
+for batch in stepscope.watch(DataLoader(range(12), batch_sampler=sampler), phase="eval"):
+    with stepscope.step("eval"): pass
+for batch in stepscope.watch(DataLoader(Stream(), batch_size=4, num_workers=1), phase="train"):
+    with stepscope.step("train"): pass
+stepscope.finish()
 
-@needs_torch
-def test_the_fetches_of_a_loader_without_workers_are_its_waits_and_say_whether_they_compute(
-    ledgers: Path,
-) -> None:
-    with training(IN_PROCESS, ledgers) as process:
-        output, errors = process.communicate(timeout=SECONDS)
-    assert errors == ""
-    found = {}
-    for path in open_ledgers(ledgers):
-        with LedgerReader(path) as reader:
-            found[reader.header.name] = reader.totals()
-    for line in output.splitlines():
-        name, *measured = line.split()
-        inside, cpu_inside, cpu_of_loop = map(float, measured)
-        totals = found[name]
-        assert sum(totals.fetch_counts) == 4
-        assert inside <= totals.fetch_sum <= totals.loaders[0].wait_sum
-        assert cpu_inside <= totals.fetch_cpu_seconds <= cpu_of_loop
-    assert sorted(found) == ["computes", "sleeps"]
-
-
-IN_WORKER = """
-import threading, warnings
-warnings.simplefilter("ignore")
-from torch.utils.data import DataLoader
 def spin(): sum(range(3_000_000))
-class Data(list):
+class Spinning(list):
     def __getitem__(self, index):
         thread = threading.Thread(target=spin)
         thread.start()
         thread.join()
         return index
-for batch in stepscope.watch(DataLoader(Data([1, 2]), batch_size=1, num_workers=1)):
+stepscope.start(run="threads")
+for batch in stepscope.watch(DataLoader(Spinning([1, 2]), batch_size=1, num_workers=1)):
     with stepscope.step(): pass
 """
 
 
+class Fetched(NamedTuple):
+    output: str
+    runs: dict[str, tuple[LedgerHeader, LedgerTotals]]
+
+
+@pytest.fixture(scope="module")
+def fetched(tmp_path_factory: pytest.TempPathFactory) -> Fetched:
+    ledgers = tmp_path_factory.mktemp("fetched")
+    with training(FETCHING, ledgers) as process:
+        output, errors = process.communicate(timeout=SECONDS)
+    assert errors == ""
+    runs = {}
+    for path in open_ledgers(ledgers):
+        with LedgerReader(path) as reader:
+            runs[reader.header.name] = reader.header, reader.totals()
+    assert sorted(runs) == ["computes", "sleeps", "streams", "threads"]
+    return Fetched(output, runs)
+
+
 @needs_torch
-def test_the_threads_of_a_worker_compute_for_its_fetches(ledgers: Path) -> None:
-    totals = run_to_end(IN_WORKER, ledgers).totals
+def test_pytorch_loaders_without_workers_or_over_streams_are_watched(fetched: Fetched) -> None:
+    header, totals = fetched.runs["streams"]
+    assert totals.steps == {"train": 3, "eval": 3}
+    train, evaluation = totals.loaders
+    assert (train.phase, train.workers, evaluation.phase, evaluation.workers) == ("train", 1, "eval", 0)
+    assert (train.batch_size, evaluation.batch_size) == (4, 4)
+    assert (train.restart_seconds, evaluation.restart_seconds) == (0, 0), "one pass each"
+    assert sum(totals.fetch_counts) == 6, "three by the process itself, before there were workers"
+    assert header.framework == "pytorch"
+    assert header.framework_version.startswith("2.")
+
+
+@needs_torch
+def test_the_fetches_of_a_loader_without_workers_are_its_waits_and_say_whether_they_compute(
+    fetched: Fetched,
+) -> None:
+    for line in fetched.output.splitlines():
+        name, *measured = line.split()
+        inside, cpu_inside, cpu_of_loop = map(float, measured)
+        _, totals = fetched.runs[name]
+        assert sum(totals.fetch_counts) == 4
+        assert inside <= totals.fetch_sum <= totals.loaders[0].wait_sum
+        assert cpu_inside <= totals.fetch_cpu_seconds <= cpu_of_loop
+
+
+@needs_torch
+def test_the_threads_of_a_worker_compute_for_its_fetches(fetched: Fetched) -> None:
+    _, totals = fetched.runs["threads"]
     assert totals.fetch_cpu_seconds > 0.02, "spinning twice takes longer on any machine"
 
 
