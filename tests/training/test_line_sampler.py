@@ -58,6 +58,8 @@ def spin(rounds):
     x = 0
     for i in range(rounds):
         x += i * i
+def rest():
+    time.sleep(0.005)
 def until(seconds, work):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -128,7 +130,7 @@ with open("took.json", "w") as file: json.dump(took, file)
 def test_the_thread_is_woken_in_time_and_no_other_thread_is(tmp_path: Path, ledgers: Path) -> None:
     script = f"""
 import os, threading
-until({LONG_ENOUGH}, lambda: spin(1000))
+until({LONG_ENOUGH}, rest)
 def slack(thread):
     with open(f"/proc/{{thread}}/timerslack_ns") as file: return int(file.read())
 found = []
@@ -172,7 +174,7 @@ line_sampler._sampler._owed = 0.0
 line_sampler.thread_time = lambda: next(clock)  # a sample owes 20 ticks
 count = line_sampler.LineTable.count
 line_sampler.LineTable.count = lambda self, *what: (samples.append(what), count(self, *what))
-until(1.6, lambda: spin(1000))
+until(1.6, rest)
 assert len(samples) < 1.6 / {TICK} / 5, len(samples)
 """
     (file,) = sampled(tmp_path, ledgers, script)
@@ -455,10 +457,10 @@ def test_a_main_module_in_site_packages_and_code_after_c_are_the_users_own(tmp_p
 
 
 def test_a_process_that_executes_another_program_is_sampled_again(tmp_path: Path, ledgers: Path) -> None:
-    (tmp_path / "second.py").write_text(SAMPLING + BURN + f"until({LONG_ENOUGH}, lambda: spin(1000))")
+    (tmp_path / "second.py").write_text(SAMPLING + BURN + f"until({LONG_ENOUGH}, rest)")
     script = f"""
 import os, sys
-until({LONG_ENOUGH}, lambda: spin(1000))
+until({LONG_ENOUGH}, rest)
 os.execv(sys.executable, [sys.executable, "second.py"])
 """
     files = sampled(tmp_path, ledgers, script)
@@ -473,9 +475,9 @@ def test_what_a_script_does_after_its_run_ended_belongs_to_the_run(tmp_path: Pat
     script = f"""
 import stepscope
 def report():
-    spin(1000)
+    rest()
 stepscope.start(run="ended")
-until({LONG_ENOUGH}, lambda: spin(1000))
+until({LONG_ENOUGH}, rest)
 stepscope.finish()
 until({LONG_ENOUGH}, report)
 """
@@ -553,7 +555,7 @@ step(LAST)
 AFTER_STEPS = f"""
 import stepscope
 def usual(): time.sleep(0.02)
-def predict(): until({LONG_ENOUGH}, lambda: spin(1000))
+def predict(): until({LONG_ENOUGH}, rest)
 for _ in range(30):
     with stepscope.step(): usual()
 stepscope.begin_step()
@@ -572,24 +574,24 @@ def ticks_of(function: str, file: LineFile) -> dict[str, float]:
 def test_what_an_exception_ends_was_in_the_step_that_was_open(tmp_path: Path, ledgers: Path) -> None:
     quiet = "import sys\nsys.excepthook = lambda *_: None\n"
     (file,) = sampled(tmp_path, ledgers, f"{quiet}{AFTER_STEPS}raise KeyboardInterrupt", expect=1)
-    assert set(ticks_of("spin", file)) >= {"train"}
-    assert ticks_of("spin", file)["finalization"] == 0
+    assert set(ticks_of("rest", file)) >= {"train"}
+    assert ticks_of("rest", file)["finalization"] == 0
 
 
 def test_what_follows_the_last_step_is_counted_as_that_and_not_for_a_step_that_never_came(
     tmp_path: Path, ledgers: Path
 ) -> None:
     (file,) = sampled(tmp_path, ledgers, AFTER_STEPS)
-    spinning = ticks_of("spin", file)
-    assert spinning["finalization"] > sum(spinning.values()) / 2 > 0
+    resting = ticks_of("rest", file)
+    assert resting["finalization"] > sum(resting.values()) / 2 > 0
     assert "train" in {line.phase for line in file.counts.lines if line.function == "usual"}
     assert file.counts.ticks == pytest.approx(sum(map(sum, file.counts.lines.values())))
 
 
 def test_a_last_step_that_was_recorded_is_not_what_follows_it(tmp_path: Path, ledgers: Path) -> None:
     (file,) = sampled(tmp_path, ledgers, f"{AFTER_STEPS}stepscope.end_step()")
-    assert ticks_of("spin", file)["train"] > 0
-    assert ticks_of("spin", file)["finalization"] == 0
+    assert ticks_of("rest", file)["train"] > 0
+    assert ticks_of("rest", file)["finalization"] == 0
 
 
 def test_the_function_that_another_thread_runs_has_its_cpu_time(tmp_path: Path, ledgers: Path) -> None:
@@ -790,10 +792,10 @@ def test_a_program_that_closes_all_descriptors_loses_its_samples_and_nothing_els
     (ledgers / "startup").mkdir(parents=True)
     script = """
 import os
-until(0.6, lambda: spin(1000))
+until(0.6, rest)
 os.closerange(3, 2000)
 files = [open(f"file-{number}", "w+b") for number in range(900)]
-until(1.2, lambda: spin(1000))
+until(1.2, rest)
 assert not any(file.read() for file in files)
 for file in files: file.close()
 """
@@ -919,7 +921,7 @@ def test_a_full_directory_costs_the_samples_and_says_so_once(tmp_path: Path, led
         pytest.skip("needs a shell")
     path = tmp_path / "slow.py"
     (ledgers / "startup").mkdir(parents=True)
-    path.write_text(SAMPLING + BURN + f"until({LONG_ENOUGH}, lambda: spin(1000))\nprint('done')")
+    path.write_text(SAMPLING + BURN + f"until({LONG_ENOUGH}, rest)\nprint('done')")
     limited = ("sh", "-c", 'ulimit -f 8; exec "$@"', "sh", sys.executable, "-W", "error", str(path))
     environment = {**os.environ, "PYTHONPATH": EXPORTER, "STEPSCOPE_LEDGER_DIR": str(ledgers)}
     process = subprocess.run(limited, env=environment, text=True, capture_output=True, timeout=SECONDS)
