@@ -15,6 +15,8 @@ SLURM_USERS, SLURM_GPUS = "slurm_user_gpus_running", "slurm_gpus_total"  # of sl
 
 RUN_USEFUL = "run_instance:stepscope_run_useful:mean_ratio"  # of the time of its ranks, also outside steps
 GPUS_OBSERVED = "instance:stepscope_gpus_observed:count"
+# Those of nodes of which none is lost, or of unknown utilisation as with MIG.
+WHOLE_NODES = "instance:stepscope_gpus_of_whole_nodes:count"
 GPUS_HELD = "run_instance:stepscope_gpus_held:count"
 GPUS_USED = "run_instance:stepscope_gpus_used:sum"
 GPUS_USEFUL = "run_instance:stepscope_gpus_useful:sum"
@@ -57,6 +59,7 @@ def _rules(interval: float) -> list[Entry]:
               and on (cluster, job, instance) stepscope_collector_success{collector="gpu_holders"} == 1
             """,
         ),
+        record(WHOLE_NODES, f"{OBSERVED} == count by ({NODE}) (stepscope_gpu_up)"),
         record(GPUS_HELD, _by_owner(_held())),
         record(GPUS_USED, _by_owner(_of_held(used))),
         record(HELD_POWER, _by_owner(_of_held(power))),
@@ -106,8 +109,8 @@ def _pods_without_process() -> str:
     held = f"sum by ({NODE}, namespace) ({GPUS_HELD})"
     own = f"clamp_min({allocated} - ({held} or 0 * {allocated}), 0)"
     of_node = f"""(
-  clamp_min(sum by ({NODE}) ({allocated}) - (count by ({NODE}) ({HELD}) or 0 * {OBSERVED}), 0)
-    and {_whole_nodes()}
+  clamp_min(sum by ({NODE}) ({allocated}) - (sum by ({NODE}) ({GPUS_HELD}) or 0 * {OBSERVED}), 0)
+    and {WHOLE_NODES}
 )"""
     return f"""{own} <= on ({NODE}) group_left () {of_node}
 or
@@ -120,8 +123,8 @@ def _slurm_users_without_process() -> str:
     held = f"sum by (cluster, user) ({GPUS_HELD})"
     return f"""(
   clamp_min({allocated} - ({held} or 0 * {allocated}), 0)
-    and on (cluster) sum by (cluster) ({_whole_nodes()}) >= sum by (cluster) ({SLURM_GPUS})
-    unless on (cluster) {HELD}{{user=""}}
+    and on (cluster) sum by (cluster) ({WHOLE_NODES}) >= sum by (cluster) ({SLURM_GPUS})
+    unless on (cluster) {GPUS_HELD}{{user=""}}
 )"""
 
 
@@ -134,8 +137,3 @@ or
 {pods} * on ({NODE}) group_left () avg by ({NODE}) {free}
 or
 {users} * on (cluster) group_left () avg by (cluster) {free}"""
-
-
-def _whole_nodes() -> str:
-    """Returns the observed GPUs of each node of which none is lost, or of unknown utilisation as with MIG."""
-    return f"{OBSERVED} == count by ({NODE}) (stepscope_gpu_up)"

@@ -23,9 +23,9 @@ from stepscope.rules.parts.promql import (
     Alert,
     PrometheusRules,
     Scraping,
-    compared,
-    rank_of_run,
+    of_all,
     ratio,
+    spread,
 )
 
 END = "stepscope_run_end_time_seconds"
@@ -94,10 +94,11 @@ class ComponentShare(Rule[ShareParameters, Portion]):
                     f"{self._record} > {ratio(parameters.threshold)}\n{enough}"
                     + (f"\n  unless ignoring (rank) {ended}" if self.until_the_end else ""),
                     summary=self.summary,
-                    description=f"{rank_of_run(self._record, 'Rank', 'Run')} on {{{{ $labels.instance }}}} "
+                    description=f"{of_all(self._record)}{{{{ if gt (len $all) 1 }}}}Rank {{{{ $labels.rank }}}} "
+                    "of run{{ else }}Run{{ end }} {{ $labels.run }} on {{ $labels.instance }} "
                     f"{self.verb} for {{{{ $value | humanizePercentage }}}} of its step time in the "
                     f"last {parameters.live_window:g} minutes (fires above {parameters.threshold:g} %)."
-                    f"{compared(self._record, 'ranks')}",
+                    f"{spread('ranks')}",
                     lost=self.lost,
                 )
             ],

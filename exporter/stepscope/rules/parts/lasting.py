@@ -59,7 +59,8 @@ class OfNotFinite(OfLasting[L]):
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         run = "run {{ $labels.run }} on {{ $labels.instance }}"
-        names = "|".join(self.names).replace("_", "[^a-z0-9]+")  # whose plain_name is one of these
+        # Whose plain_name is one of these. Under `i`, Prometheus compiles a negated class for milliseconds.
+        names = "|".join(self.names).replace("_", "(?-i)[^a-zA-Z0-9]+(?i)")
         values, age = scraping.held(f'stepscope_run_gauge{{name=~"(?i){names}"}}'), scraping.held(AGE)
         fine, bad = self.records()
         # 0 times NaN or infinity is NaN.

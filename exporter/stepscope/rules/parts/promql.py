@@ -139,23 +139,33 @@ def owner_labels() -> dict[str, str]:
     }
 
 
-def rank_of_run(series: str, rank: str = "rank", run: str = "run") -> str:
+def rank_of_run(series: str) -> str:
     """Returns a template of "rank 3 of run R"; of "run R" if no other rank of the run has the series."""
     ranks = f"count(count by (instance, rank) ({series}{{}}))"
-    words = looked_up(f"{ranks} > 1", OF_RUN, f"{rank} {{{{ $labels.rank }}}} of run{{{{ else }}}}{run}")
+    words = looked_up(f"{ranks} > 1", OF_RUN, "rank {{ $labels.rank }} of run{{ else }}run")
     return f"{words} {{{{ $labels.run }}}}"
+
+
+def of_all(series: str) -> str:
+    """Returns a template that sets `$all`: the values of all ranks or GPUs of the run, in ascending order.
+
+    All of them may have the alert, and each asks. So it asks once, with the run's series alone.
+    """
+    return f"{{{{ $all := printf `sort({series}{{cluster=%q,run=%q}})` $labels.cluster $labels.run | query }}}}"
+
+
+def spread(things: str) -> str:
+    """Returns a template's sentence on the least and the most of `$all`, if there are several `things`."""
+    return (
+        f"{{{{ if gt (len $all) 1 }}}} All {things} of the run: {{{{ (index $all 0).Value | humanizePercentage }}}}"
+        "{{ $most := 0.0 }}{{ range $all }}{{ $most = .Value }}{{ end }} to {{ $most | humanizePercentage }}."
+        "{{ end }}"
+    )
 
 
 def compared(series: str, things: str) -> str:
     """Returns a template's sentence on the values of all ranks or GPUs of the run, if there are several."""
-    several = f"and count({series}{{}}) > 1"
-    least, most = (
-        looked_up(
-            f"{extreme}({series}{{}}) {several}", OF_RUN, f"{before}{{{{ .Value | humanizePercentage }}}}"
-        )
-        for extreme, before in (("min", f" All {things} of the run: "), ("max", " to "))
-    )
-    return f"{least}{most}{looked_up(f'vector(1) {several}', OF_RUN, '.')}"
+    return of_all(series) + spread(things)
 
 
 def at_most(percent: float, parameter: str) -> str:
