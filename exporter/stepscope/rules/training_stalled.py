@@ -8,6 +8,7 @@ stall as long as it lasts as before.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from stepscope.common.words import all_of, capitalised, count, duration, too_few
-from stepscope.measurements.hangs import Hang, hangs
+from stepscope.measurements.hangs import STOPPED, Hang, hangs
 from stepscope.measurements.measure import Measure, RunMeasurements
 from stepscope.measurements.pauses import (
     HOST,
@@ -33,7 +34,7 @@ from stepscope.measurements.scraped import STEPS, Labels, Moment, Scraped, colum
 from stepscope.measurements.steps import STEP_DURATIONS
 from stepscope.rules.parts.bands import Interval
 from stepscope.rules.parts.base import Rule, Verdict, status_of
-from stepscope.rules.parts.expressions import Record
+from stepscope.rules.parts.expressions import Expression, Record
 from stepscope.rules.parts.hang_in_words import collective_of, in_words
 from stepscope.rules.parts.judgement import Booleans, Judgement, Tallies, judgement
 from stepscope.rules.parts.parameters import Factor, Minutes, Parameters, StepCount
@@ -51,6 +52,10 @@ START = "stepscope_run_start_time_seconds"
 PLACE = "stepscope_rank_component_age_seconds"
 STAY = "run_instance_component:stepscope_longest_stay:seconds"
 SHORTEST_STAY = 10.0  # seconds: exporters publish no shorter one
+STATE, WORLD = "stepscope_rank_process_state", "stepscope_run_world_size"
+IS_STOPPED = f'state="{STOPPED}"'
+# Instead of a component: every rank is stopped, as by Slurm's `scontrol suspend`.
+SUSPENSION = "suspension"
 AS_BEFORE = "run_instance_component:stepscope_usual_stay:seconds"
 
 
@@ -123,7 +128,12 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
             f"  unless {ended}\n"
             f"  unless on (cluster, run) {AS_BEFORE}"
         )
-        in_script = f'{STAY}{{component="{HOST}"}}'
+        in_script = f'{STAY}{{component=~"{HOST}|{SUSPENSION}"}}'
+        stopped = f"count by (cluster, run) ({scraping.held(f'{STATE}{{{IS_STOPPED}}}')})"
+        suspended = (
+            f"{scraping.held(AGE)}\n    and on (cluster, run) "
+            f"({stopped} >= max by (cluster, run) ({scraping.held(WORLD)}))"
+        )
         stalled = partial(
             Alert,
             summary="Run {{ $labels.run }} has stalled on {{ $labels.instance }}",
@@ -143,10 +153,15 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
             records=[
                 Record(MOST, steps.sum_without("phase").max_without("rank")),
                 Record(USUAL, scraping.between_steps()),
-                Record(STAY, scraping.held(f"{PLACE}{{{OF_WORK}}}").max_without("rank", "operation")),
+                Record(
+                    STAY,
+                    f"{_stays(scraping)}\n  or\n"
+                    f'label_replace(\n  {suspended}, "component", "{SUSPENSION}", "", ""\n)',
+                ),
                 Record(
                     AS_BEFORE,
-                    f'{STAY}{{component!="{HOST}"}} <= {known}\n  or\n{as_before(STAY, scraping)}',
+                    f'{STAY}{{component!~"{HOST}|{SUSPENSION}"}} <= {known}\n'
+                    f"  or\n{as_before(STAY, scraping)}",
                 ),
             ],
             alerts=[
@@ -171,15 +186,22 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Standstills]:
         ended = now.held("stepscope_run_end_time_seconds", scraping.hold)
-        ages = {labels: age for labels, age in now.held(AGE, scraping.hold).items() if labels not in ended}
+        since_step = now.held(AGE, scraping.hold)
+        ages = {labels: age for labels, age in since_step.items() if labels not in ended}
         nodes = list(ages)
         usual, most = (column(now.recorded(record), nodes) for record in (USUAL, MOST))
         stays = now.recorded(STAY)
         known = 60 * self.parameters.known
         short = {labels for labels, stay in stays.items() if stay <= known}
-        in_script = {labels for labels in stays if ("component", HOST) in labels}
+        in_script = {labels for labels in stays if dict(labels)["component"] in (HOST, SUSPENSION)}
         usual_stays = {labels: stays[labels] for labels in short - in_script}
         usual_stays |= recorded_as_before(now, STAY, scraping)
+        suspended = _suspended(now, scraping)
+        seen = _stays(scraping).value(now) | {
+            labels | {("component", SUSPENSION)}: age
+            for labels, age in since_step.items()
+            if run_of(labels) in suspended
+        }
         seconds = column(ages, nodes)
         return Scraped(
             nodes,
@@ -189,7 +211,7 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
                 _of_runs(nodes, in_script & short),
                 _of_runs(nodes, in_script - short),
             ),
-            {AS_BEFORE: usual_stays},
+            {STAY: seen, AS_BEFORE: usual_stays},
         )
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
@@ -342,6 +364,18 @@ class Rank(NamedTuple):
 def _until_all_are_seen(scraping: Scraping) -> float:
     """Returns the seconds after which every node was scraped in a pause, and has said where its ranks are."""
     return scraping.interval + SHORTEST_STAY
+
+
+def _stays(scraping: Scraping) -> Expression:
+    """Returns for how long a rank of each node has been in a component."""
+    return scraping.held(f"{PLACE}{{{OF_WORK}}}").max_without("rank", "operation")
+
+
+def _suspended(now: Moment, scraping: Scraping) -> set[Labels]:
+    """Returns the runs of which every rank is stopped."""
+    stopped = Counter(map(run_of, now.held(STATE, scraping.hold, IS_STOPPED)))
+    sizes = [(run_of(labels), size) for labels, size in now.held(WORLD, scraping.hold).items()]
+    return {run for run, _ in sizes if 0 < max(size for each, size in sizes if each == run) <= stopped[run]}
 
 
 def _of_runs(nodes: Sequence[Labels], found: Collection[Labels]) -> Booleans:

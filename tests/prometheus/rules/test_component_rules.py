@@ -223,6 +223,23 @@ def test_a_job_that_waits_an_hour_for_its_next_work_is_told_of_once(rules: Path,
     test.run(tmp_path)
 
 
+def test_a_run_whose_ranks_are_all_stopped_is_no_emergency(rules: Path, tmp_path: Path) -> None:
+    """Slurm suspends a job, or a user presses Ctrl-Z: for fifteen minutes."""
+    test = RuleTest(rules)
+    for run, world_size in (("suspended", 1), ("one-of-two", 2)):
+        labels = f'job="stepscope",instance="node-a",run="{run}"'
+        states = [1.0 if 40 < scrape <= 100 else None for scrape in range(401)]
+        test.add(pausing(run, ("backward", 10, 25)))
+        test.add({f"stepscope_run_world_size{{{labels}}}": [float(world_size)] * 401})
+        test.add({f'stepscope_rank_process_state{{{labels},rank="0",state="stopped"}}': states})
+        for minute in (9, 11, 19, 20, 21, 25, 26):
+            stalled = 11 <= minute <= 25
+            severity = "critical" if world_size == 2 else "info" if minute < 20 else "warning"
+            test.firing("TrainingStalled", 60 * minute, int(stalled), run=run)
+            test.firing("TrainingStalled", 60 * minute, int(stalled), run=run, severity=severity)
+    test.run(tmp_path)
+
+
 def test_a_rank_that_waits_for_the_checkpoint_of_another_node_has_not_stalled(
     rules: Path, tmp_path: Path
 ) -> None:

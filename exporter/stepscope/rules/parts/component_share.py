@@ -94,8 +94,9 @@ class ComponentShare(Rule[ShareParameters, Portion]):
                     f"{self._record} > {ratio(parameters.threshold)}\n{enough}"
                     + (f"\n  unless ignoring (rank) {ended}" if self.until_the_end else ""),
                     summary=self.summary,
-                    description=f"{of_all(self._record)}{{{{ if gt (len $all) 1 }}}}Rank {{{{ $labels.rank }}}} "
-                    "of run{{ else }}Run{{ end }} {{ $labels.run }} on {{ $labels.instance }} "
+                    description=of_all(self._record)
+                    + "{{ if gt (len $all) 1 }}Rank {{ $labels.rank }} of run{{ else }}Run{{ end }} "
+                    "{{ $labels.run }} on {{ $labels.instance }} "
                     f"{self.verb} for {{{{ $value | humanizePercentage }}}} of its step time in the "
                     f"last {parameters.live_window:g} minutes (fires above {parameters.threshold:g} %)."
                     f"{spread('ranks')}",

@@ -151,13 +151,16 @@ def of_all(series: str) -> str:
 
     All of them may have the alert, and each asks. So it asks once, with the run's series alone.
     """
-    return f"{{{{ $all := printf `sort({series}{{cluster=%q,run=%q}})` $labels.cluster $labels.run | query }}}}"
+    return (
+        f"{{{{ $all := printf `sort({series}{{cluster=%q,run=%q}})` $labels.cluster $labels.run | query }}}}"
+    )
 
 
 def spread(things: str) -> str:
     """Returns a template's sentence on the least and the most of `$all`, if there are several `things`."""
     return (
-        f"{{{{ if gt (len $all) 1 }}}} All {things} of the run: {{{{ (index $all 0).Value | humanizePercentage }}}}"
+        f"{{{{ if gt (len $all) 1 }}}} All {things} of the run: "
+        "{{ (index $all 0).Value | humanizePercentage }}"
         "{{ $most := 0.0 }}{{ range $all }}{{ $most = .Value }}{{ end }} to {{ $most | humanizePercentage }}."
         "{{ end }}"
     )
