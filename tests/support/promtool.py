@@ -19,11 +19,12 @@ JUST_EQUAL = 1e-9
 class RuleTest:
     """One storage, filled with series, in which the rules of some files are evaluated from 0 s on.
 
-    Only those rules are evaluated that what is expected reads, and those that these read.
+    Only those rules are evaluated that what is expected reads, and those that these read: at each scrape, or
+    every `every` seconds.
     """
 
-    def __init__(self, *rule_files: Path, interval: float = 15) -> None:
-        self.rule_files, self.interval = rule_files, interval
+    def __init__(self, *rule_files: Path, interval: float = 15, every: float = 0) -> None:
+        self.rule_files, self.interval, self.every = rule_files, interval, every or interval
         self._groups: list[Any] = [group for file in rule_files for group in _groups(file)]
         self._series: dict[str, str] = {}
         self._expressions: list[dict[str, Any]] = []
@@ -110,7 +111,7 @@ class RuleTest:
         }
         content = {
             "rule_files": [str(self._file(folder))] if self.rule_files else [],
-            "evaluation_interval": f"{self.interval:g}s",
+            "evaluation_interval": f"{self.every:g}s",
             "tests": [test],
         }
         path = folder / "test.yml"

@@ -58,6 +58,21 @@ def test_an_exporter_that_is_down_alerts_while_its_run_has_not_ended(meta: Path,
     test.run(tmp_path)
 
 
+def test_a_node_that_is_turned_off_as_soon_as_its_run_has_ended_loses_no_run(
+    meta: Path, tmp_path: Path
+) -> None:
+    """The run of the drained node ends after 10 min, half a minute before the node; evaluated every 2 min."""
+    test = RuleTest(meta, every=120)
+    for name, ended in (("drained", True), ("broken", False)):
+        series = stale(node(name, 43, 60, 8, ended), 43)
+        ends = [*[None] * 41, 100.0, 100.0, float("nan"), *[None] * 67]
+        test.add({key: ends if "end_time" in key else values for key, values in series.items()})
+    for minute in (12, 14, 16, 20, 24):
+        test.firing("ExporterDown", 60 * minute, int(minute > 14), severity="warning")
+        test.firing("ExporterDown", 60 * minute, 0, severity="warning", instance="drained")
+    test.run(tmp_path)
+
+
 def test_a_collector_that_fails_for_5_minutes_of_a_run_alerts(meta: Path, tmp_path: Path) -> None:
     test = RuleTest(meta)
     test.add({f'stepscope_samples_total{{{TARGET},run="run"}}': [float(n) for n in range(60)]})

@@ -49,11 +49,12 @@ KNOWN_TO_OTHERS = "\n  or\n  ".join(
         ('(up{job=~".*stepscope.*"} == 0)', "instance"),
     )
 )
-# Both remember while an exporter is down, until it is up again.
+# Both remember while an exporter is down, until it is up again. A run may end, and its node be turned off,
+# between two evaluations.
 STILL_UNFINISHED = f"""
 clamp(stepscope_samples_total unless stepscope_run_end_time_seconds, 1, 1)
 or
-{UNFINISHED} and {TARGET} up == 0
+{UNFINISHED} and {TARGET} up == 0 unless last_over_time(stepscope_run_end_time_seconds[5m])
 """
 STILL_KNOWN = f"""
 group by (cluster, job, instance) ({BUILD})
