@@ -20,6 +20,7 @@ from trials.day import faults, jobs
 from trials.day.__main__ import simulate
 from trials.day.activity import TICK, Activity
 from trials.day.faults import FAULTS, Found, plant, planted, search
+from trials.day.incidents import INCIDENTS
 from trials.day.jobs import (
     DAY,
     HELD_BACK,
@@ -83,6 +84,35 @@ def test_no_gpu_has_two_jobs_at_once_and_a_seed_is_always_the_same_day() -> None
             own = sorted((job.begin, job.end) for where, which, job in uses if (where, which) == (node, gpu))
             assert all(first[1] < second[0] for first, second in pairwise(own))
     assert make_day(2) == make_day(2)
+
+
+@pytest.mark.parametrize("name", INCIDENTS)
+def test_an_incident_changes_the_day_and_leaves_each_gpu_one_job_at_a_time(name: str) -> None:
+    day = make_day(3, seconds=4 * HOUR)
+    INCIDENTS[name].befall(day)
+    assert day != make_day(3, seconds=4 * HOUR)
+    uses = [(node, gpu, job) for job in day.jobs for node, own in job.parts.items() for gpu in own]
+    for node, gpu in {(node, gpu) for node, gpu, _ in uses}:
+        own = sorted((job.begin, job.end) for where, which, job in uses if (where, which) == (node, gpu))
+        assert all(first[1] < second[0] for first, second in pairwise(own))
+
+
+def test_a_suspended_job_is_shown_as_stopped_and_makes_no_step() -> None:
+    day = make_day(1, seconds=HOUR, nodes=4)
+    INCIDENTS["suspension"].befall(day)
+    job = next(job for job in day.jobs if job.fault)
+    place = next(iter(job.parts))
+    own = [each for each in scraped(day, place, Everything()).series if each.labels.get("run") == job.run]
+    states = {
+        each.labels["state"]: each.values
+        for each in own
+        if each.labels["__name__"] == "stepscope_rank_process_state" and each.labels["rank"] == "0"
+    }
+    (age,) = (each.values for each in own if each.labels["__name__"] == "stepscope_run_last_step_age_seconds")
+    stopped = ~np.isnan(states["stopped"])
+    assert stopped.sum() * 15 == pytest.approx(8 * MINUTE, abs=30)
+    assert np.isnan(states["running"][stopped]).all()
+    assert (np.diff(age[stopped]) == 15).all()
 
 
 def test_there_is_a_checkpoint_of_75_s_and_a_generation_of_110_s() -> None:

@@ -4,7 +4,7 @@ import argparse
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from stepscope.prometheus.crosscheck.offline.prometheus import local_prometheus
 from stepscope.report.terminal import shown
 
 from benchmarks.page import RESULTS, markdown, write_table
-from trials.day import faults
+from trials.day import faults, incidents
 from trials.day.faults import plant, search
 from trials.day.jobs import DAY, HELD_BACK, HOUR, NODES, TUNING, Day, make_day
 from trials.day.node import scraped
@@ -36,6 +36,7 @@ examples:
   python -m trials.day --hours 1 --nodes 4  a small cluster for an hour: some seconds
   python -m trials.day --held-back          the seeds that no rule was tuned with, at 15, 30 and 60 s
   python -m trials.day --faults             with 12 planted faults: which are found, and when
+  python -m trials.day --incidents          what an upgrade, an outage and the like send
   python -m trials.day --markdown           also write the table into trials/README.md
 
 The exit status is 1 if more is sent than 2 notifications to the platform and 1 to owners per 100 GPU-days,
@@ -82,7 +83,11 @@ def _parser() -> argparse.ArgumentParser:
         "--hours", type=float, default=DAY / HOUR, help="length of the simulation (default: %(default)g)"
     )
     parser.add_argument("--nodes", type=int, default=NODES, help="at least 4 (default: %(default)s)")
-    parser.add_argument("--faults", action="store_true", help="plant faults")
+    planted = parser.add_mutually_exclusive_group()
+    planted.add_argument("--faults", action="store_true", help="plant faults")
+    planted.add_argument(
+        "--incidents", action="store_true", help="a day with each incident, such as an upgrade or an outage"
+    )
     parser.add_argument("--markdown", action="store_true", help=f"also write the table into {PAGE.name}")
     return parser
 
@@ -90,6 +95,8 @@ def _parser() -> argparse.ArgumentParser:
 def _simulated(arguments: argparse.Namespace) -> int:
     seconds = arguments.hours * HOUR
     make = partial(make_day, seconds=seconds, nodes=arguments.nodes)
+    if arguments.incidents:
+        return _with_incidents(arguments, make)
     days = (
         [make(seed, interval) for seed, interval in zip(HELD_BACK, (15, 30, 60), strict=True)]
         if arguments.held_back
@@ -112,6 +119,20 @@ def _simulated(arguments: argparse.Namespace) -> int:
         write_table(PAGE, _command(arguments), tables, name="planted" if arguments.faults else "day")
     holds = [each.holds for _, each in found] if arguments.faults else [result.holds for result in results]
     return int(not all(holds))
+
+
+def _with_incidents(arguments: argparse.Namespace, make: Callable[..., Day]) -> int:
+    """Prints what is sent on days that differ only by an incident."""
+    found = []
+    for name, incident in incidents.INCIDENTS.items():
+        day = make(arguments.seed, arguments.interval)
+        incident.befall(day)
+        found.append(incidents.row(name, simulate(day)))
+    table = markdown(incidents.HEAD, found)
+    print("\n".join(table))
+    if arguments.markdown:
+        write_table(PAGE, f"{_command(arguments)} --incidents", table, name="incidents")
+    return 0
 
 
 def _command(arguments: argparse.Namespace) -> str:

@@ -16,6 +16,9 @@ IDLE_MEMORY = 0.005  # share of a GPU's memory that is in use without a process
 # The share of each step by which these faults make a rank wait for data.
 WAITS = {"starved loader": 0.45, "noisy neighbour": 0.3, "CPU limit": 0.35, "slow storage": 0.65}
 
+# What ranks are in while these last.
+PAUSES = {"storage outage": "data_wait", "suspension": "backward"}
+
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -116,6 +119,11 @@ class Activity:
         parts = [Steps(none, none, none, none, np.zeros(0, np.bool_), none)]
         while now < self.length:
             until = min(*due.values(), self.length, *(edge for edge in self.faulty if edge > now))
+            if self.fault in PAUSES and self.faulty[0] <= now < self.faulty[1]:
+                self._states.append((now, State.IDLE))
+                self.pauses.append(Pause(now, self.faulty[1], PAUSES[self.fault]))
+                now = self.faulty[1]
+                continue
             if self.fault == "hang" and now >= self.faulty[0]:
                 self._states.append((now, State.HANGING))
                 self.pauses.append(Pause(now, self.length, "host", alone=True))

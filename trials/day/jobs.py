@@ -197,7 +197,7 @@ def make_day(seed: int, interval: int = 15, seconds: float = DAY, nodes: int = N
     ]
     for arrival, kind in sorted(wanted, key=lambda each: (each[0], each[1].name)):
         length = random.uniform(*kind.duration) if kind.duration[0] < DAY else inf
-        pool = _pools(nodes)[kind.pool]
+        pool = pools(nodes)[kind.pool]
         count = min(random.choice(kind.gpus), GPUS * len(pool))
         begin, parts = _place(free, pool, count, arrival, random)
         end = min(begin + length, seconds)
@@ -259,7 +259,7 @@ def _arrival(kind: Kind, random: Random, seconds: float) -> float:
     return random.uniform(0, seconds)
 
 
-def _pools(nodes: int) -> dict[Pool, range]:
+def pools(nodes: int) -> dict[Pool, range]:
     """Returns the nodes of each pool."""
     sizes = {pool: max(1, size * nodes // NODES) for pool, size in POOLS.items()}
     if nodes < len(sizes):  # servers and notebooks share the last one

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 from stepscope.exporter.collectors import discover
-from stepscope.exporter.ledgers.presence import LASTING_SECONDS, RUNNING, WAITING
+from stepscope.exporter.ledgers.presence import LASTING_SECONDS, RUNNING, STOPPED, WAITING
 from stepscope.exporter.sampling.exposition import number
 from stepscope.exporter.sampling.sample_tally import BOUNDS
 from stepscope.training.layout import STEP_BOUNDS
@@ -411,9 +411,13 @@ class _Exporter:
                     component=component,
                     operation=operation,
                 )
-        add("rank_process_state", 1.0, alive & ~waiting, **label, state=RUNNING)
+        stopped = np.zeros(len(times), np.bool_)
+        if activity.fault == "suspension":
+            stopped = alive & (times >= activity.faulty[0]) & (times < activity.faulty[1])
+            add("rank_process_state", 1.0, stopped, **label, state=STOPPED)
+        add("rank_process_state", 1.0, alive & ~waiting & ~stopped, **label, state=RUNNING)
         if waiting.any():
-            add("rank_process_state", 1.0, alive & waiting, **label, state=WAITING)
+            add("rank_process_state", 1.0, alive & waiting & ~stopped, **label, state=WAITING)
         if not alive.all():
             gone = "ended" if use.job.ended != "out of memory" else "dead"
             add("rank_process_state", 1.0, ~alive, **label, state=gone)
