@@ -14,6 +14,7 @@ from stepscope.training.layout import (
     LEAVES,
     OPERATORS,
     PROFILED,
+    TENSORS,
 )
 
 from tests.support.pytorch import needs_torch
@@ -671,6 +672,22 @@ def test_passes_of_the_trained_model_that_no_backward_pass_goes_through_are_time
     for name in ("validates", "seldom"):
         gauges = of(trained, name).totals.gauges
         assert gauges[FORWARD_UNUSED] > gauges[FORWARD_USED] > 0
+
+
+GROUPS = """
+x, y = data.tensors
+parameters = list(model.parameters())
+groups = [{"params": [each]} for each in parameters] if %s else parameters
+optimizer = torch.optim.SGD(groups, lr=0.01, foreach=True)
+for _ in range(24):
+    loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+"""
+
+
+def test_tensors_that_are_alone_in_their_group_are_updated_one_by_one(tmp_path: Path) -> None:
+    trained = train(each("alone", GROUPS % True), each("together", GROUPS % False), folder=tmp_path)
+    assert of(trained, "alone").totals.gauges[TENSORS] > 1
+    assert of(trained, "together").totals.gauges[TENSORS] == 0
 
 
 def test_no_pass_is_unused_that_any_kind_of_backward_pass_goes_through(tmp_path: Path) -> None:

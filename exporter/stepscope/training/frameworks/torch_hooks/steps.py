@@ -323,14 +323,17 @@ distributed = _Distributed()
 def _updated_one_by_one(optimizer: Optimizer) -> int:
     """Returns how many tensors the optimizer updates in a loop; 0 if all at once, or if that is not known.
 
-    Without a setting, PyTorch updates tensors of a GPU at once (`foreach`), and others one by one.
+    Without a setting, PyTorch updates tensors of a GPU at once (`foreach`), and others one by one. It never
+    updates several groups at once: what is alone in its group is updated alone.
     """
     tensors = 0
     for group in optimizer.param_groups:
-        if "foreach" not in group or group["foreach"] or group.get("fused"):
+        if "foreach" not in group:
             continue
         on_cpu = [parameter.device.type == "cpu" for parameter in group["params"]]
-        tensors += len(on_cpu) if group["foreach"] is False else sum(on_cpu)
+        at_once = group["foreach"] or group.get("fused")
+        alone = 0 if at_once else len(on_cpu) if group["foreach"] is False else sum(on_cpu)
+        tensors += alone or len(on_cpu) == 1
     return tensors
 
 
