@@ -332,6 +332,25 @@ if __name__ == "__main__":
     assert sum(ticks_by(file, "function").get("spin", 0) > 10 for file in files) == 2
 
 
+def test_a_process_that_was_started_before_the_run_works_for_the_rank_that_started_it(
+    tmp_path: Path, ledgers: Path
+) -> None:
+    script = f"""
+import multiprocessing, stepscope
+def work():
+    until({LONG_ENOUGH}, lambda: spin(1000))
+if __name__ == "__main__":
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    stepscope.start(run="later")
+    process.join()
+"""
+    roles = {file.thread.role: file for file in sampled(tmp_path, ledgers, script)}
+    assert set(roles) == {"training", "child"}
+    assert (roles["child"].run, roles["child"].thread.rank) == (roles["training"].run, 0)
+    assert ticks_by(roles["child"], "function").get("spin", 0) > 10
+
+
 def test_other_threads_and_a_main_thread_without_python_code_do_no_harm(
     tmp_path: Path, ledgers: Path
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from stepscope.common.shared_files import open_file
+from stepscope.common.shared_files import entries, open_file
 from stepscope.training import layout
 from stepscope.training.launch import read_launch
 from stepscope.training.ledger_files import ledger_directory
@@ -25,7 +25,7 @@ class Identity:
 
     def __init__(self, ledger: Ledger | None) -> None:
         """Asks the ledger of this process, otherwise that of the process that it works for."""
-        path = os.environ.get(WORKER_OF, "") if ledger is None else ledger.path
+        path = os.environ.get(WORKER_OF) or _ledger_of_parent() if ledger is None else ledger.path
         # This process would lose the lock on its own ledger by opening and closing it.
         header = bytes(ledger.memory[: layout.HEADER_BYTES]) if ledger is not None else _header(path)
         if header:
@@ -40,6 +40,16 @@ class Identity:
             self.run = launch.run if launch.unique else ""
             self.role = 0
         self.directory = os.path.dirname(path) if header else ledger_directory()
+
+
+def _ledger_of_parent() -> str:
+    """Returns the ledger that the process which started this one has made since; "": none."""
+    folder, process = ledger_directory(), f".{os.getppid()}."  # as in RUN.RANK.PID.KEY.ledger
+    try:
+        names = [each.name for each in entries(folder) if process in each.name] if process != ".1." else []
+    except OSError:  # there is none yet
+        return ""
+    return next((os.path.join(folder, name) for name in names if name.endswith(layout.SUFFIX)), "")
 
 
 def _header(path: str) -> bytes:
