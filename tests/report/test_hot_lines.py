@@ -55,6 +55,14 @@ def without_steps(*threads: ThreadTime, use: RunUse | None = None) -> Analysis:
     )
 
 
+def test_a_script_that_calls_operations_of_jax_one_by_one_is_advised_to_compile_them() -> None:
+    def said(library: str) -> str:
+        return " ".join(process_verdict(without_steps(thread(line(62, library=library)), use=used(1.0))))
+
+    assert "jax.jit" in said("jax._src.numpy.array_methods.op")
+    assert "jax.jit" not in said("jax._src.api.block_until_ready")
+
+
 def test_a_plain_script_s_verdict_names_its_busy_thread_and_line() -> None:
     run = without_steps(thread(line(62), line(38, "data.py:20", library="")), use=used(1.0))
     said = verdict(run).sentences

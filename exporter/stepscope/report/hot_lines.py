@@ -11,6 +11,7 @@ from statistics import median_low
 from stepscope.common.words import listing, percent, rate, share
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.places import MAIN_THREADS, Place, places
+from stepscope.evaluation.unexplained import COMPILE_STEP, DISPATCHES
 from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import LineTime, ThreadTime
 
@@ -183,11 +184,18 @@ def process_verdict(analysis: Analysis) -> list[str]:
     ]
     if main and _waits_for_a_core(main) and crowded:
         sentences.append("Start fewer processes, or give each fewer threads (OMP_NUM_THREADS=1).")
+    elif main and _calls_jax(main) > BUSY * main.seconds:
+        sentences.append(COMPILE_STEP)
     shown = [] if main is None else [place for place in places(main.lines)[:SHOWN] if place.share >= LEAST]
     if len(shown) > 1:
         words = [f"{share(place.share, 1.0)} in {place.words}" for place in shown]
         sentences.append(f"Its time by lines: {listing(words)}.")
     return [*sentences, *_use(analysis, own, allowed)]
+
+
+def _calls_jax(thread: ThreadTime) -> float:
+    """Returns the seconds in which operations of JAX were called one by one."""
+    return sum(line.total for line in thread.lines if DISPATCHES.match(line.library))
 
 
 def knows_lines(analysis: Analysis) -> bool:

@@ -41,8 +41,10 @@ _RUNNERS = _LOOPS.union(
 )
 _FORKED_IN = f"{os.sep}multiprocessing{os.sep}process.py"
 _PASS_ON = frozenset(["_call_impl", "_wrapped_call_impl"])  # of a module of PyTorch: they say nothing
-# Functions that decorators of PyTorch and Keras put around others, such as collectives, steps and `fit`.
-_AROUND = frozenset(["wrapper", "decorate_context", "_use_grad", "error_handler"])
+# Functions that decorators of frameworks put around others, such as collectives, steps and `fit`.
+_AROUND = frozenset(
+    ["wrapper", "decorate_context", "_use_grad", "error_handler", "reraise_with_filtered_traceback"]
+)
 _IMPORT = "import"
 _OWN, _LIBRARYS, _NOBODYS = range(3)  # whose a file is
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"  # which PyTorch itself sets

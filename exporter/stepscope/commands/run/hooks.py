@@ -30,11 +30,15 @@ _MARKS = (
     "(docs/training.md)"
 )
 # Words of frameworks, the most telling first, and what none of them did.
-_OPTIMIZER = "optimizer of it made a step"
+_OPTIMIZER = "optimizer of it made a step. If the script trains without one,"
+_JIT = (
+    "function of `jax.jit` with gradients got back what it had returned. If the script trains without one, "
+    "compile its step, or"
+)
 _UNSEEN = (
     ("keras", "Keras", _OPTIMIZER),
     ("torch", "PyTorch", _OPTIMIZER),
-    ("jax", "JAX", "function of `jax.jit` with gradients got back what it had returned"),
+    ("jax", "JAX", _JIT),
     ("tensorflow", "TensorFlow", _OPTIMIZER),
 )
 
@@ -112,7 +116,7 @@ class HookedProcesses:
             )
         for word, framework, none in _UNSEEN:
             if word in words:
-                return f"{framework} was imported, but no {none}. If the script trains without one, {_MARKS}."
+                return f"{framework} was imported, but no {none} {_MARKS}."
         if "old" in words:
             return f"Python {words['old']} is too old for the hooks. Use Python 3.11 or later, or {_MARKS}."
         if "python" in words:
