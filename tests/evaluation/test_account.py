@@ -423,6 +423,13 @@ def test_advice_on_an_evaluation_speaks_of_the_loop_that_evaluates(framework: st
     assert word in found.recommendation
 
 
+def test_predictions_in_the_steps_of_an_own_loop_cost_what_keras_does_around_them_too() -> None:
+    run = with_lines("train__host", 400, line("agent.py:15", 1.0, library="predict: keras.src.x.get_data"))
+    (found,) = unexplained(run)
+    assert (found.about.subject, found.seconds_lost) == ("Prediction steps", 400.0)
+    assert "call it once" in found.recommendation
+
+
 @pytest.mark.parametrize(
     ("evaluates", "waits", "lost"),
     [
@@ -671,6 +678,22 @@ def test_a_line_that_takes_most_of_a_long_set_up_is_a_finding_and_imports_are_no
     assert unexplained(of_set_up("a.py:1", "b.py:1")) == []
     judged = replace(of_set_up("index.py:3"), rules=[rule("MaxInitializationTime", Status.FOUND)])
     assert unexplained(judged) == []
+
+
+def test_a_start_of_one_rank_for_which_the_others_wait_names_its_lines() -> None:
+    def of_rank(rank: int, at: LineTime) -> ThreadTime:
+        return ThreadTime("n1", rank, "training", 1, 1000.0, 500.0, 0.0, 0.0, (at,))
+
+    prepares = line("prepare.py:3", 400.0)
+    waits = line("train.py:9", 400.0, library="torch.distributed.distributed_c10d.barrier")
+    leaf = Leaf(Key("before_first_step"), 0.4, {0: 400.0, 1: 400.0}, (prepares, waits))
+    run = run_with(train__forward=0.6)
+    run = replace(run, account=Account(2000.0, 2, (leaf,)), threads=[of_rank(0, prepares), of_rank(1, waits)])
+    (found,) = unexplained(run)
+    assert found.seconds_lost == pytest.approx(400.0)
+    assert found.details["rank"] == 0
+    assert "Rank 0 spends 6 min 40 s" in found.finding
+    assert unexplained(replace(run, threads=[of_rank(0, prepares), of_rank(1, prepares)])) == []
 
 
 def test_a_start_that_takes_longer_than_the_loop_is_a_finding_with_its_lines() -> None:

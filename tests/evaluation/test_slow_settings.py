@@ -262,6 +262,67 @@ def test_threads_are_compared_with_the_cores_that_the_run_may_use(
     assert found(run) == expected
 
 
+@pytest.mark.parametrize(
+    ("allowed", "own", "waited", "child", "titles"),
+    [
+        (2.0, 1.0, 400.0, 0.0, ["Processes on too few cores"]),  # each other core may be used, but is not
+        (2.0, 1.4, 400.0, 0.0, []),  # less than a third is idle
+        (1.0, 1.0, 400.0, 0.0, ["Processes on too few cores"]),  # of two
+        (2.0, 1.0, 99.0, 0.0, []),
+        (2.0, 2.0, 400.0, 501.0, ["The run’s own processes on its cores"]),
+        (2.0, 2.0, 400.0, 500.0, []),  # the main thread itself ran as long
+        (2.0, 2.0, 99.0, 501.0, []),
+    ],
+)
+def test_a_main_thread_that_waits_for_a_core_because_of_own_processes_is_a_finding(
+    allowed: float, own: float, waited: float, child: float, titles: list[str]
+) -> None:
+    run = run_with({"torch_threads": 2.0}, waited=waited, forward=0.4)
+    line = LineTime("", "", "features.py:3", "features", "", "", "", {"running": child})
+    threads = [*run.threads, ThreadTime("node-a", 0, "child", 1, 1000.0, child, 0.0, 0.0, (line,))]
+    run_cores = [RunCores("node-a", allowed, own, 0.0)]
+    run = replace(run, cores={"node-a": 2}, run_cores=run_cores, threads=threads)
+    assert found(run) == [(title, waited) for title in titles]
+
+
+@pytest.mark.parametrize(
+    ("component", "function", "library", "lost"),
+    [
+        ("backward", "hook", "", [200]),
+        ("backward", "hook", "torch._tensor.tolist", [200]),
+        ("backward", "backward", "", []),  # of an autograd function
+        ("backward", "main", "accelerate.accelerator.backward", []),
+        ("backward", "main", "torch._tensor.backward", []),
+        ("optimizer", "step", "", [200]),
+        ("optimizer", "main", "transformers.optimization.step", []),
+    ],
+)
+def test_own_code_that_backward_passes_and_optimizers_call_is_a_finding_with_its_lines(
+    component: str, function: str, library: str, lost: list[int]
+) -> None:
+    def of_line(place: str, function: str, library: str, seconds: float) -> LineTime:
+        return LineTime("train", component, place, function, library, "", "", {"running": seconds})
+
+    run = run_with({}, **{"forward": 0.2, component: 0.5})
+    usual = "torch._tensor.backward" if component == "backward" else "torch.optim.sgd.step"
+    lines = (of_line("t.py:9", "main", usual, 300.0), of_line("t.py:3", function, library, 200.0))
+    thread = ThreadTime("node-a", 0, "training", 1, 1000.0, 500.0, 0.0, 0.0, lines)
+    assert run.account is not None
+    leaves = tuple(
+        replace(leaf, lines=lines) if leaf.key.component == component else leaf for leaf in run.account.leaves
+    )
+    run = replace(run, account=replace(run.account, leaves=leaves), threads=[thread])
+    assert [round(seconds) for _, seconds in found(run)] == lost
+    assert [problem.lines for problem in problems_of(run)] == [
+        f"40 % in {function}, t.py:3" + (f" ({library})" if library else "") for _ in lost
+    ]
+    recomputed = replace(lines[1], component="forward")
+    again = tuple(
+        replace(leaf, lines=(recomputed,)) if leaf.key.component == "forward" else leaf for leaf in leaves
+    )
+    assert found(replace(run, account=Account(1000.0, 1, again))) == [], "forward passes run it, too"
+
+
 def test_idle_cores_do_not_matter_if_a_gpu_computes() -> None:
     run = run_with({"torch_threads": 1.0}, forward=0.6)
     idle = replace(run, run_cores=[RunCores("node-a", 8.0, 1.0, 0.0)])

@@ -128,7 +128,8 @@ def _places(problem: Problem, analysis: Analysis) -> list[Place]:
         lines = _lines(result, analysis, analysis.account.main_phase)
         if lines is None:
             continue
-        found = places(lines)[:MOST_PLACES]
+        chosen = result.details.get("places")
+        found = [place for place in places(lines) if not chosen or place.line.place in chosen][:MOST_PLACES]
         return [place for place in found if place.share >= LEAST_PLACE and place.is_known]
     return []
 

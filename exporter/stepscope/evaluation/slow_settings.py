@@ -7,8 +7,18 @@ from dataclasses import replace
 from stepscope.common.words import count, duration, number, share
 from stepscope.evaluation.account import HOST, Account, Key, Leaf
 from stepscope.evaluation.analysis import Analysis, RuleResult
-from stepscope.evaluation.places import MAIN_THREADS
-from stepscope.evaluation.unexplained import LARGE, LargePart, finding, is_busy, of_part, own_share
+from stepscope.evaluation.places import MAIN_THREADS, Place, places
+from stepscope.evaluation.unexplained import (
+    LARGE,
+    LargePart,
+    finding,
+    is_busy,
+    of_part,
+    own_places,
+    own_share,
+)
+from stepscope.rules.data_starved import DataStarved
+from stepscope.rules.parts.topics import About
 from stepscope.training.layout import (
     ANOMALY_DETECTION,
     DOUBLES,
@@ -42,6 +52,15 @@ GROWN, CERTAIN = 4.0, 8.0  # times the operators of the first look: sequences of
 LONGER = 3.0  # times what usually takes as long: an optimizer's step, or a forward pass
 OPTIMIZER, FORWARD, BACKWARD, COMMUNICATION, OWN = (
     Key("train", name) for name in ("optimizer", "forward", "backward", "communication", HOST)
+)
+UNPIN = (
+    "Give each process cores of its own. What it starts, such as loader workers, inherits those that it may "
+    "use (`os.sched_getaffinity(0)`). Look for taskset, numactl, OMP_PROC_BIND, KMP_AFFINITY, Slurm’s "
+    "--cpus-per-task, or a library that pins."
+)
+START_LATER = (
+    "Start fewer of these processes, give them a low priority (`os.nice(19)`), or run them before or after "
+    "the training, or on cores of their own."
 )
 STACK_TRACES = "traceback.format_stack"  # a function that autograd calls per operator to detect anomalies
 SWITCH_OFF = "Switch it off once the error is found: it keeps a stack trace of every operation."
@@ -94,7 +113,17 @@ RECORD_LESS = (
     "Call the model under `torch.no_grad()` where nothing is learned from its result, and evaluate every N "
     "steps or epochs. If only the result of the last pass is needed, call the model once."
 )
-AT_ONCE = "Let the optimizer update all tensors at once: `fused=True`, or `foreach=True`."
+AT_ONCE = (
+    "Let the optimizer update all tensors at once: `fused=True` or `foreach=True`, and one parameter group "
+    "for all tensors with the same settings."
+)
+CALLS = (".backward", ".step")  # functions of libraries that do not begin with "torch."
+CALL_LESS = {
+    "backward": "Do this every N steps instead of in each backward pass, or with tensors on the device. "
+    "Hooks run for each gradient.",
+    "optimizer": "Update all tensors at once (`torch._foreach_add_` and others, or an optimizer of PyTorch "
+    "with `fused=True`), without loops in Python and without reading values.",
+}
 
 
 def slow_settings(analysis: Analysis) -> Iterator[RuleResult]:
@@ -114,7 +143,9 @@ def slow_settings(analysis: Analysis) -> Iterator[RuleResult]:
             if not passes:
                 unused = list(_unused_results(analysis, analysis.account, analysis.run_seconds))
                 yield from unused or _forward_alone(analysis, analysis.account, analysis.run_seconds)
-            yield from _optimizer(analysis, analysis.account, analysis.run_seconds)
+                yield from _called(BACKWARD, analysis, analysis.account, analysis.run_seconds)
+            optimizer = list(_optimizer(analysis, analysis.account, analysis.run_seconds))
+            yield from optimizer or _called(OPTIMIZER, analysis, analysis.account, analysis.run_seconds)
         yield from _threads(analysis, analysis.account, analysis.run_seconds)
 
 
@@ -249,6 +280,22 @@ def _forward_alone(analysis: Analysis, account: Account, run_seconds: float) -> 
         yield of_part(LargePart(FORWARD, lost, COMPUTE_WITH_TENSORS, evidence), run_seconds)
 
 
+def _called(key: Key, analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+    """Yields lines of the script that backward passes or optimizers call, such as hooks, if they take long.
+
+    What forward passes run as well is computed again to save memory. A function `backward` has a gradient.
+    """
+    known = {place.line.place for leaf in account.leaves if leaf.key == FORWARD for place in leaf.places}
+    for leaf in account.leaves if not is_busy(analysis) else ():
+        own = [] if leaf.key != key else own_places(leaf)
+        own = [each for each in own if each.line.place not in known and each.function != key.component]
+        called = [each for each in own if not each.line.library.endswith(CALLS)]
+        if called and (lost := leaf.share * own_share(leaf, called)) >= LARGE:
+            evidence = f"{share(lost, leaf.share)} of this part is your own code that it calls"
+            at = tuple(each.line.place for each in called)
+            yield of_part(LargePart(key, lost, CALL_LESS[key.component], evidence, places=at), run_seconds)
+
+
 def _eagerly(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
     if analysis.gauges.get(EAGER) and account.useful_share >= LARGE:
         said = f"Keras runs each operation by itself (run_eagerly). {_computing_took(account)}"
@@ -293,7 +340,10 @@ def _small_operators(analysis: Analysis, account: Account, run_seconds: float) -
 
 
 def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
-    """Yields that more threads compute than there are cores, or far fewer; other processes do not count."""
+    """Yields that more threads compute than there are cores, or far fewer; other processes do not count.
+
+    Processes that share a core while others are idle were pinned to it.
+    """
     threads, ranks = int(analysis.gauges.get(THREADS, 0)), max(analysis.ranks, 1)
     allowed, own, others = (
         sum(getattr(cores, name) for cores in analysis.run_cores) for name in ("allowed", "own", "others")
@@ -304,7 +354,7 @@ def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterat
     wanted = threads * ranks + of_workers
     of_main = (thread for thread in analysis.threads if thread.role in MAIN_THREADS)
     waited = max((thread.core_wait_seconds for thread in of_main), default=0.0) * own / (own + others)
-    each = max(1, round(allowed / ranks))
+    each, cores = max(1, round(allowed / ranks)), sum(analysis.cores.values())
     if wanted > TOO_MANY * allowed and own > others and waited >= LARGE * run_seconds:
         workers = f", {of_workers} of them in loader workers" if of_workers else ""
         said = (
@@ -318,6 +368,23 @@ def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterat
         computing = account.useful_share * run_seconds * (1 - allowed / wanted)
         details = {} if of_workers else {"shared_seconds": max(computing - waited, 0.0)}
         yield replace(finding("Too many threads", said, f"{remedy}."), seconds_lost=waited, details=details)
+    elif (
+        own > others
+        and waited >= LARGE * run_seconds
+        and (allowed - own - others >= IDLE * allowed or allowed <= ranks < cores)
+    ):
+        said = (
+            f"The main thread waited {duration(waited)} for a core, {share(waited, run_seconds)} of the run: "
+            f"the run’s processes share {number(round(own, 1))} of {count(cores, 'core')}, and may use "
+            f"{number(round(allowed))}."
+        )
+        yield _taken("Processes on too few cores", said, UNPIN, waited)
+    elif own > others and waited >= LARGE * run_seconds and (children := _most_of_children(analysis)):
+        said = (
+            f"The main thread waited {duration(waited)} for a core, {share(waited, run_seconds)} of the run, "
+            f"while processes that it started mostly used them: {children.words}."
+        )
+        yield _taken("The run’s own processes on its cores", said, START_LATER, waited)
     elif (
         2 * threads * ranks <= allowed
         and allowed - own - others >= IDLE * allowed
@@ -334,6 +401,23 @@ def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterat
             "process unless OMP_NUM_THREADS is set."
         )
         yield finding("Few threads and idle cores", said, remedy)
+
+
+def _taken(title: str, said: str, remedy: str, waited: float) -> RuleResult:
+    """Returns that main threads waited for cores, which is a cause of late data as well."""
+    about = About(title, topic=DataStarved.topic, distance=-1)
+    return replace(
+        finding(title, said, remedy), about=about, seconds_lost=waited, details={"shared_seconds": 0.0}
+    )
+
+
+def _most_of_children(analysis: Analysis) -> Place | None:
+    """Returns what other processes of the script did, if they ran longer than its main threads."""
+    children = [thread for thread in analysis.threads if thread.role == "child"]
+    main = (thread.ran_seconds for thread in analysis.threads if thread.role in MAIN_THREADS)
+    if sum(thread.ran_seconds for thread in children) <= sum(main):
+        return None
+    return next(iter(places(line for thread in children for line in thread.lines)), None)
 
 
 def _most_steps(analysis: Analysis) -> int:

@@ -1,7 +1,8 @@
 """Finds the large parts of the account that could be avoided and that no rule has judged."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean, median
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from stepscope.evaluation.account import (
     Account,
     Key,
     Leaf,
+    lines_of,
     name_of,
 )
 from stepscope.evaluation.analysis import ACCOUNT, Analysis, GpuUse, RuleResult
@@ -59,6 +61,10 @@ DEVICES = ("torch.", "tensorflow.", "jax.", "keras.", "cupy.")  # libraries that
 GIVEN = re.compile("log|callback|integrat|track|save|checkpoint", re.IGNORECASE)
 OF_KERAS = re.compile(r"(tf_)?keras\..*\.(fit|evaluate|predict)")  # its loop, or what this calls elsewhere
 IN_KERAS = re.compile(r"(fit|evaluate|predict): (tf_)?keras\.")
+CALLED_IN_STEPS = {  # of phases: the loops of Keras that a script calls in the steps of its own loop
+    phase: re.compile(rf"{loop}: (tf_)?keras\.")
+    for phase, loop in (("eval", "evaluate"), ("predict", "predict"))
+}
 KNOWN = 0.05  # of the run: with more unknown, nobody knows whether it was healthy
 SEEN = 0.5  # of a part's time in samples: with less, many pauses were too short to be seen in any line
 BUSY_GPU = 70.0  # percent, on average
@@ -178,6 +184,7 @@ class LargePart(NamedTuple):
     rank: int | None = None  # if one rank alone is the reason,
     explains: str = ""  # and the component in which the others wait for it
     brings: str = ""  # a component that costs time only because of this part, which is in the share
+    places: Sequence[str] = ()  # the lines that it is about; (): all of the part
 
 
 def unexplained(analysis: Analysis) -> list[RuleResult]:
@@ -237,20 +244,37 @@ def perhaps_idle(analysis: Analysis) -> tuple[GpuUse, RuleResult] | None:
 def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
     """Yields the time in lines of the script before the first step, if mostly in one, or after the last."""
     for leaf in map(account.whole, (BEFORE, AFTER)):
+        limit = LARGE_AFTER if leaf.key.part == AFTER else LARGE_BEFORE
+        (alone, most), *_, (_, second) = _own_by_rank(leaf.key, analysis) or [(None, 0.0)] * 2
+        if most - second >= limit * account.seconds / account.ranks:
+            evidence = f"Rank {alone} spends {duration(most)} in lines of its own, and the others do not"
+            lost = (most - second) * account.ranks / account.seconds
+            yield LargePart(leaf.key, lost, SET_UP_LESS, evidence, rank=alone)
+            continue
         # Only what was sampled: Python's own start and end never are.
-        own = min(sum(place.seconds for place in _own_places(leaf)) / account.seconds, leaf.share)
+        own = min(sum(place.seconds for place in own_places(leaf)) / account.seconds, leaf.share)
         evidence = f"That is {share(own, leaf.share)} of the time {uncapitalised(name_of(leaf.key))}"
-        if leaf.key.part == AFTER and own >= LARGE_AFTER:
+        if leaf.key.part == AFTER and own >= limit:
             yield LargePart(leaf.key, own, LOSE_LESS, evidence)
         if leaf.key.part != BEFORE or not leaf.share or analysis.found(MaxInitializationTime):
             continue
-        if own >= LARGE_BEFORE and leaf.places[0].share > MOST:
+        if own >= limit and leaf.places[0].share > MOST:
             yield LargePart(leaf.key, own, SET_UP_LESS, evidence)
         elif _outlasts_loop(leaf, _loop(account), account, analysis):
             evidence = f"From the first step to the last it took {share(_loop(account), 1.0)}"
             yield LargePart(
                 leaf.key, leaf.share, MaxInitializationTime.recommendation, f"{evidence}. {_where(leaf)}"
             )
+
+
+def _own_by_rank(key: Key, analysis: Analysis) -> list[tuple[int | None, float]]:
+    """Returns the seconds of each rank in lines of the script, the rank with most first; [] of one rank."""
+    found: dict[int | None, float] = defaultdict(float)
+    for thread in analysis.threads:
+        own = own_places(Leaf(key, 0.0, {}, tuple(lines_of(key, [thread]))))
+        found[thread.rank] += sum(place.seconds for place in own)
+    of_ranks = [(rank, found[rank]) for rank in found if rank is not None]
+    return sorted(of_ranks, key=lambda each: -each[1]) if len(of_ranks) > 1 else []
 
 
 def _loop(account: Account) -> float:
@@ -393,7 +417,7 @@ def _of_line(leaf: Leaf, wait_less: dict[str, str]) -> str | None:
         return None
     if first.library.startswith("torch.utils.data.dataloader."):
         return RESTART_LESS
-    if any(place.line.library.startswith(STARTS_PROCESSES) for place in _own_places(leaf)):
+    if any(place.line.library.startswith(STARTS_PROCESSES) for place in own_places(leaf)):
         return START_ONCE
     if OBJECTS.match(first.library):
         return SEND_TENSORS
@@ -406,13 +430,13 @@ def _of_line(leaf: Leaf, wait_less: dict[str, str]) -> str | None:
     return wait_less.get(state) if waits else None
 
 
-def own_share(leaf: Leaf) -> float:
+def own_share(leaf: Leaf, own: Sequence[Place] | None = None) -> float:
     """Returns the share of the leaf's time in lines of the script that do not run what each training runs.
 
     A loss function that the script calls itself computes, for example. Many short pauses are seen in no line:
     unless most of the time was, the sampled seconds are a limit too.
     """
-    own = _own_places(leaf)
+    own = own_places(leaf) if own is None else own
     part = sum(place.share for place in own)
     return part if _seen(leaf) >= SEEN else min(part, sum(place.seconds for place in own) / leaf.seconds)
 
@@ -422,7 +446,7 @@ def _seen(leaf: Leaf) -> float:
     return sum(place.seconds for place in leaf.places) / leaf.seconds
 
 
-def _own_places(leaf: Leaf) -> list[Place]:
+def own_places(leaf: Leaf) -> list[Place]:
     return [place for place in leaf.places if place.share >= LEAST_PLACE and _is_own(place.line)]
 
 
@@ -441,11 +465,18 @@ def _is_of_keras(line: LineTime) -> bool:
 def _evaluation(account: Account, analysis: Analysis, explained: Collection[str]) -> Iterator[LargePart]:
     steps = sum(account.share(phase) for phase in PHASES)
     for phase in PHASES:
-        part = account.share(phase)
+        called = sum(
+            leaf.share * place.share
+            for leaf in account.leaves
+            if leaf.key == Key(account.main_phase, HOST) and phase in CALLED_IN_STEPS
+            for place in leaf.places
+            if CALLED_IN_STEPS[phase].match(place.line.library)
+        )
+        part = account.share(phase) + called
         if phase not in (account.main_phase, "global", *explained) and part >= max(
             LARGE, LARGE_PHASE * steps
         ):
-            training = account.share(account.main_phase)
+            training = account.share(account.main_phase) - called
             evidence = f"Steps of training took {share(training, 1.0)} of the run"
             validates = phase == "eval" and analysis.framework.startswith("keras")
             less = VALIDATE_LESS if validates else EVALUATE_LESS
@@ -453,6 +484,8 @@ def _evaluation(account: Account, analysis: Analysis, explained: Collection[str]
             if own > MOST * part:
                 evidence += f". {share(own, part)} of this part is your own code around forward passes"
                 remedy = f"{_remedies(analysis)[HOST]} {less}"
+            if called > MOST * part:
+                remedy = CALL_ONCE
             yield LargePart(Key(phase), part, remedy, evidence)
 
 
@@ -491,7 +524,7 @@ def of_part(found: LargePart, run_seconds: float) -> RuleResult:
     details: dict[str, object] = {"part": found.key.part, "component": found.key.component}
     if found.rank is not None:
         details |= {"rank": found.rank}
-    details |= {name: value for name in ("explains", "brings") if (value := getattr(found, name))}
+    details |= {name: value for name in ("explains", "brings", "places") if (value := getattr(found, name))}
     return replace(finding(title, said, found.remedy), seconds_lost=seconds, details=details)
 
 
