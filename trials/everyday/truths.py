@@ -11,6 +11,9 @@ truths here were written after that, so they only show that it stays fixed. Thos
 they ran; `keras_rank1_augments` was then made slower, and found after a fix. `many_small_tensors` and
 `pool_threads` were written first, too, and were found with wrong advice and with a wrong culprit. Both were
 changed when that was fixed: the first got smaller, the pattern of the second wider.
+
+The seven from `hooks_in_backward` on are the misses of 33 others, whose truths were written before they ran:
+first without any finding, or with advice that does not help. Their causes were made larger afterwards.
 """
 
 from __future__ import annotations
@@ -452,4 +455,35 @@ SECOND = (
         steps=False,
         report="joblib/loky/issues/224",
     ),
+    Situation("hooks_in_backward", "hooks on gradients in plain Python", ("train.backward", *HOST)),
+    Situation("optimizer_in_python", "an optimizer that sorts in Python", ("train.optimizer", *HOST)),
+    Situation(
+        "parameter_groups",
+        "an optimizer with a group per parameter",
+        ("train.optimizer",),
+        says="group",
+        report="roboflow/rf-detr/pull/1409",
+    ),
+    Situation(
+        "keras_predicts_one_by_one",
+        "Keras: an agent predicts state by state",
+        ("predict", "between_steps"),
+        says="predict",
+        needs=KERAS,
+        report="tensorflow/tensorflow/issues/40261",
+    ),
+    Situation(
+        "workers_share_a_core",
+        "loader workers inherit one core",
+        says="affinity",
+        report="pytorch/pytorch/issues/101850",
+    ),
+    Situation(
+        "rank0_prepares",
+        "rank 0 prepares the data, and the others wait",
+        ("before_first_step",),
+        says="rank 0",
+        ranks=2,
+    ),
+    Situation("children_compute", "processes of the script use all cores", says="processes that it started"),
 )
