@@ -680,6 +680,18 @@ def test_a_line_that_takes_most_of_a_long_set_up_is_a_finding_and_imports_are_no
     assert unexplained(judged) == []
 
 
+def test_own_code_names_its_own_lines_before_those_of_a_framework_s_loop() -> None:
+    loop = line("train.py:40", 0.6, library="fit: lightning.pytorch.loops.epoch_loop.advance", phase="train")
+    own = line("model.py:9", 0.4, phase="train", function="metric")
+    run = with_lines("train__host", 900, *(replace(each, component="host") for each in (loop, own)))
+    assert run.account is not None
+    lines = run.account.leaves[0].lines
+    run = replace(run, threads=[ThreadTime("n1", 0, "training", 1, 1000.0, 900.0, 0.0, 0.0, lines)])
+    assert [problem.lines for problem in problems_of(replace(run, rules=[]))] == [
+        "40 % in metric, model.py:9"
+    ]
+
+
 def test_a_start_of_one_rank_for_which_the_others_wait_names_its_lines() -> None:
     def of_rank(rank: int, at: LineTime) -> ThreadTime:
         return ThreadTime("n1", rank, "training", 1, 1000.0, 500.0, 0.0, 0.0, (at,))

@@ -355,8 +355,10 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
             remedies = _remedies(analysis)
             waits = WAIT_LESS_WITH_JAX if remedies is OF_JAX else WAIT_LESS
             remedy = _of_line(leaf, waits) or remedies[component]
-            brings = GC if garbage else ""
-            yield LargePart(leaf.key, spent + garbage, remedy, evidence, brings=brings)
+            at = tuple(place.line.place for place in own_places(leaf)) if component == HOST else ()
+            yield LargePart(
+                leaf.key, spent + garbage, remedy, evidence, brings=GC if garbage else "", places=at
+            )
         elif part == BETWEEN:
             place = leaf.places[0].line.place if leaf.places else None
             of_place = [line.library for line in leaf.lines if line.place and line.place == place]
