@@ -12,13 +12,14 @@ from stepscope.common.status import Status
 from stepscope.evaluation.account import BETWEEN, PROFILING, account
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.profile import profile_of, with_evidence
+from stepscope.report.charts import chart_data
 from stepscope.report.devices import headline
 from stepscope.report.document import document
 from stepscope.report.html import render_html
 from stepscope.report.markdown import render_markdown
-from stepscope.report.strip import slow_and_median
+from stepscope.report.strip import memory_over_time, slow_and_median
 from stepscope.rules.straggler import Straggler
-from stepscope.runs.model import PHASES, PassTime, ProfileWindow, RankFacts
+from stepscope.runs.model import PHASES, PICTURE, PassTime, ProfileWindow, RankFacts
 from stepscope.runs.recording.directory import RecordingDirectory
 from stepscope.runs.traces.source import KinetoTraces
 
@@ -324,11 +325,38 @@ def test_python_functions_are_in_every_form_of_the_report(
     assert "Rank 0 in Python, of 2 profiled steps: 60 % in load, data.py:14 and 10 % in sum" in said
 
 
+def test_the_stacks_of_a_window_of_python_are_a_flame_graph(recording: Path) -> None:
+    stacks = [[1.2, "train.py:30", "load, data.py:14", "json.loads"], [0.4, "train.py:31"]]
+    with_python_window(recording, 0, [["load, data.py:14", 6, 1.5, 1.2]], stacks)
+    analysis = evaluate(RecordingDirectory(recording))
+    charts = {name: data for name, data in chart_data(analysis).items() if data["kind"] == "flames"}
+    ((name, graph),) = charts.items()
+    assert graph["title"] == "rank 0, Python"
+    assert [(row, seconds, graph["names"][at]) for row, _, seconds, at, _ in sorted(graph["flames"])] == [
+        (0, 1.6, "rank 0, Python"),
+        (1, 1.6, "steps 7 to 8"),
+        (2, 1.2, "train.py:30"),
+        (2, 0.4, "train.py:31"),
+        (3, 1.2, "load, data.py:14"),
+        (4, 1.2, "json.loads"),
+    ]
+    assert f'data-chart="{name}"' in render_html(analysis)
+
+
 @pytest.mark.parametrize(
-    "listed", [[["load", -1, 1.0, 1.0]], [["load", 1, float("nan"), 1.0]], [7], "no list"]
+    ("listed", "stacks"),
+    [
+        ([["load", -1, 1.0, 1.0]], []),
+        ([["load", 1, float("nan"), 1.0]], []),
+        ([7], []),
+        ("no list", []),
+        ([], [[-1.0, "load"]]),
+        ([], [[]]),
+        ([], [[1.0, "lo\nad"]]),
+    ],
 )
-def test_a_damaged_list_of_functions_costs_only_itself(recording: Path, listed: Any) -> None:
-    with_python_window(recording, 0, listed)
+def test_a_damaged_list_of_functions_costs_only_itself(recording: Path, listed: Any, stacks: Any) -> None:
+    with_python_window(recording, 0, listed, stacks)
     analysis = evaluate(RecordingDirectory(recording))
     assert analysis.profile is not None
     assert {each.device for each in analysis.profile.devices} == {"cpu"}
@@ -394,6 +422,37 @@ def test_the_memory_that_operators_allocate_is_in_every_form_of_the_report(
     said = " ".join(capsys.readouterr().err.split())
     found = "3.00 MB in aten::linear and 500 kB in aten::index_put_ (train.py:9)"
     assert f"Rank 1 allocates on CPU per step: {found}." in said
+
+
+def test_the_memory_of_a_window_is_drawn_by_the_part_that_allocated_it(recording: Path) -> None:
+    """Steps 2 and 3 take a second each, from 2 s on. A backward node runs from 2.8 s to 2.9 s."""
+    (path,) = (recording / "profiles").glob("rank-1.steps-2-3.*.gz")
+    values = json.loads(gzip.decompress(path.read_bytes()))
+    values["traceEvents"].append(event("autograd::engine::evaluate_function: AddmmBackward0", 2.8, 0.1))
+    path.write_bytes(gzip.compress(json.dumps(values).encode()))
+    of_gpu = [
+        allocation(2.25, 4 * MB, 10 * MB, 0, address=1),  # 6 MB were there before
+        allocation(2.85, 6 * MB, 16 * MB, 0, address=2),
+        allocation(2.95, -4 * MB, 12 * MB, 0, address=1),
+        allocation(3.5, -2 * MB, 10 * MB, 0, address=3),  # of those before
+    ]
+    with_allocations(recording, 1, of_gpu)
+    analysis = evaluate(RecordingDirectory(recording))
+    assert analysis.profile is not None
+    (gpu,) = analysis.profile.memory
+    percents = {part: list(dict.fromkeys(columns)) for part, columns in gpu.held.items()}
+    assert percents == {"backward": [0, 38], "operators": [0, 25], "before": [0, 38, 25]}
+    assert gpu.held["operators"].count(25) == pytest.approx(PICTURE * 0.7 / 2, abs=2)
+    assert [(number, round(place)) for number, place in gpu.begins] == [(2, 0), (3, 50)]
+    drawn = memory_over_time(gpu)
+    assert drawn is not None
+    assert [layer.name for layer in drawn.rows[0].layers] == [
+        "before the window",
+        "other operators",
+        "backward",
+    ]
+    assert [said for _, said in drawn.ticks] == ["step 2", "step 3"]
+    assert 'aria-label="GPU 0 of rank 1, up to 16.0 MB: before the window' in render_html(analysis)
 
 
 def test_an_allocation_that_cannot_be_costs_its_trace_only(recording: Path) -> None:

@@ -68,11 +68,15 @@ def modules_of_a_step() -> list[dict[str, Any]]:
     ]
 
 
-def allocation(at: float, size: int, total: int, gpu: int | None = None) -> dict[str, Any]:
+def allocation(at: float, size: int, total: int, gpu: int | None = None, address: int = 7) -> dict[str, Any]:
     """Returns an allocation of `size` bytes; below 0, they are freed."""
     device = {"Device Type": 0, "Device Id": -1} if gpu is None else {"Device Type": 1, "Device Id": gpu}
     about = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 100, "tid": 100}
-    return {**about, "ts": (START + at) * US, "args": {"Bytes": size, "Total Allocated": total, **device}}
+    return {
+        **about,
+        "ts": (START + at) * US,
+        "args": {"Bytes": size, "Total Allocated": total, "Addr": address, **device},
+    }
 
 
 def with_allocations(recording: Path, rank: int, allocations: list[dict[str, Any]]) -> None:
@@ -124,10 +128,14 @@ def window(first: int, last: int | None, state: str, name: str, reason: str = ""
     return known | {"trace": name, "state": state, "reason": reason}
 
 
-def with_python_window(recording: Path, rank: int, functions: Any) -> None:
-    """Adds a window of steps 7 and 8 with Python functions: name, calls, total and own seconds of each."""
+def with_python_window(recording: Path, rank: int, functions: Any, stacks: Any = ()) -> None:
+    """Adds a window of steps 7 and 8 with Python functions: name, calls, total and own seconds of each.
+
+    `stacks`: seconds and functions of each.
+    """
     name = f"rank-{rank}.steps-7-8.100-1.python.json.gz"
-    (recording / "profiles" / name).write_bytes(gzip.compress(json.dumps({"functions": functions}).encode()))
+    text = json.dumps({"functions": functions, "stacks": stacks})
+    (recording / "profiles" / name).write_bytes(gzip.compress(text.encode()))
     path = recording / "profiles" / f"rank-{rank}.100.windows.json"
     values = json.loads(path.read_text())
     values["windows"].append(window(7, 8, "written", name) | {"step_seconds": 2.0})

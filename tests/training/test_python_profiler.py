@@ -117,6 +117,37 @@ def test_its_seconds_may_be_those_on_a_core_or_the_others(
         assert seconds["waits"] >= 3 * 0.045
 
 
+@pytest.mark.parametrize("kind", ["python", "python=cpu", "python=off-cpu"])
+def test_whole_stacks_have_the_seconds_of_the_windows_clock(
+    training: Training, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPSCOPE_PROFILE", f"2:4,{kind}")
+
+    def computes() -> None:
+        until = time.thread_time() + 0.03
+        while time.thread_time() < until:
+            pass
+
+    def waits() -> None:
+        time.sleep(0.1)
+
+    for _ in range(6):
+        computes()
+        waits()
+        training.step()
+    seconds = {"computes": 0.0, "waits": 0.0}
+    for of_stack, *stack in written(training)["stacks"]:
+        names = [name.partition(", ")[0].rpartition(".")[2] for name in stack]
+        if names[-1] in seconds:
+            assert names[-2] == "test_whole_stacks_have_the_seconds_of_the_windows_clock"[:32]
+            seconds[names[-1]] += of_stack
+    if kind == "python=cpu":  # a sleep takes no time on a core
+        assert seconds["computes"] > 0
+        assert seconds["waits"] < 3 * 0.1 / 2
+    else:
+        assert seconds["waits"] > 0
+
+
 def test_an_exception_and_a_generator_leave_the_counts_right(training: Training) -> None:
     def fails() -> None:
         raise KeyError(7)

@@ -26,6 +26,7 @@ from stepscope.runs.model import (
     Gap,
     OperatorTime,
     ProfileWindow,
+    PythonWindow,
     StepPicture,
     ThreadTime,
 )
@@ -188,6 +189,7 @@ class DeviceProfile:
     seconds: float  # self time of all operators: more than that of the steps if several ran at once
     operators: tuple[OperatorTime, ...]  # the most self time first
     kinds: dict[str, float] = field(default_factory=dict)  # of a GPU: seconds by what kernels compute
+    windows: tuple[PythonWindow, ...] = ()  # of Python, with their stacks
 
 
 @dataclass(frozen=True)

@@ -197,7 +197,7 @@ def _of_python(*windows: PythonWindow) -> DeviceProfile:
                 primitive_calls=_sum(before.primitive_calls, each.primitive_calls),
             )
         sums[each.operator] = each
-    return _device(
+    device = _device(
         first.node,
         first.rank,
         first.device,
@@ -205,6 +205,7 @@ def _of_python(*windows: PythonWindow) -> DeviceProfile:
         sum(window.step_seconds for window in windows),
         list(sums.values()),
     )
+    return replace(device, windows=windows)
 
 
 def _sum(a: int | None, b: int | None) -> int | None:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from stepscope.evaluation.analysis import Analysis, UtilisationHistogram
+from stepscope.evaluation.analysis import Analysis, DeviceProfile, UtilisationHistogram
 from stepscope.measurements.heatmap import Heatmap
 from stepscope.measurements.steps import StepDistribution
 from stepscope.measurements.timeline import StepTimeline
@@ -13,9 +13,10 @@ from stepscope.report.figures import main_steps
 from stepscope.report.held import strips
 from stepscope.report.hot_lines import compared_threads, part_name, thread_name
 from stepscope.report.rows import outliers
+from stepscope.report.sentences import device_name
 from stepscope.report.shares import NAMES, steps_by_phase
 from stepscope.rules.dataloader import Dataloader
-from stepscope.runs.model import ThreadTime
+from stepscope.runs.model import StackTime, ThreadTime
 
 MOST = 4  # graphs: of the slow rank and the one in the middle, and of other roles
 LEAST = 0.001  # of the samples: a narrower rectangle is not seen
@@ -53,6 +54,9 @@ def chart_data(analysis: Analysis) -> dict[str, Mapping[str, Any]]:
         charts["waits"] = _waits(waits)
     for index, graph in enumerate(flame_graphs(analysis)):
         charts[f"flames-{index}"] = flame_data(graph)
+    for index, device in enumerate(analysis.profile.devices if analysis.profile is not None else ()):
+        if any(window.stacks for window in device.windows):
+            charts[f"window-flames-{index}"] = flame_data(window_flames(device))
     return charts
 
 
@@ -223,7 +227,7 @@ class Flame(NamedTuple):
 
 
 class FlameGraph(NamedTuple):
-    """The rectangles of a thread; the first one is all of its samples, below it the parts of the run."""
+    """The rectangles of a thread; the first one is all of its samples, below it parts or windows."""
 
     name: str
     flames: list[Flame]
@@ -238,7 +242,19 @@ class _Node:
 def flame_graphs(analysis: Analysis) -> list[FlameGraph]:
     """Returns the graphs of the threads whose lines are shown, and of those that they are compared with."""
     threads = [thread for pair in compared_threads(analysis) for thread in pair if thread is not None]
-    return [FlameGraph(thread_name(thread), _flames(thread)) for thread in threads if thread.stacks][:MOST]
+    return [_of_thread(thread) for thread in threads if thread.stacks][:MOST]
+
+
+def _of_thread(thread: ThreadTime) -> FlameGraph:
+    parts = (part_name(thread.role, stack.phase, stack.component) or OTHER for stack in thread.stacks)
+    return _graph(thread_name(thread), zip(parts, thread.stacks, strict=True))
+
+
+def window_flames(device: DeviceProfile) -> FlameGraph:
+    """Returns the graph of the Python windows of a rank."""
+    windows = [(f"steps {window.first} to {window.last}", window.stacks) for window in device.windows]
+    stacks = ((name, stack) for name, stacks in windows for stack in stacks)
+    return _graph(f"rank {device.rank}, {device_name(device.device)}", stacks)
 
 
 def flame_data(graph: FlameGraph) -> Mapping[str, Any]:
@@ -256,16 +272,17 @@ def flame_data(graph: FlameGraph) -> Mapping[str, Any]:
     }
 
 
-def _flames(thread: ThreadTime) -> list[Flame]:
+def _graph(title: str, stacks: Iterable[tuple[str, StackTime]]) -> FlameGraph:
+    """Returns the graph of stacks and the part of each."""
     root = _Node()
-    for stack in thread.stacks:
+    for part, stack in stacks:
         node = root
         node.seconds += stack.seconds
-        for name in (part_name(thread.role, stack.phase, stack.component) or OTHER, *stack.functions):
+        for name in (part, *stack.functions):
             node = node.callees.setdefault(name, _Node())
             node.seconds += stack.seconds
     found: list[Flame] = []
-    open_nodes = [(root, thread_name(thread), 0, 0.0, -1)]
+    open_nodes = [(root, title, 0, 0.0, -1)]
     while open_nodes:
         node, name, row, start, caller = open_nodes.pop()
         place = len(found)
@@ -274,4 +291,4 @@ def _flames(thread: ThreadTime) -> list[Flame]:
             if below.seconds >= LEAST * root.seconds:
                 open_nodes.append((below, callee, row + 1, start, place))
             start += below.seconds
-    return found
+    return FlameGraph(title, found)

@@ -238,9 +238,9 @@ def _operators(analysis: Analysis) -> dict[str, Any] | None:
         for title, said, advice in profile.findings
     ]
     return {
-        "devices": [asdict(device) for device in profile.devices],
+        "devices": [_without(asdict(device), "windows") for device in profile.devices],
         "passes": [asdict(device) for device in profile.passes],
-        "memory": [asdict(device) for device in profile.memory],
+        "memory": [_without(asdict(device), "held", "begins") for device in profile.memory],
         "changes": [{**asdict(each), "difference": each.difference} for each in profile.changes],
         "findings": findings,
         "unread": list(profile.unread),
@@ -257,6 +257,11 @@ def _rule(rule: RuleResult) -> dict[str, Any]:
     content = asdict(rule)
     del content["details"], content["about"], content["debugger_parameters"], content["debugger_triggered"]
     return _known(content, "seconds_lost")
+
+
+def _without(content: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Returns the content without what only charts need."""
+    return {name: value for name, value in content.items() if name not in names}
 
 
 def _known(content: dict[str, Any], *names: str) -> dict[str, Any]:

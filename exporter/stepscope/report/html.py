@@ -22,7 +22,7 @@ from stepscope.report.price_list import Machine
 from stepscope.report.right_sizing import predictions
 from stepscope.report.rows import boxes, during, gauges, outliers, pairs, places, stalls
 from stepscope.report.savings import savings
-from stepscope.report.strip import slow_and_median, strip
+from stepscope.report.strip import memory_over_time, slow_and_median, strip
 from stepscope.report.summary import at_a_glance, facts
 from stepscope.report.track_record import NO_RECORD, TrackRecord
 from stepscope.report.usage import usage
@@ -128,6 +128,7 @@ def render_html(
         track_record=track_record,
         strip=strip(analysis),
         slow_and_median=slow_and_median,
+        memory_over_time=memory_over_time,
         usage_sentences=busy,
         most_cores=MOST_CORES,
         viridis=VIRIDIS,

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stepscope.common.words import day_and_time, duration, gauge, percent, time_of_day
+from stepscope.common.words import day_and_time, duration, gauge, percent, size, time_of_day
 from stepscope.evaluation.analysis import Analysis, Band, Profile
 from stepscope.evaluation.problems import problems_of
 from stepscope.measurements.training_gauges import LOSSES, PACES, RATES, named_first, over_time
 from stepscope.report import shares
 from stepscope.report.held import at_times, said_of, together, wholes
-from stepscope.runs.model import PHASES, PICTURE
+from stepscope.report.sentences import device_name
+from stepscope.runs.model import PHASES, PICTURE, DeviceMemory
 
 COLUMNS = 240
 PARTS = {  # of pictures of steps: their colours and names
@@ -24,6 +25,7 @@ PARTS = {  # of pictures of steps: their colours and names
     "backward": ("backward", "backward"),
     "optimizer": ("optimizer", "optimizer"),
     "operators": ("forward", "other operators"),
+    "before": ("others", "before the window"),
     "compute": ("amount", "kernels"),
     "copy": ("host_to_device", "copies"),
 }
@@ -131,6 +133,22 @@ def slow_and_median(profile: Profile) -> Strip | None:
             rows.append(Row(f"{device.upper()} of rank {picture.rank}, step {picture.number}", layers))
     ticks = [(50.0 * half, duration(half * longest / 2)) for half in range(3)]
     return Strip(rows, [], ticks, "A step of the slowest rank, and of the one in the middle", "Time in step")
+
+
+def memory_over_time(device: DeviceMemory) -> Strip | None:
+    """Returns what a window's steps held of a device's memory; None if no window knows it."""
+    if not device.held:
+        return None
+    layers = [
+        Layer(*PARTS[part], np.frombuffer(percents, np.uint8).astype(float))
+        for part, percents in reversed(device.held.items())
+    ]
+    every = -(-len(device.begins) // TICKS)
+    ticks = [(place, f"step {number}") for number, place in device.begins[::every]]
+    name = f"{device_name(device.device)} of rank {device.rank}, up to {size(device.most)}"
+    return Strip(
+        [Row(name, layers)], [], ticks, "Memory by the part of the step that allocated it", "Begin of"
+    )
 
 
 def strip(analysis: Analysis) -> Strip | None:

@@ -308,10 +308,24 @@ class DeviceMemory:
     steps: int  # of these windows
     node: str = ""
     rank: int = 0
+    # The bytes over time in the window with most, by the part of the step that allocated them, or "before" it.
+    # A byte per PICTURE column: percent of the most. {}: addresses are not known.
+    held: dict[str, bytes] = field(default_factory=dict)
+    begins: tuple[tuple[int, float], ...] = ()  # of its steps: number, and percent of its time
 
 
 PYTHON = "python"  # how the device of an OperatorTime begins that is a Python function
 PYTHON_TIMES = {PYTHON: PYTHON, ON_CPU: f"{PYTHON}, on a core", OFF_CPU: f"{PYTHON}, off the cores"}
+
+
+@dataclass(frozen=True)
+class StackTime:
+    """The time that main threads spent in a whole stack."""
+
+    phase: str
+    component: str
+    functions: tuple[str, ...]  # outermost first: "load, data.py:14" (the user's own) or "module.function"
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -326,6 +340,7 @@ class PythonWindow:
     step_seconds: float
     functions: tuple[FunctionTime, ...]
     device: str = PYTHON  # of PYTHON_TIMES: which seconds they have
+    stacks: tuple[StackTime, ...] = ()  # by samples of the main thread; (): none were taken
 
     @property
     def last(self) -> int:
@@ -509,16 +524,6 @@ class LineTime:
     @property
     def total(self) -> float:
         return sum(self.seconds.values())
-
-
-@dataclass(frozen=True)
-class StackTime:
-    """The time that main threads spent in a whole stack."""
-
-    phase: str
-    component: str
-    functions: tuple[str, ...]  # outermost first: "load, data.py:14" (the user's own) or "module.function"
-    seconds: float
 
 
 KNOWN = 0.9  # of the sampled seconds: with less, a wait that the kernel does not show could be any

@@ -2,17 +2,21 @@
 
 Up to Python 3.11, cProfile counts in C. From 3.12 on, cProfile takes the only place for profilers of
 sys.monitoring, and a script that starts its own one would fail: so a function of `sys.setprofile` counts.
-Both see the thread that makes the steps, and neither runs next to a profiler of the script.
+Both see the thread that makes the steps, and neither runs next to a profiler of the script. Neither knows
+which functions called which in turn, so another thread samples the whole stacks of the main thread.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from time import perf_counter, thread_time
+from _thread import get_ident
+from time import clock_gettime_ns, perf_counter, perf_counter_ns, pthread_getcpuclockid, thread_time
 
 from stepscope.common.shared_files import open_file
+from stepscope.training.stack_tree import SEPARATOR
 from stepscope.training.window_files import PYTHON
+from stepscope.training.window_lines import WindowLines, sample_lines
 from stepscope.training.window_plans import OFF_CPU, ON_CPU
 from stepscope.training.window_plans import PYTHON as WALL
 
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
             """
 
 
-MOST_FUNCTIONS = 1000  # with the most own time
+MOST_FUNCTIONS, MOST_STACKS = 1000, 300  # with the most time of their own
 ANOTHER = "another Python profiler is active"
 TAKEN = "the script used its own Python profiler in the window"
 _OURS = os.path.dirname(__file__) + os.sep
@@ -50,6 +54,18 @@ def _off_cpu() -> float:
 
 
 CLOCKS = {WALL: perf_counter, ON_CPU: thread_time, OFF_CPU: _off_cpu}  # of the thread that makes the steps
+
+
+def _clock_for_others(kind: str) -> Callable[[], int]:
+    """Returns the same clock of this thread, in nanoseconds, for another thread."""
+    if kind == WALL:
+        return perf_counter_ns
+    of_this = pthread_getcpuclockid(get_ident())
+    if kind == ON_CPU:
+        return lambda: clock_gettime_ns(of_this)
+    return lambda: perf_counter_ns() - clock_gettime_ns(of_this)
+
+
 _lost: list[Calls] = []  # kept: the end of a cProfile would switch off the script's own one
 
 
@@ -61,6 +77,8 @@ class PythonProfiler:
     def __init__(self) -> None:
         self.makes: Callable[[Callable[[], float]], Calls] = _InC if sys.version_info < (3, 12) else _InPython
         self._calls: Calls | None = None
+        self._stacks: WindowLines | None = None
+        self._began = 0  # nanoseconds of their clock
         self._kind = WALL
         self._watches_forks = False
 
@@ -74,6 +92,9 @@ class PythonProfiler:
             self._watches_forks = True
             os.register_at_fork(after_in_child=self._forked)
         self._kind = kind
+        clock = _clock_for_others(kind)
+        self._began = clock()
+        self._stacks = sample_lines(clock, whole=True)
         self._calls = self.makes(CLOCKS[kind])
         self._calls.start()
 
@@ -84,20 +105,28 @@ class PythonProfiler:
         """Raises ValueError if the script's own profiler has taken over."""
         calls = self._calls
         assert calls is not None
-        if sys.getprofile() is not calls.hook:
+        taken = sys.getprofile() is not calls.hook
+        if not taken:
+            calls.stop()
+        if self._stacks is not None:
+            self._stacks.stop()
+        if taken:
             _lost.append(calls)
-            self._calls = None
+            self.forget()
             raise ValueError(TAKEN)
-        calls.stop()
 
     def forget(self) -> None:
-        self._calls = None
+        self._calls = self._stacks = None
 
     def write(self, path: str) -> list[dict[str, Any]]:
-        """Writes a list of functions: name, calls, total and own seconds, primitive calls."""
+        """Writes a list of functions: name, calls, total and own seconds, primitive calls.
+
+        Then one of stacks: seconds by samples, and the functions, outermost first.
+        """
         import json
 
-        calls, self._calls = self._calls, None
+        calls, stacks = self._calls, self._seconds_of_stacks()
+        self.forget()
         assert calls is not None
         sums: dict[str, list[float]] = {}
         for called, *numbers in calls.counted():
@@ -108,7 +137,7 @@ class PythonProfiler:
                     known[at] += value
         most_first = sorted(sums.items(), key=lambda each: -each[1][2])[:MOST_FUNCTIONS]
         functions = [[name, *numbers] for name, numbers in most_first]
-        text = json.dumps({"kind": self._kind, "functions": functions})
+        text = json.dumps({"kind": self._kind, "functions": functions, "stacks": stacks})
         with os.fdopen(open_file(path, {os.geteuid()}, os.O_WRONLY), "w") as file:
             file.write(text)
         return []
@@ -116,9 +145,19 @@ class PythonProfiler:
     def knows_rank(self) -> bool:
         return True  # the list of windows says it
 
+    def _seconds_of_stacks(self) -> list[list[Any]]:
+        """Returns the stacks with most seconds. A sample has those since the one before."""
+        sums, before = dict[str, int](), self._began
+        for now, stack in self._stacks.samples if self._stacks is not None else ():
+            sums[stack] = sums.get(stack, 0) + now - before
+            before = now
+        most_first = sorted(sums.items(), key=lambda each: -each[1])[:MOST_STACKS]
+        return [[taken / 1e9, *stack.split(SEPARATOR)] for stack, taken in most_first if taken > 0]
+
     def _forked(self) -> None:
         """Ends the window in a process that was forked from it: it belongs to the parent."""
-        calls, self._calls = self._calls, None
+        calls = self._calls
+        self.forget()
         if calls is not None and sys.getprofile() is calls.hook:
             calls.stop()
 

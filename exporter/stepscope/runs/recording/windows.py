@@ -12,7 +12,7 @@ from stepscope.common.errors import UserError
 from stepscope.common.shared_files import entries, read_file
 from stepscope.runs.malformed import MALFORMED, finite, naming
 from stepscope.runs.model import PYTHON as OF_PYTHON
-from stepscope.runs.model import PYTHON_TIMES, FunctionTime, ProfileWindow, PythonWindow
+from stepscope.runs.model import PYTHON_TIMES, FunctionTime, ProfileWindow, PythonWindow, StackTime
 from stepscope.training.window_files import ENDINGS, FORMAT, IN_RECORDING, LIST, PYTHON, TRACE
 
 MOST_BYTES, MOST_FILES = 1 << 20, 10_000
@@ -75,6 +75,7 @@ def _functions(window: ProfileWindow, path: Path) -> PythonWindow:
             window.step_seconds,
             functions,
             device,
+            tuple(_stack(*row) for row in values.get("stacks", [])),
         )
 
 
@@ -87,6 +88,14 @@ def _function(
     if not str(name).isprintable() or min(*numbers, primitive or 0) < 0:
         raise ValueError("a function that cannot be")
     return FunctionTime(*place, str(name), *numbers, primitive_calls=primitive)
+
+
+def _stack(seconds: Any, *functions: Any) -> StackTime:
+    """Raises MALFORMED."""
+    names = tuple(map(str, functions))
+    if not "".join(names).isprintable() or finite(seconds) < 0:
+        raise ValueError("a stack that cannot be")
+    return StackTime("train", "", names, finite(seconds))
 
 
 def _windows(values: dict[str, Any], folder: Path) -> Iterator[ProfileWindow]:

@@ -114,6 +114,7 @@ class Allocations(NamedTuple):
     devices: NDArray[np.int32]  # place in `names`
     sizes: NDArray[np.int64]  # bytes; below 0: freed
     totals: NDArray[np.int64]  # bytes that are allocated on the device
+    addresses: NDArray[np.int64]  # 0: not known
     names: list[str]  # of devices
 
 
@@ -207,7 +208,7 @@ class _Columns:
     collective: list[_Call] = field(default_factory=list)
     described: dict[Any, tuple[Described, int | None]] = field(default_factory=dict)  # by External id
     lines: list[Line] = field(default_factory=list)  # times as in the file
-    allocations: list[tuple[int, float, int, int, int]] = field(default_factory=list)
+    allocations: list[tuple[int, float, int, int, int, int]] = field(default_factory=list)
     devices: dict[str, int] = field(default_factory=dict)  # of allocations
     shapes: dict[str, int] = field(default_factory=dict)
     shaped: list[tuple[int, int]] = field(default_factory=list)  # row and place in `shapes`
@@ -291,7 +292,7 @@ class _Columns:
         thread = self.thread_ids.setdefault((row.get("pid"), row.get("tid"), "cpu"), len(self.thread_ids))
         name = f"gpu{int(about['Device Id'])}" if about["Device Type"] else "cpu"
         device = self.devices.setdefault(name, len(self.devices))
-        numbers = int(about["Bytes"]), int(about["Total Allocated"])
+        numbers = int(about["Bytes"]), int(about["Total Allocated"]), int(about.get("Addr", 0))
         self.allocations.append((thread, finite(row["ts"]), device, *numbers))
 
 
@@ -421,13 +422,14 @@ def _trace(
 
 def _allocations(columns: _Columns, zero: float) -> Allocations:
     rows = columns.allocations
-    threads, times, devices, sizes, totals = zip(*rows, strict=True) if rows else [()] * 5
+    threads, times, devices, sizes, totals, addresses = zip(*rows, strict=True) if rows else [()] * 6
     return Allocations(
         np.array(threads, np.int32),
         np.array(times, float) - zero,
         np.array(devices, np.int32),
         np.array(sizes, np.int64),
         np.array(totals, np.int64),
+        np.array(addresses, np.int64),
         list(columns.devices),
     )
 

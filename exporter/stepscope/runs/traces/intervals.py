@@ -50,10 +50,11 @@ class Intervals:
         points = np.unique(np.concatenate((self.starts, self.ends, other.starts, other.ends)))
         starts, ends = points[:-1], points[1:]
         middles = (starts + ends) / 2
-        kept = self._run_at(middles) & ~other._run_at(middles)
+        kept = self.run_at(middles) & ~other.run_at(middles)
         return Intervals.union(starts[kept], ends[kept])
 
-    def _run_at(self, moments: Numbers) -> NDArray[np.bool_]:
+    def run_at(self, moments: Numbers) -> NDArray[np.bool_]:
+        """Returns (n,) whether one of them runs at each moment."""
         after: NDArray[np.bool_] = np.searchsorted(self.starts, moments) > np.searchsorted(self.ends, moments)
         return after
 

@@ -1,15 +1,17 @@
 """Finds the operators that were running at moments: for samples of lines, and for allocations of memory."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.runs.model import DeviceMemory, OperatorMemory
-from stepscope.runs.traces.events import NONE, Trace
+from stepscope.runs.traces.events import NONE, Allocations, Trace
 from stepscope.runs.traces.host import calls_of
-from stepscope.runs.traces.intervals import Numbers
+from stepscope.runs.traces.intervals import Intervals, Numbers
 
 # Microseconds after an operator in which a sample still is of it: an operator gives up the interpreter lock,
 # which wakes the thread that samples, and after a short operator its thread waits for that lock.
@@ -78,6 +80,47 @@ def memory_of(trace: Trace, operators: Rows, steps: int) -> tuple[DeviceMemory, 
     )
 
 
+def held_over(
+    events: Allocations, device: int, edges: Numbers, parts: Mapping[str, Intervals]
+) -> dict[str, bytes]:
+    """Returns the memory of a device in each column of time, at its most, by the part that allocated it.
+
+    `edges`: of the columns. The parts are "before" the first edge, the given ones, and other "operators".
+    Percent of the most of all columns. {} without addresses, which distinguish what is freed.
+    """
+    rows = np.flatnonzero(events.devices == device)
+    rows = rows[np.argsort(events.times[rows], kind="stable")]
+    times = events.times[rows]
+    if not len(rows) or not events.addresses[rows].all():
+        return {}
+    part = np.full(len(rows), len(parts))
+    for number, of_part in enumerate(parts.values()):
+        part[of_part.run_at(times)] = number
+    part[times < edges[0]] = -1
+    known: dict[int, tuple[int, int]] = {}
+    changes = np.zeros((len(rows), len(parts) + 2), np.int64)
+    columns = zip(events.addresses[rows].tolist(), events.sizes[rows].tolist(), part.tolist(), strict=True)
+    for row, (address, size, number) in enumerate(columns):
+        if size > 0:
+            known[address] = number, size
+            changes[row, number] = size
+        elif (allocated := known.pop(address, None)) is not None:
+            changes[row, allocated[0]] -= allocated[1]
+    held = np.cumsum(changes, axis=0)
+    held[:, -1] = np.maximum(events.totals[rows] - held[:, :-1].sum(axis=1), 0)
+    at = [_most(held, *ends) for ends in pairwise(np.searchsorted(times, edges).tolist())]
+    shown = np.array(at, float).T
+    percents = np.rint(100 * shown / max(shown.sum(axis=0).max(), 1)).astype(np.uint8)
+    names = [*parts, "operators", "before"]
+    return {name: percents[number].tobytes() for number, name in enumerate(names) if percents[number].any()}
+
+
+def _most(held: NDArray[np.int64], first: int, end: int) -> NDArray[np.int64]:
+    """Returns the row with most among those from the one before `first` on; zeros before the first row."""
+    rows = held[max(first - 1, 0) : end]
+    return rows[np.argmax(rows.sum(axis=1))] if len(rows) else np.zeros(held.shape[1], np.int64)
+
+
 def total_memory(captures: Sequence[DeviceMemory], places: Sequence[Places]) -> DeviceMemory:
     """Returns the sum of several traces of one device of a rank, the most bytes first.
 
@@ -92,9 +135,9 @@ def total_memory(captures: Sequence[DeviceMemory], places: Sequence[Places]) -> 
         OperatorMemory(name, count, allocated, freed, place_of(each.get(name, Counter()) for each in places))
         for name, (count, allocated, freed) in sums.items()
     ]
-    return DeviceMemory(
-        device=captures[0].device,
-        most=max(each.most for each in captures),
+    largest = max(captures, key=lambda each: each.most)
+    return replace(
+        largest,
         operators=tuple(sorted(operators, key=lambda each: (-each.allocated, each.operator))),
         steps=sum(each.steps for each in captures),
     )

@@ -13,7 +13,7 @@ reason: the profiler writes its own buffers, the host waits for data, it is in a
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import nan
 from typing import NamedTuple
@@ -50,7 +50,7 @@ from stepscope.runs.traces.events import (
 from stepscope.runs.traces.host import calls_of, host_times, summed_host, synchronising
 from stepscope.runs.traces.intervals import Intervals, Numbers
 from stepscope.runs.traces.marks import HOST
-from stepscope.runs.traces.moments import Places, memory_of, places_of
+from stepscope.runs.traces.moments import Places, held_over, memory_of, places_of
 from stepscope.runs.traces.passes import NODE, UPDATE, passes_of
 from stepscope.runs.traces.repetition import repetition
 
@@ -128,7 +128,7 @@ def summarise(trace: Trace) -> TraceSummary:
         shapes=_shapes(trace, operators, self_times),
         flops=_flops(trace, marks),
         picture=_picture(trace, marks, loads, operators) if steps_from else None,
-        memory=memory_of(trace, operators, len(marks.numbers) if steps_from else 0),
+        memory=_memory(trace, marks if steps_from else None, operators),
         passes=passes_of(trace, float(marks.ends[-1])),
         overlap=marks.overlap * MICRO,
     )
@@ -225,6 +225,22 @@ def _picture(trace: Trace, marks: _Marks, loads: Rows, operators: Rows) -> StepP
         if percents.any():
             lanes[device] = {part: row.tobytes() for part, row in zip(parts, percents, strict=True)}
     return StepPicture("", 0, marks.numbers[middle], (end - start) * MICRO, lanes)
+
+
+def _memory(trace: Trace, marks: _Marks | None, operators: Rows) -> tuple[DeviceMemory, ...]:
+    found = memory_of(trace, operators, len(marks.numbers) if marks is not None else 0)
+    if marks is None:
+        return found
+    start, end = float(marks.starts[0]), float(marks.ends[-1])
+    edges = np.linspace(start, end, PICTURE + 1)
+    backward, optimizer = (intervals(trace, rows) for rows in _backward_and_optimizer(trace, operators))
+    parts = {"optimizer": optimizer, "backward": backward}
+    places = 100 * (marks.starts - start) / max(end - start, MICRO)
+    begins = tuple(zip(marks.numbers, places.tolist(), strict=True))
+    return tuple(
+        replace(each, held=held_over(trace.allocations, device, edges, parts), begins=begins)
+        for device, each in enumerate(found)
+    )
 
 
 def _backward_and_optimizer(trace: Trace, operators: Rows) -> tuple[Rows, Rows]:
