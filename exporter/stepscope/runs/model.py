@@ -308,7 +308,7 @@ class DeviceMemory:
     steps: int  # of these windows
     node: str = ""
     rank: int = 0
-    # The bytes over time in the window with most, by the part of the step that allocated them, or "before" it.
+    # The bytes over time in the window with most: by the part of the step that allocated them, or "before".
     # A byte per PICTURE column: percent of the most. {}: addresses are not known.
     held: dict[str, bytes] = field(default_factory=dict)
     begins: tuple[tuple[int, float], ...] = ()  # of its steps: number, and percent of its time

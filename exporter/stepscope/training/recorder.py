@@ -116,6 +116,7 @@ class Recorder:
         "is_waiting",
         "leave",
         "mark",
+        "moves",
         "record_step",
         "show_phase",
         "so_far",
@@ -140,6 +141,7 @@ class Recorder:
     enter: Callable[..., int]
     leave: Callable[[int], None]
     turns_out: Callable[[int], None]
+    moves: Callable[[int, int, float], None]
     begin_wait: Callable[[], tuple[float, ...] | None]
     is_waiting: Callable[[], bool]
     counts_here: Callable[[], bool]
@@ -514,6 +516,12 @@ def make_recorder(
         """Counts the time since the last change for another component than the one that a hook opened."""
         if opened and opened[-1] < 0 and get_ident() in (owner, -owner):
             opened[-1] = component - _ALL
+
+    def moves(component: int, to: int, seconds: float) -> None:
+        """Counts seconds of the open step for another component than the one that a hook opened."""
+        if get_ident() in (owner, -owner):
+            parts[component] -= seconds
+            parts[to] += seconds
 
     def begin_wait() -> tuple[float, ...] | None:
         """Opens data_wait in an automatic step, at place 0. Returns what `so_far` returns.
@@ -1118,6 +1126,7 @@ def make_recorder(
         enter=enter,
         leave=leave,
         turns_out=turns_out,
+        moves=moves,
         begin_wait=begin_wait,
         is_waiting=is_waiting,
         counts_here=counts_here,

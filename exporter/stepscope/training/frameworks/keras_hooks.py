@@ -7,6 +7,7 @@ before. Batches of `evaluate` and `predict` are steps of their own, also inside 
 On TensorFlow, `fit` and `evaluate` fetch a batch inside the graph that trains on it, where no hook can see
 the wait. So the batch is fetched before, as Keras itself does in `predict`, and the rest of the same graph
 gets it as its argument. Nothing else changes: the shapes that the graph is traced with are the dataset's.
+Graphs that must fetch their batches themselves have a clock inside (graph_clock.py).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from types import GeneratorType
 from weakref import ref
 
 from stepscope.training.automatic import LoaderWaits, automatic
-from stepscope.training.frameworks.around import around, never, replace
+from stepscope.training.frameworks.around import around, never, replace, timed
 from stepscope.training.frameworks.batches import ask, got
 from stepscope.training.frameworks.computing import (
     FORWARD,
@@ -29,7 +30,12 @@ from stepscope.training.frameworks.computing import (
     leave,
 )
 from stepscope.training.frameworks.published import after, publish
-from stepscope.training.frameworks.tensorflow_hooks import optimizer_is_traced, settings_of_dataset
+from stepscope.training.frameworks.tensorflow_hooks import (
+    optimizer_is_traced,
+    settings_of_dataset,
+    step_is_traced,
+    step_was_traced,
+)
 from stepscope.training.frameworks.xla_profilers import jax_profiler, tensorflow_profiler
 from stepscope.training.layout import EAGER
 from stepscope.training.loader import Waits
@@ -68,7 +74,9 @@ def install() -> None:
     hook_numbers(sys.modules.get("keras.src.callbacks"))
     trainer = sys.modules.get(f"keras.src.backend.{backend}.trainer")
     if backend == "tensorflow":
-        replace(getattr(trainer, "TensorFlowTrainer", None), "_make_function", _with_fetches)
+        trainer = getattr(trainer, "TensorFlowTrainer", None)
+        replace(trainer, "_make_function", _with_fetches)
+        replace(trainer, "_autoconvert_optionals", _with_clock)
     elif backend == "jax":
         _hook_jax(getattr(trainer, "JAXTrainer", None))
     if backend != "jax":
@@ -269,6 +277,13 @@ def _with_fetches(original: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
+def _with_clock(original: Callable[..., Any]) -> Callable[..., Any]:
+    def make(trainer: Any, step: Any) -> Any:
+        return timed(original(trainer, step), "step", step_is_traced, _nothing, see=step_was_traced)
+
+    return make
+
+
 def fetching_first(
     trainer: Any, function: Callable[..., Any], untraced: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
@@ -290,6 +305,11 @@ def fetching_first(
             return None  # of one batch, as in `train_on_batch`
         several = batches_at_once(trainer) != 1
         if several or not _gives_tensors(iterator, tensorflow):
+            of_process = isinstance(iterator, tensorflow.data.Iterator) and not trainer.run_eagerly
+            if of_process and hasattr(trainer, "_autoconvert_optionals"):  # it has a clock inside
+                if not _loop.begin:
+                    _of_phase("train")
+                return None
             why = "steps_per_execution is not 1" if several else "of their types, or of the strategy"
             complain("fetch", f"waits for data are not timed, because {why}: a graph fetches the batches")
             return None

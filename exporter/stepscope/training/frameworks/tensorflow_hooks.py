@@ -3,7 +3,8 @@
 A graph is one call. Its time is `forward`, whatever it computes, or `compile` if it was traced. A graph in
 which gradients were computed trains. One with a step of a Keras optimizer in it ends a training step.
 One of Horovod's collectives alone is communication.
-A graph that gets an iterator fetches batches inside: nobody can time them, so it counts for no component.
+A graph that gets an iterator fetches batches inside. If Keras made it, graph_clock.py times that. Otherwise
+nobody can, and it counts for no component.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from time import perf_counter, thread_time
 from weakref import WeakKeyDictionary, WeakSet
 
 from stepscope.training.automatic import LoaderWaits, automatic
-from stepscope.training.frameworks.around import around
+from stepscope.training.frameworks.around import around, replace, timed
 from stepscope.training.frameworks.batches import ask, got
 from stepscope.training.frameworks.computing import (
     BACKWARD,
@@ -24,6 +25,7 @@ from stepscope.training.frameworks.computing import (
     computing,
     leave,
 )
+from stepscope.training.frameworks.graph_clock import FETCHES, STEPS, graph_clock
 from stepscope.training.frameworks.published import after, publish
 from stepscope.training.frameworks.xla_profilers import tensorflow_profiler
 from stepscope.training.layout import (
@@ -44,7 +46,8 @@ if TYPE_CHECKING:
 
     from stepscope.training.frameworks.batches import Asked
 
-_COMMUNICATION, _ALL_REDUCE = COMPONENT_INDEX["communication"], OPERATIONS.index("all_reduce") + 1.0
+_DATA_WAIT, _COMMUNICATION = COMPONENT_INDEX["data_wait"], COMPONENT_INDEX["communication"]
+_ALL_REDUCE = OPERATIONS.index("all_reduce") + 1.0
 _WAITS = "_stepscope"  # attribute of a dataset that the script watches, and of an iterator that is timed
 _installed: set[str] = set()
 
@@ -77,6 +80,9 @@ def time_iterators() -> None:
     _installed.add("iterators")
     iterators = sys.modules.get("tensorflow.python.data.ops.iterator_ops")
     around(getattr(iterators, "OwnedIterator", None), "__next__", _asks, got)
+    for name in ("get_next", "get_next_as_optional"):
+        wrapper = partial(timed, name=name, begin=_fetch_is_traced, end=_nothing, see=_fetch_was_traced)
+        replace(getattr(iterators, "OwnedIterator", None), name, wrapper)
     distributed = sys.modules.get("tensorflow.python.distribute.input_lib")
     around(getattr(distributed, "DistributedIteratorBase", None), "__next__", _asks, got)
 
@@ -173,6 +179,8 @@ class _Graphs:
         self.with_gradients: WeakSet[Any] = WeakSet()
         self.with_steps: WeakSet[Any] = WeakSet()
         self.with_collectives: WeakKeyDictionary[Any, float] = WeakKeyDictionary()  # and which operation
+        self.clocked: WeakSet[Any] = WeakSet()
+        self.fetches = False  # the outermost one gets an iterator of tf.data
         self.python = set[object]()  # tokens of functions of Python that they call
         self.python_seconds = dict.fromkeys((GRAPH_PYTHON, PIPELINE_PYTHON), 0.0)  # of these, and of others,
         self.published_seconds = dict(self.python_seconds)
@@ -190,23 +198,24 @@ class _Graphs:
 _graphs = _Graphs()
 
 
-def _called(function: Any, *arguments: Any, **_: object) -> tuple[Any, int | None, int]:
+def _called(function: Any, *arguments: Any, **_: object) -> tuple[Any, int | None, int, float]:
     if _graphs.tracing and not runs_eagerly():
         _graphs.tracing.append(function)
-        return function, None, 0
+        return function, None, 0, 0.0
     traced = function.experimental_get_tracing_count()
     _graphs.tracing.append(function)
-    fetches = traced and any(hasattr(each, "get_next_as_optional") for each in arguments)
+    iterators = [each for each in arguments if hasattr(each, "get_next_as_optional")]
+    _graphs.fetches = any(isinstance(each, sys.modules["tensorflow"].data.Iterator) for each in iterators)
     place = None
     if _graphs.only_communicate(function):
         place = computing.begin(_COMMUNICATION, _graphs.with_collectives[function])
-    elif not fetches:
+    elif not (traced and iterators) or function in _graphs.clocked:
         place = computing.begin(FORWARD if traced else COMPILE)
-    return function, place, traced
+    return function, place, traced, perf_counter()
 
 
-def _returned(call: tuple[Any, int | None, int], done: bool) -> None:
-    function, place, traced = call
+def _returned(call: tuple[Any, int | None, int, float], done: bool) -> None:
+    function, place, traced, began = call
     if function in _graphs.tracing:
         _graphs.tracing.remove(function)
     if _graphs.python_seconds != _graphs.published_seconds:
@@ -217,6 +226,10 @@ def _returned(call: tuple[Any, int | None, int], done: bool) -> None:
     if place is not None:
         computing.compiles |= function.experimental_get_tracing_count() != traced
         computing.end(place)
+        if function in _graphs.clocked:
+            waited = graph_clock.waited(perf_counter() - began)
+            if not computing.compiles:
+                recorder.moves(FORWARD, _DATA_WAIT, waited)
     if _graphs.tracing or computing.in_loop or not done:
         return
     if function in _graphs.with_steps:
@@ -227,6 +240,37 @@ def _returned(call: tuple[Any, int | None, int], done: bool) -> None:
         automatic.trained = True
     elif function not in _graphs.with_collectives:
         automatic.evaluates()
+
+
+def _fetches_in_loop() -> bool:
+    """Returns whether a graph of Keras is traced that fetches its batches, without a strategy."""
+    return computing.in_loop and _graphs.fetches and bool(_graphs.tracing) and not runs_eagerly()
+
+
+def _fetch_is_traced(*_: object) -> tuple[Any] | None:
+    return (graph_clock.begin(),) if _fetches_in_loop() else None
+
+
+def _fetch_was_traced(begun: tuple[Any], batch: Any) -> None:
+    graph_clock.end(FETCHES, begun[0], batch)
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+def step_is_traced(data: Any) -> tuple[Any] | None:
+    """Begins to time a step of Keras inside of a graph that fetches its batch. Returns that moment."""
+    if not _fetches_in_loop():
+        return None
+    _graphs.clocked.add(_graphs.tracing[0])
+    return (graph_clock.begin(data),)
+
+
+def step_was_traced(begun: tuple[Any], results: Any) -> None:
+    """Ends what `step_is_traced` began. Steps without a result cannot be timed."""
+    if not graph_clock.end(STEPS, begun[0], results):
+        _graphs.clocked.discard(_graphs.tracing[0])
 
 
 def collective_is_traced(operation: float) -> None:
