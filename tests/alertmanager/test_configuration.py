@@ -145,6 +145,11 @@ def test_each_cause_silences_the_symptom_that_it_explains_and_nothing_else() -> 
     assert {rule: silenced for rule in labels_by_rule() if (silenced := silenced_by(rule))} == expected
 
 
+def test_runs_that_stall_together_silence_what_their_owners_would_hear() -> None:
+    owners = {rule for rule, labels in labels_by_rule().items() if labels["audience"] == "owner"}
+    assert silenced_by("TrainingStalled", standstill="together", audience="platform", kind="") == owners
+
+
 def test_a_run_that_has_not_begun_silences_all_other_rules() -> None:
     assert silenced_by("MaxInitializationTime", stage="waiting") == set(labels_by_rule())
 

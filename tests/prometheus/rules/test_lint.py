@@ -28,7 +28,14 @@ STATES = {
     "Watchdog",
 }  # have no value to show
 ANNOTATIONS = {"summary", "description", "recommendation"}
-CRITICAL = {"CollectiveHang", "TrainingStalled", "GPUError", "RowRemapping", "NVLinkErrors", "DiskFilling"}
+CRITICAL = {
+    "CollectiveHang",
+    "TrainingStalled",
+    "GPUError",
+    "RowRemapping",
+    "NVLinkErrors",
+    "DiskFilling",
+} | {"RunsStalled"}
 LEVEL_METRIC_OPERATIONS = re.compile(r"[a-z_]+:[a-z][a-z0-9_]*:[a-z][a-z0-9_]*")
 FINDING = "stepscope:rule_finding"
 OF_ALL = {FINDING, "stepscope:rule_status", "stepscope:rule_parameter", "stepscope:rule_info"} | {
@@ -42,6 +49,7 @@ SMOOTHED = re.compile(r"\b(rate|increase|\w+_over_time|deriv)\(|\boffset\b")
 # Peers of a rank are on all nodes of its run; readings of other exporters and schedulers know no run.
 ACROSS_NODES = {"CollectiveHang", "Straggler", "TrainingStalled"} | {
     "stepscope-meta",
+    "stepscope-outage",
     "stepscope-hardware",
     "stepscope-owners",
 }

@@ -23,7 +23,7 @@ from stepscope.prometheus.rules.delayed import for_engine
 from stepscope.prometheus.rules.engines import ENGINES
 from stepscope.prometheus.rules.groups import Entry, Group, alert_rule, record, status
 from stepscope.prometheus.rules.hardware import hardware_group
-from stepscope.prometheus.rules.meta import meta_group
+from stepscope.prometheus.rules.meta import meta_group, outage_group
 from stepscope.prometheus.rules.options import Options
 from stepscope.prometheus.rules.profiles import working, working_rules
 from stepscope.prometheus.rules.usage import usage_groups
@@ -56,7 +56,7 @@ def render(options: Options) -> dict[str, str]:
         ),
         META: (
             "Stepscope: whether it sees what it should, and whether hardware fails (docs/rules.md).",
-            working([meta_group(options), hardware_group(options)], options),
+            working([meta_group(options), outage_group(options), hardware_group(options)], options),
         ),
         USAGE: (
             "Stepscope: what nodes and runs use, recorded for dashboards (docs/dashboards.md).",

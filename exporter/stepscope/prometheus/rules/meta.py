@@ -21,6 +21,7 @@ from stepscope.rules.parts.silences import (
     GPULost,
     LimitReached,
     RunFailed,
+    RunsStalled,
     SamplesMissed,
     ScrapeIntervalDiffers,
 )
@@ -67,7 +68,13 @@ WATCHDOG = "Watchdog"
 NOT_FAILED = "finished|signal SIG(INT|TERM|HUP|QUIT)|ended without saying so"
 _FAILED = f'last_over_time(stepscope_run_ended_info{{reason!~"{NOT_FAILED}"}}[5m])'
 _RAISED = "last_over_time(stepscope_run_exception_info[5m])"
-# Grafana's dashboard of exporters, with its variables.
+STALLED = 'ALERTS{rule="TrainingStalled", alertstate="firing", severity="critical"}'
+TRAINED = "stepscope_samples_total unless stepscope_run_end_time_seconds"
+# Grafana's dashboards of clusters and of exporters, with their variables.
+CLUSTER_DASHBOARD = (
+    "/d/stepscope-cluster"
+    "{{with or $labels.cluster $externalLabels.cluster}}?var-cluster={{.|urlquery}}{{end}}"
+)
 EXPORTER_DASHBOARD = (
     "/d/stepscope-exporter?var-instance={{$labels.instance|urlquery}}"
     "{{with or $labels.cluster $externalLabels.cluster}}&var-cluster={{.|urlquery}}{{end}}"
@@ -371,3 +378,26 @@ def meta_group(options: Options) -> Group:
     rules += [silence.entry(options) for silence in found]
     interval = time_span(max(2 * MINUTE, options.scraping.interval))
     return {"name": "stepscope-meta", "interval": interval, "rules": rules}
+
+
+def outage_group(options: Options) -> Group:
+    """Returns the alert that many runs stall at once: what they share is to blame then, not their owners."""
+    stalled = options.settings.silence(RunsStalled)
+    runs, all_runs = (f"count by (cluster) (group by (cluster, run) ({each}))" for each in (STALLED, TRAINED))
+    alert = Silence(
+        "RunsStalled",
+        Alert(
+            f"({runs} >= {stalled.runs})\n  > {ratio(stalled.share)} * {all_runs}",
+            "{{ $value | humanize }} runs have stalled together",
+            "{{ $value | humanize }} runs of the cluster make no steps (fires above "
+            f"{stalled.share:g} % of those that train).",
+            severity="critical",
+            keep_firing=15 * MINUTE,  # as long as alerts on what it explains may fire after it
+            labels={"standstill": "together"},
+        ),
+        "Check what these runs share: storage first, then the network. Meanwhile, their owners are not "
+        "notified.",
+        CLUSTER_DASHBOARD,
+    )
+    interval = time_span(max(MINUTE, options.scraping.interval))
+    return {"name": "stepscope-outage", "interval": interval, "rules": [alert.entry(options)]}

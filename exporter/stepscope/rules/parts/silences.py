@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from stepscope.rules.parts.parameters import Factor, Minutes, Parameters, Percent
+from stepscope.rules.parts.parameters import Factor, Minutes, Parameters, Percent, Runs
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,12 @@ class RunFailed(Parameters):
     minutes: Annotated[Minutes, "the alert stays for this time"] = 60
 
 
+@dataclass(frozen=True)
+class RunsStalled(Parameters):
+    share: Annotated[Percent, "more than this share of a cluster's runs have stalled"] = 25
+    runs: Annotated[Runs, "and at least so many"] = 5
+
+
 # Rules on hardware add themselves (hardware.py).
 SILENCES: dict[str, type[Parameters]] = {
     kind.__name__: kind
@@ -60,5 +66,6 @@ SILENCES: dict[str, type[Parameters]] = {
         LimitReached,
         ScrapeIntervalDiffers,
         RunFailed,
+        RunsStalled,
     )
 }
