@@ -169,7 +169,7 @@ def test_a_clock_in_a_graph_of_several_steps_counts_its_waits_for_batches(
     assert trained.seconds("train", "data_wait") > trained.seconds("train", "forward") > 0
     assert trained.seconds("eval", "forward") > 0
     assert trained.complaints == []
-    weights = dict(zip(("eager", "at once"), trained.words.splitlines(), strict=False))
+    weights = dict(zip(("plain", "eager", "at once"), trained.words.splitlines(), strict=False))
     assert weights["at once"] == bare("tensorflow", "").strip()  # without hooks, batch by batch
 
 
