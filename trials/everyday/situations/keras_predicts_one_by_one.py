@@ -5,7 +5,7 @@ import numpy as np
 from trials.everyday.clock import GOOD, cost, lasts
 from trials.everyday.keras_parts import BATCH, model_of, x, y
 
-model = model_of(256)
+model = model_of(512)
 states = x[:BATCH]
 while lasts():
     with cost:
