@@ -20,6 +20,7 @@ from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.places import places
 from stepscope.evaluation.problems import problems, problems_of, small_problems
+from stepscope.evaluation.settings import Settings
 from stepscope.evaluation.unexplained import unexplained, unseen
 from stepscope.runs.model import COMPONENTS, PHASES, LineTime, RankFacts, ThreadTime
 from stepscope.runs.open import open_source
@@ -28,7 +29,7 @@ from stepscope.runs.recording.live import LiveRecording
 from tests.support.analysis import nothing_found, rule
 from tests.support.scenarios import WrittenScenarios
 from tests.support.smallest import smallest
-from tests.support.source import START, rank_facts
+from tests.support.source import START, MemorySource, rank_facts
 
 seconds = st.floats(0, 1000)
 
@@ -596,6 +597,13 @@ def test_the_loop_of_a_framework_is_not_the_user_s_own_code_but_what_they_gave_i
     logger = line("train.py:9", 1.0, library="fit: fabric.loggers.csv_logs.save")
     assert unexplained(with_lines("train__host", 400, loop)) == []
     assert unexplained(with_lines("train__host", 400, logger))
+
+
+@pytest.mark.parametrize(("word", "is_found"), [("Account.large=16", False), ("Account.large=14", True)])
+def test_the_share_of_the_run_from_which_a_part_is_a_finding_can_be_set(word: str, is_found: bool) -> None:
+    set_to = evaluate(MemorySource(), Settings.parse([word])).large
+    run = with_lines("train__host", 150, line("train.py:4", 3.0))
+    assert bool(unexplained(replace(run, large=set_to))) is is_found
 
 
 def test_the_loop_of_keras_itself_is_not_the_script_s_own_code() -> None:

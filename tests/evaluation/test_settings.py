@@ -36,6 +36,7 @@ def test_the_last_word_counts() -> None:
         ("CPUBottleneck.treshold=5", "did you mean threshold?"),
         ("OverallSystemUsage.threshold=5", "it has none"),
         ("SamplesMissed.treshold=5", "did you mean threshold?"),
+        ("Account.larg=5", "did you mean large?"),
         ("ExporterDown.minutes=-1", "minutes must be a number of at least 0 (minutes), not -1"),
         ("CPUBottleneck.threshold=101", "threshold must be a number from 0 to 100 (%), not 101"),
         ("CPUBottleneck.threshold=-0.1", "threshold must be a number from 0 to 100 (%), not -0.1"),

@@ -133,7 +133,7 @@ class Evaluator:
                     verdict = replace(verdict, status=Status.COLLECTING, finding=finding)
             results.append(RuleResult.of(rule, verdict, bands))
         stddev = next(rule.parameters.stddev for rule in self._rules if isinstance(rule, StepOutlier))
-        found = _analysis(run, nodes, in_order(results), little, stddev)
+        found = replace(_analysis(run, nodes, in_order(results), little, stddev), large=self._settings.large)
         if found.is_trace:
             return found
         profile = None if live else with_python(self._profile(), self._source.python_windows())

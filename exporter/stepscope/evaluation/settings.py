@@ -3,17 +3,24 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
 
 from stepscope.common.errors import UserError, did_you_mean
 from stepscope.rules import all_rules
 from stepscope.rules.parts.base import Rule
-from stepscope.rules.parts.parameters import Parameters, Specification, Value, specifications
+from stepscope.rules.parts.parameters import Parameters, Percent, Specification, Value, specifications
 from stepscope.rules.parts.silences import SILENCES
 
 P = TypeVar("P", bound=Parameters)
+
+
+@dataclass(frozen=True)
+class Account(Parameters):
+    """Those of findings that the account of the run has, and no rule."""
+
+    large: Annotated[Percent, "a part of the run above this is a finding, if it could be avoided"] = 10
 
 
 @dataclass(frozen=True)
@@ -73,8 +80,13 @@ class Settings:
         return [rule(rule.parameters_type(**self.values.get(name, {}))) for name, rule in all_rules().items()]
 
     def silence(self, parameters: type[P]) -> P:
-        """Returns the parameters of an alert on Stepscope itself."""
+        """Returns the parameters of an alert on Stepscope itself, or of the account."""
         return parameters(**self.values.get(parameters.__name__, {}))
+
+    @property
+    def large(self) -> float:
+        """Returns the share of the run, 0..1, above which a part that no rule judges is a finding."""
+        return self.silence(Account).large / 100
 
 
 class _Naming:
@@ -93,6 +105,7 @@ class _Naming:
 
 def _specification(rule: str, parameter: str, where: str) -> Specification:
     types = {**{name: known.parameters_type for name, known in all_rules().items()}, **SILENCES}
+    types[Account.__name__] = Account
     if rule not in types:
         hint = did_you_mean(rule, types, f"the rules are {', '.join(types)}")
         raise UserError(f"{where}: there is no rule {rule!r}; {hint}")

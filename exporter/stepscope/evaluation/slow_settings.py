@@ -9,7 +9,6 @@ from stepscope.evaluation.account import HOST, Account, Key, Leaf
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.places import MAIN_THREADS, Place, places
 from stepscope.evaluation.unexplained import (
-    LARGE,
     LargePart,
     finding,
     is_busy,
@@ -156,7 +155,7 @@ def _anomaly_detection(analysis: Analysis, account: Account, run_seconds: float)
     is_on = "`torch.autograd.set_detect_anomaly` is on"
     passes = account.share(*FORWARD) + account.share(*BACKWARD)
     lost = sum(leaf.share * _of_stack_traces(leaf) for leaf in account.leaves if leaf.key == FORWARD)
-    if lost >= LARGE:
+    if lost >= analysis.large:
         spent = share(lost, account.share(*FORWARD))
         evidence = f"{is_on}, and forward passes spent {spent} of their time on stack traces"
         part = LargePart(FORWARD, lost, SWITCH_OFF, evidence, "Anomaly detection")
@@ -196,7 +195,7 @@ def _synchronised(analysis: Analysis, account: Account, run_seconds: float) -> I
     """
     passes = analysis.gauges.get(SYNCHRONISED, 0.0)
     communicated = min(account.by_rank(*COMMUNICATION).values(), default=0.0) / run_seconds
-    if passes >= 2 and (lost := communicated * (1 - 1 / passes)) >= LARGE:
+    if passes >= 2 and (lost := communicated * (1 - 1 / passes)) >= analysis.large:
         evidence = f"Ranks exchange gradients in each of {number(round(passes))} backward passes per step"
         yield of_part(LargePart(COMMUNICATION, lost, WITHOUT_SYNC, evidence), run_seconds)
 
@@ -219,7 +218,7 @@ def _growing_graph(analysis: Analysis, account: Account, run_seconds: float) -> 
     least = max(2.0**doubled / 2, GROWN)
     if now + leaves >= MOST_OPERATORS:  # there may be more
         least = min(least, CERTAIN)
-    if first and now >= least * first and spent >= LARGE:
+    if first and now >= least * first and spent >= analysis.large:
         lost = spent * (1 - 2 * first / (first + now))  # on average it was half way between both
         evidence = (
             f"The graph grew from {number(int(first))} to {number(int(now))} operators or more: each "
@@ -253,7 +252,7 @@ def _unused_results(analysis: Analysis, account: Account, run_seconds: float) ->
         return
     part, spent = unused / (used + unused), account.share(*FORWARD)
     lost = min(part * spent, spent - used * steps / account.seconds)
-    if lost >= LARGE:
+    if lost >= analysis.large:
         evidence = (
             "Autograd records forward passes of the model that no backward pass follows: "
             f"{share(part, 1.0)} of the forward time in the steps that hooks looked at"
@@ -271,7 +270,7 @@ def _forward_alone(analysis: Analysis, account: Account, run_seconds: float) -> 
     """
     spent, follows = account.share(*FORWARD), account.share(*BACKWARD)
     own = sum(leaf.share * own_share(leaf) for leaf in account.leaves if leaf.key == FORWARD)
-    if spent > LONGER * follows > 0 and own >= max(LARGE, spent / 2) and not analysis.uses_gpus:
+    if spent > LONGER * follows > 0 and own >= max(analysis.large, spent / 2) and not analysis.uses_gpus:
         evidence = (
             f"The forward pass takes {number(round(spent / follows, 1))} times as long as the backward pass, "
             "and usually takes less: these lines run Python, or compute what no backward pass follows"
@@ -290,17 +289,17 @@ def _called(key: Key, analysis: Analysis, account: Account, run_seconds: float) 
         own = [] if leaf.key != key else own_places(leaf)
         own = [each for each in own if each.line.place not in known and each.function != key.component]
         called = [each for each in own if not each.line.library.endswith(CALLS)]
-        if called and (lost := leaf.share * own_share(leaf, called)) >= LARGE:
+        if called and (lost := leaf.share * own_share(leaf, called)) >= analysis.large:
             evidence = f"{share(lost, leaf.share)} of this part is your own code that it calls"
             at = tuple(each.line.place for each in called)
             yield of_part(LargePart(key, lost, CALL_LESS[key.component], evidence, places=at), run_seconds)
 
 
 def _eagerly(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
-    if analysis.gauges.get(EAGER) and account.useful_share >= LARGE:
+    if analysis.gauges.get(EAGER) and account.useful_share >= analysis.large:
         said = f"Keras runs each operation by itself (run_eagerly). {_computing_took(account)}"
         yield finding("Eager execution", said, IN_GRAPHS)
-    elif analysis.framework.startswith("tensorflow") and account.share(*OPTIMIZER) >= LARGE:
+    elif analysis.framework.startswith("tensorflow") and account.share(*OPTIMIZER) >= analysis.large:
         said = f"TensorFlow runs each operation of a step by itself. {_computing_took(account)}"
         yield finding("Eager execution", said, INTO_A_GRAPH)
 
@@ -308,7 +307,7 @@ def _eagerly(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
 def _python_in_graphs(analysis: Analysis, run_seconds: float) -> Iterator[RuleResult]:
     """Yields that graphs of TensorFlow call functions of Python for long."""
     lost = analysis.gauges.get(GRAPH_PYTHON, 0.0) / run_seconds
-    if lost >= LARGE:
+    if lost >= analysis.large:
         evidence = (
             "It is spent in functions of Python that graphs call (`tf.py_function`, `tf.numpy_function`)"
         )
@@ -324,10 +323,10 @@ def _small_operators(analysis: Analysis, account: Account, run_seconds: float) -
     steps = sum(one.count for one in analysis.steps if one.phase == FORWARD.part)
     spent = account.share(*FORWARD) + account.share(*BACKWARD)
     few = operators < max(MANY_OPERATORS, MANY_PER_LEAF * leaves)
-    if few or not steps or spent < LARGE or is_busy(analysis):
+    if few or not steps or spent < analysis.large or is_busy(analysis):
         return
     begin, own = FORWARD, account.share(*OWN)
-    if account.share(*FORWARD) * account.seconds < IN_NO_TIME * steps * operators and own >= LARGE:
+    if account.share(*FORWARD) * account.seconds < IN_NO_TIME * steps * operators and own >= analysis.large:
         begin, spent = OWN, spent + own
     each = spent * account.seconds / (steps * operators)
     if each <= SMALL:
@@ -354,8 +353,9 @@ def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterat
     wanted = threads * ranks + of_workers
     of_main = (thread for thread in analysis.threads if thread.role in MAIN_THREADS)
     waited = max((thread.core_wait_seconds for thread in of_main), default=0.0) * own / (own + others)
+    is_long = waited >= analysis.large * run_seconds
     each, cores = max(1, round(allowed / ranks)), sum(analysis.cores.values())
-    if wanted > TOO_MANY * allowed and own > others and waited >= LARGE * run_seconds:
+    if wanted > TOO_MANY * allowed and own > others and is_long:
         workers = f", {of_workers} of them in loader workers" if of_workers else ""
         said = (
             f"{count(wanted, 'thread')} compute on {count(round(allowed), 'core')}{workers}. The main thread "
@@ -368,18 +368,14 @@ def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterat
         computing = account.useful_share * run_seconds * (1 - allowed / wanted)
         details = {} if of_workers else {"shared_seconds": max(computing - waited, 0.0)}
         yield replace(finding("Too many threads", said, f"{remedy}."), seconds_lost=waited, details=details)
-    elif (
-        own > others
-        and waited >= LARGE * run_seconds
-        and (allowed - own - others >= IDLE * allowed or allowed <= ranks < cores)
-    ):
+    elif own > others and is_long and (allowed - own - others >= IDLE * allowed or allowed <= ranks < cores):
         said = (
             f"The main thread waited {duration(waited)} for a core, {share(waited, run_seconds)} of the run: "
             f"the run’s processes share {number(round(own, 1))} of {count(cores, 'core')}, and may use "
             f"{number(round(allowed))}."
         )
         yield _taken("Processes on too few cores", said, UNPIN, waited)
-    elif own > others and waited >= LARGE * run_seconds and (children := _most_of_children(analysis)):
+    elif own > others and is_long and (children := _most_of_children(analysis)):
         said = (
             f"The main thread waited {duration(waited)} for a core, {share(waited, run_seconds)} of the run, "
             f"while processes that it started mostly used them: {children.words}."

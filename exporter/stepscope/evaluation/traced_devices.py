@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from stepscope.common.words import duration, percent
 from stepscope.evaluation.analysis import Analysis, RuleResult
-from stepscope.evaluation.unexplained import LARGE, REMEDIES, finding
+from stepscope.evaluation.unexplained import REMEDIES, finding
 from stepscope.rules.communication_bound import CommunicationBound
 from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.host_bound import HostBound, gpu_name, remedy
@@ -64,11 +64,13 @@ def traced_devices(analysis: Analysis) -> Iterator[RuleResult]:
         words, helps = WAITS[reason]
         most = f", {duration(waits[reason])} of it {words}"
         said = f"{who} was idle for{' another' if any(explained.values()) else ''}"
-        yield from _large("Idle GPU", said, idle, worst, most, helps or remedy(worst))
-    yield from _large("Copies of memory", f"{who} only copied memory for", worst.copy, worst, "", COPY_LESS)
+        yield from _large(analysis, "Idle GPU", said, idle, worst, most, helps or remedy(worst))
+    yield from _large(
+        analysis, "Copies of memory", f"{who} only copied memory for", worst.copy, worst, "", COPY_LESS
+    )
     if not analysis.found(CommunicationBound):
         said, helps = f"{who} only communicated for", REMEDIES["communication"]
-        yield from _large("Exposed communication", said, worst.communication, worst, "", helps)
+        yield from _large(analysis, "Exposed communication", said, worst.communication, worst, "", helps)
 
 
 def _explained(analysis: Analysis, reason: str, device: DeviceTime) -> float:
@@ -92,16 +94,16 @@ def _communication(analysis: Analysis) -> Iterator[RuleResult]:
     if not analysis.is_trace or not steps or not analysis.run_seconds or explained:
         return
     part = analysis.component_seconds.get("communication", 0.0) / steps
-    if part >= LARGE:
+    if part >= analysis.large:
         said = f"The ranks waited in communication for {percent(100 * part)} of their steps' time."
         found = finding("Exposed communication", said, REMEDIES["communication"])
         yield replace(found, seconds_lost=part * analysis.run_seconds)
 
 
 def _large(
-    title: str, said: str, seconds: float, device: DeviceTime, most: str, helps: str
+    analysis: Analysis, title: str, said: str, seconds: float, device: DeviceTime, most: str, helps: str
 ) -> Iterator[RuleResult]:
     part = seconds / device.seconds
-    if part >= LARGE:
+    if part >= analysis.large:
         words = f"{said} {percent(100 * part)} of the {duration(device.seconds)} that were traced{most}."
         yield replace(finding(title, words, helps), seconds_lost=seconds)

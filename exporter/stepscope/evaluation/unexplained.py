@@ -35,7 +35,6 @@ from stepscope.rules.parts.topics import About
 from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import PHASES, LineTime
 
-LARGE = 0.1  # of the run: a smaller part is no finding
 LARGE_PHASE = 1 / 3  # of the time of steps, for those of phases that the run is not for
 LARGE_BEFORE, LARGE_AFTER = 0.2, 0.15  # of the run, in lines of the script outside steps
 MOST = 0.5  # of the time before the first step, in one line
@@ -198,7 +197,7 @@ def unexplained(analysis: Analysis) -> list[RuleResult]:
         *_outside(account, analysis),
         *_components(account, analysis, sum(one.share for one in lock)),
         *_loop_of_keras(account, analysis),
-        *(alone := list(_on_one_rank(account))),
+        *(alone := list(_on_one_rank(account, analysis.large))),
         *_evaluation(account, analysis, {one.key.part for one in alone}),
         *_by_turns(account, analysis, sum(one.share for one in alone)),
     )
@@ -219,7 +218,7 @@ def unseen(analysis: Analysis) -> float:
     if account is None or HOST in _judged(analysis) or not any(leaf.lines for leaf in account.leaves):
         return 0.0
     own = (leaf for leaf in account.leaves if leaf.key == Key(account.main_phase, HOST))
-    return sum(leaf.share for leaf in own if leaf.share >= LARGE and _seen(leaf) < SEEN)
+    return sum(leaf.share for leaf in own if leaf.share >= analysis.large and _seen(leaf) < SEEN)
 
 
 def is_busy(analysis: Analysis) -> bool:
@@ -309,7 +308,7 @@ def _by_turns(account: Account, analysis: Analysis, explained: float) -> Iterato
     `explained`: the share of the run in which they wait for what one rank alone does, in some steps.
     """
     waited = analysis.waited_by_turns * account.share("train") - explained
-    if waited >= LARGE and not analysis.found(Straggler):
+    if waited >= analysis.large and not analysis.found(Straggler):
         evidence = "By turns, a rank has more work than the others, which wait for it"
         yield LargePart(Key("train", "communication"), waited, TAKE_EQUAL, evidence, "Uneven work of ranks")
 
@@ -318,7 +317,7 @@ def _interpreter_lock(analysis: Analysis, run_seconds: float) -> list[LargePart]
     """Returns the wait for other threads of the process that hold Python's interpreter lock."""
     of_main = [thread for thread in analysis.threads if thread.role in MAIN_THREADS]
     thread = max(of_main, key=lambda each: each.interpreter_wait_seconds, default=None)
-    if thread is None or thread.interpreter_wait_seconds < LARGE * run_seconds:
+    if thread is None or thread.interpreter_wait_seconds < analysis.large * run_seconds:
         return []
     waited = thread.interpreter_wait_seconds
     of_rank = f" of rank {thread.rank}" if thread.rank is not None and analysis.ranks > 1 else ""
@@ -341,7 +340,7 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
         spent = leaf.share * (own_share(leaf) if component == HOST and sampled else 1.0)
         if component == HOST and spent <= waited:
             continue
-        if component in USEFUL or spent < LARGE or component in judged:
+        if component in USEFUL or spent < analysis.large or component in judged:
             continue
         if component == COMPILE and part in PHASES and 0 < analysis.compiled_steps <= COMPILES_ONCE:
             if _outlasts_loop(leaf, _loop(account) - leaf.share, account, analysis):
@@ -372,7 +371,7 @@ def _loop_of_keras(account: Account, analysis: Analysis) -> Iterator[LargePart]:
         if leaf.key != Key(account.main_phase, HOST) or HOST in _judged(analysis):
             continue
         lost = leaf.share * sum(place.share for place in leaf.places if _is_of_keras(place.line))
-        if lost >= LARGE:
+        if lost >= analysis.large:
             evidence = "Between batches, Keras starts and ends its epochs and calls its callbacks"
             yield LargePart(leaf.key, lost, SHORT_LOOPS, evidence, "Keras’s own loop")
 
@@ -476,7 +475,7 @@ def _evaluation(account: Account, analysis: Analysis, explained: Collection[str]
         )
         part = account.share(phase) + called
         if phase not in (account.main_phase, "global", *explained) and part >= max(
-            LARGE, LARGE_PHASE * steps
+            analysis.large, LARGE_PHASE * steps
         ):
             training = account.share(account.main_phase) - called
             evidence = f"Steps of training took {share(training, 1.0)} of the run"
@@ -491,7 +490,7 @@ def _evaluation(account: Account, analysis: Analysis, explained: Collection[str]
             yield LargePart(Key(phase), part, remedy, evidence)
 
 
-def _on_one_rank(account: Account) -> Iterator[LargePart]:
+def _on_one_rank(account: Account, large: float) -> Iterator[LargePart]:
     """Yields what one rank does while the others wait for it: checkpoints, and all outside of main steps."""
     main, waits = account.main_phase, COMMUNICATION
     waited = account.by_rank(main, waits)
@@ -504,7 +503,7 @@ def _on_one_rank(account: Account) -> Iterator[LargePart]:
         others = [each for each in of_ranks if each != rank]
         more = of_ranks[rank] - median(of_ranks[each] for each in others)
         lost = min(more, median(waited.get(each, 0.0) for each in others) - waited.get(rank, 0.0))
-        if rank is not None and lost >= LARGE * account.seconds / account.ranks:
+        if rank is not None and lost >= large * account.seconds / account.ranks:
             what = uncapitalised(name_of(key))
             evidence = (
                 f"Rank {rank} spends {duration(more)} more than the others in {what}, and they wait for it"
