@@ -108,7 +108,7 @@ def test_a_rank_that_is_stopped_is_stopped_until_it_goes_on(two: Node) -> None:
     assert two.states()["1"] == "stopped"
     assert two.places()["1"] == ("forward", "", 1)
     process.send_signal(signal.SIGCONT)
-    wait_until(lambda: Path(f"/proc/{process.pid}/stat").read_text().split()[2] != "T")
+    wait_until(lambda: Path(f"/proc/{process.pid}/stat").read_text().split()[2] == "S")
     two.after(MINUTE)
     assert two.states()["1"] == "waiting"
 
