@@ -133,7 +133,7 @@ class Evaluator:
                     verdict = replace(verdict, status=Status.COLLECTING, finding=finding)
             results.append(RuleResult.of(rule, verdict, bands))
         stddev = next(rule.parameters.stddev for rule in self._rules if isinstance(rule, StepOutlier))
-        found = replace(_analysis(run, nodes, in_order(results), little, stddev), large=self._settings.large)
+        found = _analysis(run, nodes, in_order(results), little, stddev, self._settings.large)
         if found.is_trace:
             return found
         profile = None if live else with_python(self._profile(), self._source.python_windows())
@@ -284,6 +284,7 @@ def _analysis(
     rules: list[RuleResult],
     little: str,
     outlier_deviations: float,
+    large: float,
 ) -> Analysis:
     facts = run.facts
     heatmaps = (node.heatmap.heatmap(name, facts) for name, node in nodes.items())
@@ -292,6 +293,7 @@ def _analysis(
         run=facts.label,
         is_trace=run.whole,
         too_little=little,
+        large=large,
         name=facts.name,
         command=facts.command,
         exit_status=facts.exit_status,
