@@ -118,7 +118,7 @@ UNSEEN = {
     r"|>= 9003|third:stepscope_step_duration:mean_seconds: .*>=? 3\)|count < 30 |seconds < 450"
     r"|>= 30 unless|>= 603|lost_ratio > 0\.003",
     # Each window has more than 3 s of steps; one rank is slow, by far more than its thresholds. The recording
-    # does not have for how long ranks waited for a core: test_crowded_cores.py.
+    # does not have for how long ranks waited for a core: test_scraped_runs.py.
     "Straggler": r"min without|mean_(seconds|variance): .*>= 3\)|no_core"
     r"|straggler_excess_seconds: .*(min by|> 0.006 and|> 0.15 \*|> 0.05 / \()",
     # The recording has one reason, for more than 3 s of any window.

@@ -1,6 +1,7 @@
 """Alerts on Stepscope itself, and what dashboards read of all rules."""
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -131,19 +132,21 @@ def test_parameters_and_words_of_every_rule_are_there_without_any_run(rules: Pat
 def test_many_runs_that_stall_at_once_are_one_alert_for_the_platform(meta: Path, tmp_path: Path) -> None:
     test = RuleTest(meta)
     for cluster, training, stalled, severity in (
-        ("storage-is-down", 20, 6, "critical"),
+        ("storage-is-down", 19, 5, "critical"),
         ("few", 8, 4, "critical"),
         ("of-many", 40, 10, "critical"),
         ("suspended", 20, 6, "warning"),
     ):
-        for run in range(training):
-            labels = f'job="stepscope",instance="node-{run % 4}",cluster="{cluster}",run="{run}"'
+        for run, node in product(range(training + 10), "ab"):
+            labels = f'job="stepscope",instance="{node}",cluster="{cluster}",run="{run}"'
             test.add({f"stepscope_samples_total{{{labels}}}": [float(scrape) for scrape in range(60)]})
-            if run < stalled:
+            if run >= training:
+                test.add({f"stepscope_run_end_time_seconds{{{labels}}}": [1.0] * 60})
+            elif run < stalled:
                 alert = f'rule="TrainingStalled",alertstate="firing",severity="{severity}"'
                 test.add({f"ALERTS{{{labels},{alert}}}": [None] * 20 + [1.0] * 20})  # for 5 minutes
     test.firing("RunsStalled", 285, 0)
     test.firing("RunsStalled", 300, 1, cluster="storage-is-down", severity="critical", audience="platform")
-    test.firing("RunsStalled", 600 + 14 * 60, 1)  # while what they have caused is still seen
+    test.firing("RunsStalled", 600 + 19 * 60, 1)  # while what they have caused is still seen
     test.firing("RunsStalled", 600 + 21 * 60, 0)
     test.run(tmp_path)
