@@ -1,9 +1,12 @@
 """A healthy run and its exporter, next to which a trial puts trouble."""
 
+import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from math import isfinite
+from pathlib import Path
 
 from trials import Attempt
 from trials.commands import SECONDS, Commands
@@ -34,7 +37,7 @@ class HealthyRun:
         self._open_files = open_files
         self._commands = Commands(attempt.folder)
         self._trainers = Trainers(self.ledgers, attempt.folder)
-        self._usage: list[tuple[float, float]] = []  # descriptors and bytes of memory, at every check
+        self._memory: list[float] = []  # MiB, at every check
         self._counted = 0.0
 
     def __enter__(self) -> "HealthyRun":
@@ -67,32 +70,33 @@ class HealthyRun:
             series for series, value in samples.items() if not (isfinite(value) or _MAY_BE_ODD.match(series))
         ]
         assert not odd, f"not finite: {odd[:3]}"
-        self._usage.append((samples["process_open_fds"], samples["process_resident_memory_bytes"]))
+        self._memory.append(samples["process_resident_memory_bytes"] / MEBIBYTE)
         return samples
 
     def settle(self) -> None:
         """Waits until memory has stopped to rise: what was there before has been read."""
-        self._usage.clear()
-        while len(self._usage) < SETTLED or self._usage[-1][1] > self._usage[-SETTLED][1]:
+        self._memory.clear()
+        while len(self._memory) < SETTLED or self._memory[-1] > self._memory[-SETTLED]:
             self.check()
-        self._usage.clear()
+        self._memory.clear()
 
     def usage(self) -> str:
-        """Returns descriptors and memory in words. Fails if more than in the first half stays in use."""
-        half = len(self._usage) // 2
-        first, second = (
-            [max(values) for values in zip(*checks, strict=True)]
-            for checks in (self._usage[:half], self._usage[half:])
-        )
-        # Trouble may have more open at a moment; what stays open when it is over is a leak.
-        most = first[0] + 2
-        end = self._wait_until(lambda now: now["process_open_fds"] <= most, f"more than {most:.0f} stay open")
-        grown = (second[1] - first[1]) / MEBIBYTE
-        assert grown <= 4, f"memory grew by {grown:.1f} MiB"
+        """Returns descriptors and memory in words. Fails if a removed file stays open, or memory grows."""
+        end = self._wait_until(lambda _: not self._has_removed_files_open(), "removed files stay open")
+        half = len(self._memory) // 2
+        first, second = max(self._memory[:half]), max(self._memory[half:])
+        assert second - first <= 4, f"memory grew by {second - first:.1f} MiB"
         return (
-            f"{end['process_open_fds']:.0f} descriptors at the end, {first[0]:.0f} in the first half; "
-            f"{second[1] / MEBIBYTE:.1f} MiB after {first[1] / MEBIBYTE:.1f}"
+            f"{end['process_open_fds']:.0f} descriptors at the end, none of a removed file; "
+            f"{second:.1f} MiB in the second half of the time after {first:.1f}"
         )
+
+    def _has_removed_files_open(self) -> bool:
+        for descriptor in Path(f"/proc/{self.exporter.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # it was closed meanwhile
+                if os.readlink(descriptor).endswith(" (deleted)"):
+                    return True
+        return False
 
     def _wait_until(
         self, condition: Callable[[dict[str, float]], bool], otherwise: str = "the run is not counted"
