@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from stepscope.common.words import share
 from stepscope.evaluation.account import Account, Key, Leaf
 from stepscope.evaluation.analysis import Analysis, GpuUse, RunCores
 from stepscope.evaluation.problems import problems_of
@@ -286,36 +287,38 @@ def test_a_main_thread_that_waits_for_a_core_because_of_own_processes_is_a_findi
 
 
 @pytest.mark.parametrize(
-    ("component", "function", "library", "lost"),
+    ("component", "function", "library", "seconds", "is_found"),
     [
-        ("backward", "hook", "", [200]),
-        ("backward", "hook", "torch._tensor.tolist", [200]),
-        ("backward", "backward", "", []),  # of an autograd function
-        ("backward", "main", "accelerate.accelerator.backward", []),
-        ("backward", "main", "torch._tensor.backward", []),
-        ("optimizer", "step", "", [200]),
-        ("optimizer", "main", "transformers.optimization.step", []),
+        ("backward", "hook", "", 200, True),
+        ("backward", "hook", "", 100, True),
+        ("backward", "hook", "", 99, False),
+        ("backward", "hook", "torch._tensor.tolist", 200, True),
+        ("backward", "backward", "", 200, False),  # of an autograd function
+        ("backward", "main", "accelerate.accelerator.backward", 200, False),
+        ("backward", "main", "torch._tensor.backward", 200, False),
+        ("optimizer", "step", "", 200, True),
+        ("optimizer", "main", "transformers.optimization.step", 200, False),
     ],
 )
 def test_own_code_that_backward_passes_and_optimizers_call_is_a_finding_with_its_lines(
-    component: str, function: str, library: str, lost: list[int]
+    component: str, function: str, library: str, seconds: int, is_found: bool
 ) -> None:
     def of_line(place: str, function: str, library: str, seconds: float) -> LineTime:
         return LineTime("train", component, place, function, library, "", "", {"running": seconds})
 
     run = run_with({}, **{"forward": 0.2, component: 0.5})
     usual = "torch._tensor.backward" if component == "backward" else "torch.optim.sgd.step"
-    lines = (of_line("t.py:9", "main", usual, 300.0), of_line("t.py:3", function, library, 200.0))
+    lines = (of_line("t.py:9", "main", usual, 500.0 - seconds), of_line("t.py:3", function, library, seconds))
     thread = ThreadTime("node-a", 0, "training", 1, 1000.0, 500.0, 0.0, 0.0, lines)
     assert run.account is not None
     leaves = tuple(
         replace(leaf, lines=lines) if leaf.key.component == component else leaf for leaf in run.account.leaves
     )
     run = replace(run, account=replace(run.account, leaves=leaves), threads=[thread])
-    assert [round(seconds) for _, seconds in found(run)] == lost
+    assert [round(lost) for _, lost in found(run)] == [seconds] * is_found
     assert [problem.lines for problem in problems_of(run)] == [
-        f"40 % in {function}, t.py:3" + (f" ({library})" if library else "") for _ in lost
-    ]
+        f"{share(seconds, 500)} in {function}, t.py:3" + (f" ({library})" if library else "")
+    ] * is_found
     recomputed = replace(lines[1], component="forward")
     again = tuple(
         replace(leaf, lines=(recomputed,)) if leaf.key.component == "forward" else leaf for leaf in leaves
