@@ -674,9 +674,9 @@ def test_a_checkpoint_of_one_rank_for_which_the_others_wait_is_a_finding_and_no_
     assert "Uneven work of ranks" not in {each.about.subject for each in more}
 
 
-def of_set_up(*places: str, library: str = "") -> Analysis:
-    """A run of 1,000 s, of which 40 % are before the first step, in these lines."""
-    return with_lines("before_first_step", 400, *(line(place, 1.0, library=library) for place in places))
+def of_set_up(*places: str, library: str = "", seconds: float = 400) -> Analysis:
+    """A run of 1,000 s, of which some are before the first step, in these lines."""
+    return with_lines("before_first_step", seconds, *(line(place, 1.0, library=library) for place in places))
 
 
 def test_a_line_that_takes_most_of_a_long_set_up_is_a_finding_and_imports_are_not() -> None:
@@ -684,6 +684,8 @@ def test_a_line_that_takes_most_of_a_long_set_up_is_a_finding_and_imports_are_no
     assert (found.about.subject, found.seconds_lost) == ("Before the first step", 400.0)
     assert unexplained(of_set_up("train.py:1", library="import")) == []
     assert unexplained(of_set_up("a.py:1", "b.py:1")) == []
+    assert len(unexplained(of_set_up("index.py:3", seconds=200))) == 1
+    assert unexplained(of_set_up("index.py:3", seconds=199)) == []
     judged = replace(of_set_up("index.py:3"), rules=[rule("MaxInitializationTime", Status.FOUND)])
     assert unexplained(judged) == []
 

@@ -1,5 +1,6 @@
 """Settings of PyTorch that cost time: found if hooks have seen them, and they matter."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -236,54 +237,85 @@ def test_a_search_for_unused_parameters_is_a_finding_if_there_are_none(
 
 
 @pytest.mark.parametrize(
-    ("threads", "of_workers", "cores", "waited", "expected"),
+    ("threads", "ranks", "of_workers", "cores", "waited", "expected"),
     [
-        (32.0, None, (2.0, 2.0, 0.0), 600.0, [("Too many threads", 600.0)]),
-        (2.0, 16, (2.0, 2.0, 0.0), 600.0, [("Too many threads", 600.0)]),
-        (2.0, 2, (2.0, 2.0, 0.0), 600.0, []),
-        (32.0, None, (2.0, 2.0, 0.0), 99.0, []),  # and it does not matter
-        (32.0, None, (2.0, 1.5, 0.5), 400.0, [("Too many threads", 300.0)]),  # a quarter is for others
-        (32.0, None, (2.0, 0.9, 1.0), 400.0, []),
-        (1.0, None, (8.0, 1.0, 0.0), 0.0, [("Few threads and idle cores", 0.0)]),
-        (1.0, None, (8.0, 1.0, 6.0), 0.0, []),  # others use them
-        (5.0, None, (8.0, 5.0, 0.0), 0.0, []),
-        (0.0, None, (8.0, 1.0, 0.0), 0.0, []),  # not known
+        (32.0, 1, 0, (2.0, 2.0, 0.0), 100.0, ("Too many threads", 100.0, 2, 368.75)),
+        (32.0, 1, 0, (2.0, 2.0, 0.0), 600.0, ("Too many threads", 600.0, 2, 0.0)),
+        (2.0, 5, 0, (2.0, 2.0, 0.0), 600.0, ("Too many threads", 600.0, 1, 0.0)),
+        (2.0, 1, 16, (2.0, 2.0, 0.0), 600.0, ("Too many threads", 600.0, 2, None)),
+        (2.0, 1, 2, (2.0, 2.0, 0.0), 600.0, None),
+        (32.0, 1, 0, (2.0, 2.0, 0.0), 99.0, None),  # and it does not matter
+        (
+            32.0,
+            1,
+            0,
+            (2.0, 1.5, 0.5),
+            400.0,
+            ("Too many threads", 300.0, 2, 168.75),
+        ),  # a quarter is for others
+        (32.0, 1, 0, (2.0, 1.0, 1.0), 400.0, None),
+        (1.0, 1, 0, (9.0, 6.0, 0.0), 0.0, ("Few threads and idle cores", 0.0, 9, None)),
+        (4.0, 1, 0, (8.0, 1.0, 0.0), 0.0, ("Few threads and idle cores", 0.0, 8, None)),
+        (2.0, 2, 0, (8.0, 1.0, 0.0), 0.0, ("Few threads and idle cores", 0.0, 4, None)),
+        (3.0, 2, 0, (8.0, 1.0, 0.0), 0.0, None),
+        (1.0, 1, 0, (8.0, 1.0, 6.0), 0.0, None),  # others use them
+        (5.0, 1, 0, (8.0, 5.0, 0.0), 0.0, None),
+        (0.0, 1, 0, (8.0, 1.0, 0.0), 0.0, None),  # not known
     ],
 )
 def test_threads_are_compared_with_the_cores_that_the_run_may_use(
     threads: float,
-    of_workers: int | None,
+    ranks: int,
+    of_workers: int,
     cores: tuple[float, float, float],
     waited: float,
-    expected: list[tuple[str, float]],
+    expected: tuple[str, float, int, float | None] | None,
 ) -> None:
-    run = run_with({"torch_threads": threads}, waited=waited, forward=0.6)
-    loaders: list[dict[str, Any]] = [{"worker_threads": of_workers}]
-    run = replace(run, loaders=loaders, run_cores=[RunCores("node-a", *cores)])
-    assert found(run) == expected
+    def of(forward: float) -> list[tuple[str, float, int, object]]:
+        """Returns what is found: the number is that of threads per process in the advice."""
+        run = run_with({"torch_threads": threads}, waited=waited, forward=forward)
+        loaders: list[dict[str, Any]] = [{"worker_threads": of_workers}, {"worker_threads": None}]
+        run = replace(run, ranks=ranks, loaders=loaders, run_cores=[RunCores("node-a", *cores)])
+        return [
+            (
+                each.about.subject,
+                each.seconds_lost,
+                int(re.findall(r"OMP_NUM_THREADS=(\d+)", each.recommendation)[0]),
+                each.details.get("shared_seconds"),
+            )
+            for each in slow_settings(run)
+        ]
+
+    assert of(0.5) == [expected] * (expected is not None)
+    assert not any(title.startswith("Few") for title, *_ in of(0.49)), "it hardly computes"
 
 
 @pytest.mark.parametrize(
-    ("allowed", "own", "waited", "child", "titles"),
+    ("ranks", "cores", "waited", "child", "title"),
     [
-        (2.0, 1.0, 400.0, 0.0, ["Processes on too few cores"]),  # each other core may be used, but is not
-        (2.0, 1.4, 400.0, 0.0, []),  # less than a third is idle
-        (1.0, 1.0, 400.0, 0.0, ["Processes on too few cores"]),  # of two
-        (2.0, 1.0, 99.0, 0.0, []),
-        (2.0, 2.0, 400.0, 501.0, ["The run’s own processes on its cores"]),
-        (2.0, 2.0, 400.0, 500.0, []),  # the main thread itself ran as long
-        (2.0, 2.0, 99.0, 501.0, []),
+        (1, (2.0, 1.0, 0.0), 100.0, 0.0, "Processes on too few cores"),  # others may be used, but are not
+        (1, (3.0, 2.0, 0.0), 400.0, 0.0, "Processes on too few cores"),  # a third is idle
+        (1, (2.0, 1.4, 0.0), 400.0, 0.0, ""),
+        (1, (4.0, 2.2, 0.5), 400.0, 0.0, ""),
+        (1, (1.0, 1.0, 0.0), 400.0, 0.0, "Processes on too few cores"),  # of two
+        (2, (2.0, 2.0, 0.0), 400.0, 0.0, ""),
+        (1, (3.0, 1.0, 1.0), 400.0, 501.0, ""),
+        (1, (2.0, 1.0, 0.0), 99.0, 0.0, ""),
+        (1, (2.0, 2.0, 0.0), 400.0, 501.0, "The run’s own processes on its cores"),
+        (1, (2.0, 2.0, 0.0), 400.0, 500.0, ""),  # the main thread itself ran as long
+        (1, (2.0, 2.0, 0.0), 99.0, 501.0, ""),
     ],
 )
 def test_a_main_thread_that_waits_for_a_core_because_of_own_processes_is_a_finding(
-    allowed: float, own: float, waited: float, child: float, titles: list[str]
+    ranks: int, cores: tuple[float, float, float], waited: float, child: float, title: str
 ) -> None:
     run = run_with({"torch_threads": 2.0}, waited=waited, forward=0.4)
     line = LineTime("", "", "features.py:3", "features", "", "", "", {"running": child})
     threads = [*run.threads, ThreadTime("node-a", 0, "child", 1, 1000.0, child, 0.0, 0.0, (line,))]
-    run_cores = [RunCores("node-a", allowed, own, 0.0)]
-    run = replace(run, cores={"node-a": 2}, run_cores=run_cores, threads=threads)
-    assert found(run) == [(title, waited) for title in titles]
+    run_cores = [RunCores("node-a", *cores)]
+    run = replace(run, ranks=ranks, cores={"node-a": 2}, run_cores=run_cores, threads=threads)
+    assert found(run) == [(title, waited)] * bool(title)
+    assert [each.details for each in slow_settings(run)] == [{"shared_seconds": 0.0}] * bool(title)
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,7 @@ def test_the_lateness_is_above_some_milliseconds(milliseconds: float, status: st
 def test_one_step_is_enough_and_cannot_show_whether_it_is_always_that_rank(tmp_path: Path) -> None:
     found = verdict(Job(seed=2, steps=1, slow=(3,)), tmp_path)
     assert (found.details["rank"], found.details["component"]) == (3, "compute")
+    assert [row["rank"] for row in found.details["ranks"] for _ in range(row["last_steps"])] == [3]
     assert "1 step cannot show whether it is always this rank" in found.finding
     assert verdict(Job(seed=2, steps=1), tmp_path / "healthy").status == "healthy"
 
