@@ -14,7 +14,6 @@ from tests.support.promtool import RuleTest, Values
 
 BOTH = Options(gpu_source=DCGM, host_source=NODE_EXPORTER)
 COARSE = {"resolution": "scrape"}
-HOT = 0x40 + 0x04  # slowed down by heat, and by the power limit
 
 
 @pytest.fixture(scope="module")
@@ -63,19 +62,22 @@ def test_gpus_are_judged_below_at_and_above_the_thresholds(rules: Path, tmp_path
 
 @needs_prometheus
 def test_heat_counts_in_either_spelling_of_dcgm(rules: Path, tmp_path: Path) -> None:
-    def hot(scrapes: int) -> Values:
-        return [float(HOT) if SCRAPES - number <= scrapes else 4.0 for number in range(SCRAPES)]
-
     test = RuleTest(rules)
-    fields = {"old": "DEV_CLOCK_THROTTLE_REASONS", "new": "DEV_CLOCKS_EVENT_REASONS"}
-    for name, field in fields.items():
-        for heat in (3, 4):  # of 60 scrapes: 5 %, and more
-            test.add(dcgm(f"{name}-{heat}", field, hot(heat)))
-            test.add(run_on(f"{name}-{heat}"))
-    test.firing("ThermalThrottling", END, 2)
-    for name in fields:
-        test.firing("ThermalThrottling", END, 1, instance=f"{name}-4", run="resnet-1", **COARSE)
-        test.status("ThermalThrottling", END, 0, instance=f"{name}-3")
+    for name, field in (("old", "DEV_CLOCK_THROTTLE_REASONS"), ("new", "DEV_CLOCKS_EVENT_REASONS")):
+        for reasons, scrapes, fires in (
+            (0x20, 3, 0),  # of 60: 5 %
+            (0x20, 4, 1),
+            (0x40 + 0x04, 3, 0),
+            (0x40 + 0x04, 4, 1),  # by heat, and by the power limit
+            (0x1F, SCRAPES, 0),
+            (0x80, SCRAPES, 0),
+        ):
+            node = f"{name}-{reasons}-{scrapes}"
+            cool = [4.0] * (SCRAPES - scrapes)
+            test.add(dcgm(node, field, [*cool, *[float(reasons)] * scrapes]) | run_on(node))
+            test.firing("ThermalThrottling", END, fires, instance=node, run="resnet-1", **COARSE)
+            test.status("ThermalThrottling", END, fires, instance=node)
+    test.firing("ThermalThrottling", END, 4)
     test.run(tmp_path)
 
 
