@@ -12,6 +12,7 @@ from subprocess import Popen
 import pytest
 from stepscope.commands.cli import main
 from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
+from stepscope.exporter.processes.stacks import NoStackError, python_stack
 
 from tests.support.places import put_place
 from tests.support.training_script import training, wait_for_line
@@ -287,6 +288,31 @@ def test_py_spy_takes_the_stack_where_the_process_does_not_answer(
     spy.write_text("#!/bin/sh\necho 'Permission Denied' >&2\nexit 1\n")
     status, said = asked(capsys, tmp_path, "resnet")
     assert (status, "no stack: py-spy says: Permission Denied" in said) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("user", "scope", "advice"),
+    [
+        (0, "1", ""),
+        (1000, "0", ""),
+        (1000, "1", r" \(/proc/sys/kernel/yama/ptrace_scope is 1: run as root, or set it to 0\)"),
+        (1000, None, "; run as root, or in a container with --cap-add SYS_PTRACE"),
+    ],
+)
+def test_what_py_spy_may_not_read_is_said_with_the_reason_that_this_user_can_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int, scope: str | None, advice: str
+) -> None:
+    spy = tmp_path / "py-spy"
+    spy.write_text("#!/bin/sh\necho 'Permission Denied' >&2\nexit 1\n")
+    spy.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    yama = tmp_path / "sys/kernel/yama"
+    yama.mkdir(parents=True)
+    if scope is not None:
+        (yama / "ptrace_scope").write_text(f"{scope}\n")
+    with pytest.raises(NoStackError, match=f"^py-spy says: Permission Denied{advice}$"):
+        python_stack(os.getpid(), tmp_path / "of-nobody.ledger", user, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ def test_the_last_word_counts() -> None:
         ("CPUBottleneck.threshold=many", "threshold must be a number from 0 to 100 (%), not many"),
         ("CPUBottleneck.patience=1.5", "patience must be a whole number of at least 0 (samples), not 1.5"),
         ("LowGPUUtilization.window=0", "window must be a whole number of at least 1 (samples), not 0"),
+        ("CPUBottleneck.live_window=1441", "live_window must be a number from 2 to 1440 (minutes), not"),
         ("StepOutlier.stddev=inf", "stddev must be a number of at least 0 (standard deviations), not inf"),
         (
             "StepOutlier.mode=training",
