@@ -67,8 +67,8 @@ def test_anomaly_detection_that_was_left_on_is_a_finding_without_an_estimate() -
 def test_anomaly_detection_costs_at_least_the_stack_traces_of_forward_passes() -> None:
     run = run_with({"anomaly_detection": 1.0}, forward=0.5, backward=0.4)
     traces, linear = "torch.fx.traceback.format_stack", "torch.nn.modules.linear.forward"
-    assert found(with_forward(run, {traces: 4.0, linear: 1.0})) == [("Anomaly detection", 400.0)]
-    assert found(with_forward(run, {traces: 1.0, linear: 9.0})) == [("Anomaly detection", 0.0)], "too little"
+    assert found(with_forward(run, {traces: 1.0, linear: 4.0})) == [("Anomaly detection", 100.0)]
+    assert found(with_forward(run, {traces: 1.0, linear: 4.1})) == [("Anomaly detection", 0.0)], "too little"
 
 
 @pytest.mark.parametrize(("ratio", "steps", "titles"), [(0.75, 80, 1), (0.74, 80, 0), (1.0, 79, 0)])
@@ -78,22 +78,24 @@ def test_a_profiler_that_runs_at_most_looks_was_left_on(ratio: float, steps: int
 
 
 def test_many_tensors_that_are_updated_one_by_one_are_a_finding_if_the_optimizer_takes_long() -> None:
-    slow = {"optimizer_single_tensors": 2400.0}
-    assert found(run_with(slow, optimizer=0.4)) == [("Optimizer", 400.0)]
+    slow = {"optimizer_single_tensors": 100.0}
+    assert found(run_with(slow, optimizer=0.2)) == [("Optimizer", 200.0)]
     assert found(run_with(slow, optimizer=0.19)) == []
     assert found(run_with({"optimizer_single_tensors": 99.0}, optimizer=0.4)) == []
 
 
 def test_a_part_that_takes_much_longer_than_what_it_belongs_to_is_a_finding() -> None:
-    assert found(run_with({}, optimizer=0.61, forward=0.1, backward=0.1)) == [("Optimizer", 610.0)]
-    assert found(run_with({}, optimizer=0.6, forward=0.1, backward=0.1)) == []
+    assert found(run_with({}, optimizer=0.76, forward=0.125, backward=0.125)) == [("Optimizer", 760.0)]
+    assert found(run_with({}, optimizer=0.75, forward=0.125, backward=0.125)) == []
 
 
 @pytest.mark.parametrize(
     ("forward", "backward", "library", "seconds"),
     [
-        (0.31, 0.1, "", [210]),
-        (0.3, 0.1, "", []),
+        (0.376, 0.125, "", [251]),
+        (0.375, 0.125, "", []),
+        (0.1, 0.03, "", [70]),
+        (0.099, 0.03, "", []),
         (0.9, 0.0, "", []),  # backward passes are not known
         (0.6, 0.1, "torch.nn.modules.conv.forward", []),  # of a module that is frozen, or a teacher
     ],
@@ -106,7 +108,7 @@ def test_own_code_in_forward_passes_is_a_finding_if_these_take_much_longer_than_
 
 
 def test_keras_that_runs_each_operation_by_itself_is_a_finding_if_the_run_computes() -> None:
-    assert found(run_with({"keras_run_eagerly": 1.0}, forward=0.2)) == [("Eager execution", 0.0)]
+    assert found(run_with({"keras_run_eagerly": 1.0}, forward=0.1)) == [("Eager execution", 0.0)]
     eager = {"keras_run_eagerly": 1.0}
     assert found(run_with(eager, forward=0.09)) == []
     assert found(run_with(eager, forward=0.1, optimizer=0.5)) == [("Eager execution", 0.0)]
@@ -115,8 +117,8 @@ def test_keras_that_runs_each_operation_by_itself_is_a_finding_if_the_run_comput
 @pytest.mark.parametrize(
     ("framework", "optimizer", "titles"),
     [
-        ("tensorflow 2.21.0", 0.2, [("Eager execution", 0.0)]),
-        ("tensorflow 2.21.0", 0.05, []),
+        ("tensorflow 2.21.0", 0.1, [("Eager execution", 0.0)]),
+        ("tensorflow 2.21.0", 0.09, []),
         ("keras 3.15.1 on torch", 0.2, []),
     ],
 )
@@ -127,7 +129,7 @@ def test_a_loop_of_tensorflow_whose_optimizer_is_in_no_graph_is_a_finding(
     assert found(replace(run, framework=framework)) == titles
 
 
-@pytest.mark.parametrize(("passes", "share", "lost"), [(8.0, 0.4, [350]), (2.0, 0.19, []), (1.0, 0.4, [])])
+@pytest.mark.parametrize(("passes", "share", "lost"), [(8.0, 0.4, [350]), (2.0, 0.2, [100]), (2.0, 0.19, []), (1.0, 0.4, [])])
 def test_gradients_that_are_exchanged_in_several_passes_of_a_step_are_a_finding(
     passes: float, share: float, lost: list[float]
 ) -> None:
@@ -148,8 +150,8 @@ def test_computing_may_gain_more_than_was_waited_for_if_its_own_threads_take_tur
 
 
 def test_double_precision_is_a_finding_if_the_run_mostly_computes() -> None:
-    assert found(run_with({"optimizer_double_tensors": 6.0}, forward=0.6)) == [("Double precision", 0.0)]
-    assert found(run_with({"optimizer_double_tensors": 6.0}, forward=0.4, host=0.6)) == []
+    assert found(run_with({"optimizer_double_tensors": 6.0}, forward=0.5)) == [("Double precision", 0.0)]
+    assert found(run_with({"optimizer_double_tensors": 6.0}, forward=0.49, host=0.5)) == []
     assert found(run_with({"optimizer_double_tensors": 0.0}, forward=0.6)) == []
 
 
@@ -160,7 +162,7 @@ def trained(steps: int) -> list[StepDistribution]:
 @pytest.mark.parametrize(
     ("first", "now", "steps", "backward", "grows"),
     [
-        (250, 1000, 80, 0.5, True),
+        (250, 1000, 80, 0.1, True),
         (251, 1000, 80, 0.5, False),
         (250, 1000, 80, 0.09, False),
         (0, 1000, 80, 0.5, False),
@@ -177,7 +179,7 @@ def test_a_graph_that_grew_with_the_steps_costs_what_exceeds_the_first_one(
     gauges = {"graph_operators_at_first": first, "graph_operators": now, "graph_leaves": 200.0}
     run = replace(run_with(gauges, backward=backward), steps=trained(steps))
     lost = [seconds for subject, seconds in found(run) if subject == "Backward pass"]
-    assert lost == ([pytest.approx(500 * (now - first) / (now + first))] if grows else [])
+    assert lost == ([pytest.approx(1000 * backward * (now - first) / (now + first))] if grows else [])
 
 
 def test_a_graph_that_grew_explains_its_many_small_operators() -> None:
@@ -216,7 +218,8 @@ def test_a_loop_over_many_small_operators_is_a_finding(
     ("forward", "own", "title", "lost"),
     [
         (0.039, 0.3, "Your own code", 739.0),  # 1.95 us for each operator: the pass calls few of them
-        (0.041, 0.3, "Forward pass", 441.0),
+        (0.039, 0.1, "Your own code", 539.0),
+        (0.04, 0.3, "Forward pass", 440.0),
         (0.039, 0.09, "Forward pass", 439.0),  # nobody knows who calls them
     ],
 )
@@ -261,6 +264,7 @@ def test_a_search_for_unused_parameters_is_a_finding_if_there_are_none(
         (1.0, 1, 0, (8.0, 1.0, 6.0), 0.0, None),  # others use them
         (5.0, 1, 0, (8.0, 5.0, 0.0), 0.0, None),
         (0.0, 1, 0, (8.0, 1.0, 0.0), 0.0, None),  # not known
+        (32.0, 1, 0, (2.0, 0.0, 0.0), 600.0, None),
     ],
 )
 def test_threads_are_compared_with_the_cores_that_the_run_may_use(
@@ -371,6 +375,7 @@ def test_idle_cores_do_not_matter_if_a_gpu_computes() -> None:
         (0.001, 0.004, 0.5, 400.0),  # four fifths of the forward time, as in each step
         (0.003, 0.012, 0.5, 200.0),  # the script evaluates in few steps, and the looks were at these
         (0.003, 0.002, 0.9, None),  # the lines of the forward pass are not those of what is unused
+        (0.0, 0.004, 0.1, 100.0),
         (0.001, 0.004, 0.12, None),  # little
         (0.0, 0.0, 0.9, None),
     ],
