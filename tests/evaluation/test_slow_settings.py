@@ -129,7 +129,9 @@ def test_a_loop_of_tensorflow_whose_optimizer_is_in_no_graph_is_a_finding(
     assert found(replace(run, framework=framework)) == titles
 
 
-@pytest.mark.parametrize(("passes", "share", "lost"), [(8.0, 0.4, [350]), (2.0, 0.2, [100]), (2.0, 0.19, []), (1.0, 0.4, [])])
+@pytest.mark.parametrize(
+    ("passes", "share", "lost"), [(8.0, 0.4, [350]), (2.0, 0.2, [100]), (2.0, 0.19, []), (1.0, 0.4, [])]
+)
 def test_gradients_that_are_exchanged_in_several_passes_of_a_step_are_a_finding(
     passes: float, share: float, lost: list[float]
 ) -> None:

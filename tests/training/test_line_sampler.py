@@ -768,7 +768,9 @@ print("main goes on")
     assert (done.returncode, done.stdout) == (0, "other\n" * 20 + "main goes on\n"), done.stderr
 
 
-@pytest.mark.parametrize("name", ["wait", "wait_für_es", "wait_\U00029baa"])
+@pytest.mark.parametrize(
+    "name", ["wait", "wait_für_es", "wait_ж_\U00029baa_e", pytest.param("wait_" * 48, id="more-than-64-KiB")]
+)
 def test_a_stack_is_read_with_its_innermost_100_frames_and_names_that_are_not_ascii(
     name: str, tmp_path: Path
 ) -> None:
@@ -790,16 +792,16 @@ def look():
     go_on.release()
 def {name}():
     go_on.acquire()
-def deeper(depth):
-    return deeper(depth - 1) if depth else {name}()
+def {name}_{name}(depth):
+    return {name}_{name}(depth - 1) if depth else {name}()
 go_on.acquire()
 start_new_thread(look, ())
-deeper(200)
+{name}_{name}(200)
 if {sys.version_info >= (3, 14) and not name.isascii()}:
     assert read == [NOT_ASCII], read
 else:
     assert read[0][::2] == (__file__, "{name}"), read[0]
-    assert [(line, function) for _, line, function in read[1:]] == [(19, "deeper")] * 99, read[1]
+    assert [(line, function) for _, line, function in read[1:]] == [(19, "{name}_{name}")] * 99, read[1]
 """)
     environment = {**os.environ, "PYTHONPATH": EXPORTER}
     subprocess.run([sys.executable, "-W", "error", str(script)], env=environment, timeout=SECONDS, check=True)

@@ -181,6 +181,15 @@ def test_without_a_sitecustomize_of_the_user_there_is_none() -> None:
     assert python("-c", "import sys; print('sitecustomize' in sys.modules)") == "False\n"
 
 
+def test_a_python_in_which_stepscope_is_not_installed_is_hooked_by_the_folder_alone() -> None:
+    """The interpreter that this environment was made of."""
+    base = f"{sys.base_prefix}/bin/python3.{sys.version_info[1]}"
+    command = [base, "-c", f"import sys; print({HOOKED})"]
+    environment = {"PYTHONPATH": str(STARTUP), "STEPSCOPE_INSTRUMENT": "1"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert (ended.stdout, ended.stderr) == ("True\n", "")
+
+
 def test_an_error_in_the_users_sitecustomize_is_reported_by_python_as_without_us(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("1 / 0")
     command = [sys.executable, "-c", f"import sys; print({HOOKED})"]
