@@ -16,7 +16,6 @@ from stepscope.exporter.sampling.sample import EVIDENCE
 from stepscope.runs.model import COMPONENTS, GpuFacts, NodeFacts
 from stepscope.runs.recording.files import RunFile, write_part
 from stepscope.runs.recording.schema import (
-    COLUMNS,
     CPU_COLUMNS,
     EVIDENCE_COLUMN,
     GPU_COLUMNS,
@@ -155,7 +154,8 @@ def _steps(minute: int, random: np.random.Generator) -> dict[str, Any]:
 def _ranks(minute: int, _: np.random.Generator) -> dict[str, Any]:
     ended = 60.0 * (minute + 1)
     steps = round(ended / STEP)
-    row: dict[str, Any] = dict.fromkeys(RANKS_SCHEMA.names) | dict.fromkeys(COLUMNS["ranks"], 0)
+    names = RANKS_SCHEMA.names
+    row: dict[str, Any] = dict.fromkeys(names) | dict.fromkeys(names[: names.index("loaders")], 0)
     row |= {f"{phase}_seconds": 0.0 for phase in PHASES_AND_MORE}
     row |= {f"{component}_seconds": 0.0 for component in COMPONENTS}
     row |= {

@@ -129,14 +129,6 @@ GAUGES_SCHEMA = pa.schema(
     ]
 )
 
-# The columns that every part of a table has.
-COLUMNS = {
-    "samples": ("time", *NODE_COLUMNS),
-    "steps": STEPS_SCHEMA.names,
-    "gauges": GAUGES_SCHEMA.names,
-    "ranks": RANKS_SCHEMA.names[: RANKS_SCHEMA.get_field_index("loaders") + 1],  # the others came later
-}
-
 
 @dataclass(frozen=True)
 class Layout:
