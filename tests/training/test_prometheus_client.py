@@ -38,6 +38,10 @@ sys.stdout.write(generate_latest(REGISTRY).decode())
 """,
         ledgers,
     )
+    kinds = {family.name: family.type for family in text_string_to_metric_families(run.output)}
+    assert kinds["stepscope_step_duration_seconds"] == "histogram"
+    assert kinds["stepscope_step_duration_bound_seconds"] == "unknown"
+    assert (kinds["stepscope_run_counted"], kinds["stepscope_run_gauge"]) == ("counter", "gauge")
     found = samples(run.output)
     assert found["mine_total", ""] == 7
     assert found["stepscope_step_duration_seconds_count", "0"] == 3
