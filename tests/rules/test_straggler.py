@@ -1,5 +1,6 @@
 """Straggler: the rank that is slow by itself, never one that waits for it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stepscope.evaluation.analysis import RuleResult
-from stepscope.runs.model import COMPONENTS, Steps
+from stepscope.runs.model import COMPONENTS, LineTime, Steps, ThreadTime
 from stepscope.training.layout import GRAPHS_WAIT
 
 from tests.support.few_rules import judged
@@ -256,7 +257,7 @@ def test_pauses_that_are_not_its_own_work_are_told_apart() -> None:
     assert "not its own work" not in result(*steps, facts=run_facts(ranks=short), deviations=1).finding
 
 
-def crowded(no_core: float, steps: int = 100) -> RuleResult:
+def crowded(no_core: float, steps: int = 100, threads: Sequence[ThreadTime] = ()) -> RuleResult:
     """Rank 1 takes 20 s more in ten steps; it waited for a core for so long, the others for 10 s."""
     own = np.full((steps, 3), 0.5)
     own[40:50, 1] += 2.0
@@ -264,7 +265,41 @@ def crowded(no_core: float, steps: int = 100) -> RuleResult:
         rank_facts(rank, node="node-0", paused_seconds={"no_core": no_core if rank == 1 else 10.0})
         for rank in range(3)
     ]
-    return result(*synchronous(own), facts=run_facts(ranks=ranks), deviations=1)
+    return result(*synchronous(own), facts=run_facts(ranks=ranks, threads=tuple(threads)), deviations=1)
+
+
+def on_cores(ran: float, asleep: float = 0.0, component: str = "host") -> list[ThreadTime]:
+    """Three ranks, of which rank 1 had a core for so long in training steps, and slept; the others 2 s.
+
+    The others waited twice as long for their cores.
+    """
+
+    def thread(rank: int, ran: float, asleep: float) -> ThreadTime:
+        line = LineTime("train", component, "train.py:8", "read", "", "", "", {"other": asleep})
+        times = {"train_ran_seconds": ran, "train_core_wait_seconds": 2 * ran}
+        return ThreadTime("node-0", rank, "training", 1, 100.0, ran, 2 * ran, 0.0, (line,), **times)
+
+    return [thread(0, 2.0, 1.0), thread(1, ran, asleep), thread(2, 2.0, 1.0)]
+
+
+@pytest.mark.parametrize("threads", [on_cores(2.0, asleep=18.0), on_cores(8.0)], ids=["sleeps", "computes"])
+def test_a_rank_that_is_known_to_work_longer_is_accused_on_crowded_cores_too(
+    threads: list[ThreadTime],
+) -> None:
+    found = crowded(16.0, threads=threads)
+    assert accused(found) == 1
+    assert "not its own work" not in found.finding
+
+
+def test_sleep_for_other_ranks_and_waits_for_cores_are_no_work_of_a_rank() -> None:
+    assert crowded(16.0, threads=on_cores(2.0, asleep=18.0, component="communication")).status == "healthy"
+    assert crowded(16.0, threads=on_cores(2.5, asleep=1.0)).status == "healthy"
+
+
+def test_what_a_rank_waits_for_cores_because_it_works_longer_is_its_own_work() -> None:
+    """Rank 1 alone waits long for cores: so do the others per second of their work."""
+    assert "not its own work" in crowded(31.0, threads=on_cores(2.0)).finding
+    assert "not its own work" not in crowded(31.0, threads=on_cores(8.0)).finding
 
 
 def test_nobody_is_accused_while_all_ranks_wait_for_cores_and_that_may_be_all_of_the_excess() -> None:

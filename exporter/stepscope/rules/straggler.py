@@ -360,6 +360,7 @@ class Accused(NamedTuple):
     others: float  # the median of the ranks that are faster
     waits_less: float
     pauses: dict[str, tuple[float, float]]  # seconds of the run by reason: its own, the others' median
+    worked: float  # seconds of the excess that are known to be its own work, see `_worked`
     timed: bool  # whether any component but communication was, on any rank
     component: str  # with the largest excess
     component_seconds: float
@@ -389,7 +390,10 @@ class Accused(NamedTuple):
     @property
     def _paused_longer(self) -> dict[str, float]:
         """Returns the seconds of pauses beyond the other ranks', by reason."""
-        return {reason: mine - theirs for reason, (mine, theirs) in self.pauses.items()}
+        longer = {reason: mine - theirs for reason, (mine, theirs) in self.pauses.items()}
+        if "no_core" in longer:
+            longer["no_core"] = min(longer["no_core"], max(self.excess - self.worked, 0.0))
+        return longer
 
     @property
     def long_pauses(self) -> list[str]:
@@ -416,7 +420,8 @@ class Accused(NamedTuple):
         mine, theirs = self.pauses.get("no_core", (0.0, 0.0))
         steady = self.fired >= max(STEADY_WINDOWS, STEADY * self.windows)
         by_chance = self.fired < BY_CHANCE or self.fired_others > self.fired / BY_CHANCE
-        return bool(_only_waits(self.excess, mine, theirs)) and by_chance and not steady
+        only_waits = _only_waits(self.excess, mine, theirs) and self.worked < self.excess / 2
+        return bool(only_waits) and by_chance and not steady
 
     @property
     def remedy(self) -> str | None:
@@ -501,6 +506,32 @@ def _pauses(facts: RunFacts, accused: int, slow: Collection[int]) -> dict[str, t
     }
 
 
+def _worked(facts: RunFacts, accused: int, slow: Collection[int]) -> float:
+    """Returns the seconds by which a rank's own work in training steps is longer than that of the fast ones.
+
+    On crowded cores, longer work also waits longer for them: as long as the others wait per second of theirs.
+    Sleep counts as work if it is for no other rank, and for no process or thread that may have had no core.
+    """
+    times: dict[int, Times] = {}  # with a core, without one, asleep
+    loading = {rank.rank for rank in facts.ranks if any(loader.workers for loader in rank.loaders)}
+    for thread in facts.threads:
+        if thread.role == "training" and thread.rank is not None:
+            waits = {COMPONENTS[COMMUNICATION], *(("data_wait",) if thread.rank in loading else ())}
+            asleep = sum(
+                line.seconds.get("disk", 0.0) + line.seconds.get("other", 0.0)
+                for line in thread.lines
+                if line.phase == "train" and line.component not in waits
+            )
+            spent = np.array([thread.train_ran_seconds, thread.train_core_wait_seconds, asleep])
+            times[thread.rank] = times.get(thread.rank, 0) + spent
+    others = [spent for rank, spent in times.items() if rank not in slow]
+    if accused not in times or not others:
+        return 0.0
+    ran, waited, _ = usual = np.median(others, axis=0)
+    longer, _, asleep = times[accused] - usual
+    return float(asleep + longer * (1 + waited / ran if ran else 1))
+
+
 def _accused(
     facts: RunFacts,
     aligned: Aligned,
@@ -520,6 +551,7 @@ def _accused(
 
     own, step = per_step(windows.own), per_step(windows.seconds)
     faster = (own < own[row]) & ~together
+    slow = {rank.rank for rank, alike in zip(ranks, together, strict=True) if alike}
 
     def compared(values: Times) -> tuple[float, float]:
         return float(values[row]), float(median(values[faster, None])[0])
@@ -544,9 +576,8 @@ def _accused(
         int(steps[row]),
         *compared(own),
         others_waited - waited,
-        _pauses(
-            facts, ranks[row].rank, {rank.rank for rank, alike in zip(ranks, together, strict=True) if alike}
-        ),
+        _pauses(facts, ranks[row].rank, slow),
+        _worked(facts, ranks[row].rank, slow),
         timed,
         component,
         *evidence[component],

@@ -546,6 +546,8 @@ class ThreadTime:
     others: tuple[LineTime, ...] = ()  # the CPU time of other Python threads, by the function that each runs
     stacks: tuple[StackTime, ...] = ()  # most time first
     long_core_wait_seconds: float = 0.0  # without a core in steps of twice the usual time
+    train_ran_seconds: float = 0.0  # with a core in training steps
+    train_core_wait_seconds: float = 0.0  # without a core in them
 
     @property
     def interpreter_wait_seconds(self) -> float:

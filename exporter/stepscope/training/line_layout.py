@@ -41,9 +41,10 @@ NUMBERS_AT = 768  # doubles:
 # USED: slots. SECONDS: that were sampled. RAN, CORE_WAIT: of the main thread. OWN_CPU: of the sampler itself.
 # KNOWN: of SECONDS, those in which the kernel showed what the main thread waited for.
 # USED_NODES: of the tree of stacks. LONG_CORE_WAIT: of CORE_WAIT, in steps that became LONG.
+# TRAIN: of RAN and CORE_WAIT, in training steps.
 ROLE, USED, RANK, TICKS, SECONDS, RAN_SECONDS, CORE_WAIT_SECONDS, OWN_CPU_SECONDS, KNOWN_SECONDS = range(9)
-USED_NODES, LONG_CORE_WAIT_SECONDS = 9, 10
-NUMBERS = 11
+USED_NODES, LONG_CORE_WAIT_SECONDS, TRAIN_RAN_SECONDS, TRAIN_CORE_WAIT_SECONDS = range(9, 13)
+NUMBERS = 13
 
 SLOT_BYTES = 320
 SLOT = Struct("<qq")  # CRC-32 of the second number and the text; the code: 16 x phase + component (+ LONG)

@@ -125,6 +125,7 @@ class LineSampler:
         # Seconds for which the main thread had waited for a core: at the latest sample, and when the open
         # step began or was last seen to be a long one.
         self._waits = self._counted_waits = 0.0
+        self._ran, self._trains = 0.0, False  # at the latest sample: seconds with a core, and the phase
         self._own_cpu = 0.0  # of the threads before this one,
         # and when they began, how many ticks passed and are skipped, and when times were read, and which.
         self._before: tuple[float, int, int, float, tuple[float, float]] | None = None
@@ -252,7 +253,12 @@ class LineSampler:
         table.count(code, text, state, ticks, whole)
         if self._counters is None:
             return
-        before, self._waits = self._waits, main.times()[1]
+        before, ran = self._waits, self._ran
+        self._ran, self._waits = main.times()
+        trained, self._trains = self._trains, code % layout.LONG // 16 == layout.FIRST_PHASE
+        if trained and self._trains:
+            table.add(layout.TRAIN_RAN_SECONDS, max(0.0, self._ran - ran))
+            table.add(layout.TRAIN_CORE_WAIT_SECONDS, max(0.0, self._waits - before))
         recorded = self._counters[ledger_layout.COUNTER_RECORDED]
         if recorded != self._recorded:
             self._open_step.clear()

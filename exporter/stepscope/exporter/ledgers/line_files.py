@@ -77,6 +77,8 @@ class LineCounts:
     known_seconds: float = 0.0  # of `seconds`, in which the kernel showed what the thread waited for
     stacks: dict[Stack, float] = field(default_factory=dict)  # ticks
     long_core_wait_seconds: float = 0.0  # of `core_wait_seconds`, in steps that lasted too long
+    train_ran_seconds: float = 0.0  # of `ran_seconds`, in training steps
+    train_core_wait_seconds: float = 0.0  # of `core_wait_seconds`, in them
 
     def add(self, other: "LineCounts") -> None:
         """Adds the samples of other processes."""
@@ -151,6 +153,8 @@ def read_line_file(path: Path, owners: Collection[int] | None = None) -> LineFil
         known_seconds=numbers[layout.KNOWN_SECONDS],
         stacks=_stacks(path, tree),
         long_core_wait_seconds=numbers[layout.LONG_CORE_WAIT_SECONDS],
+        train_ran_seconds=numbers[layout.TRAIN_RAN_SECONDS],
+        train_core_wait_seconds=numbers[layout.TRAIN_CORE_WAIT_SECONDS],
     )
     for at in range(0, len(slots), layout.SLOT_BYTES):
         line, seen = _line(path, slots[at : at + layout.SLOT_BYTES])
