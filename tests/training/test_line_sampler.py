@@ -351,6 +351,17 @@ if __name__ == "__main__":
     assert ticks_by(roles["child"], "function").get("spin", 0) > 10
 
 
+def test_the_ledger_of_a_dead_process_with_the_pid_of_the_one_that_started_it_is_not_its_rank(
+    tmp_path: Path, ledgers: Path
+) -> None:
+    sampled(tmp_path, ledgers, "import stepscope; stepscope.start(run='dead')")
+    (dead,) = ledgers.glob("*.ledger")
+    run, rank, _, key, suffix = dead.name.split(".")
+    dead.rename(ledgers / f"{run}.{rank}.{os.getpid()}.{key}.{suffix}")
+    files = sampled(tmp_path, ledgers, f"until({LONG_ENOUGH}, lambda: spin(1000))")
+    assert [file.thread.role for file in files] == ["script"]
+
+
 def test_other_threads_and_a_main_thread_without_python_code_do_no_harm(
     tmp_path: Path, ledgers: Path
 ) -> None:
@@ -567,8 +578,9 @@ step(LAST)
         files = sampled(tmp_path, folder, script.replace("LAST", last))
         counts = max((file.counts for file in files), key=lambda counts: counts.long_core_wait_seconds)
         assert counts.long_core_wait_seconds <= counts.core_wait_seconds
-        waited.append(counts.long_core_wait_seconds)
-    assert waited[0] > 0.3 + waited[1]
+        assert counts.train_core_wait_seconds <= counts.core_wait_seconds
+        waited.append((counts.long_core_wait_seconds, counts.train_core_wait_seconds))
+    assert all(crowded > 0.3 + slept for crowded, slept in zip(*waited, strict=True))
 
 
 AFTER_STEPS = f"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from stepscope.common.shared_files import entries, open_file
+from stepscope.common.shared_files import entries, lock_holder, open_file
 from stepscope.training import layout
 from stepscope.training.launch import read_launch
 from stepscope.training.ledger_files import ledger_directory
@@ -43,13 +43,27 @@ class Identity:
 
 
 def _ledger_of_parent() -> str:
-    """Returns the ledger that the process which started this one has made since; "": none."""
-    folder, process = ledger_directory(), f".{os.getppid()}."  # as in RUN.RANK.PID.KEY.ledger
+    """Returns the ledger that the process which started this one has made since, and holds; "": none."""
+    folder, parent = ledger_directory(), os.getppid()
     try:
-        names = [each.name for each in entries(folder) if process in each.name] if process != ".1." else []
+        names = [each.name for each in entries(folder)] if parent != 1 else []
     except OSError:  # there is none yet
         return ""
-    return next((os.path.join(folder, name) for name in names if name.endswith(layout.SUFFIX)), "")
+    for name in names:
+        path = os.path.join(folder, name)
+        # As in RUN.RANK.PID.KEY.ledger. A dead process may have had the same pid.
+        if f".{parent}." in name and name.endswith(layout.SUFFIX) and _holder(path) == parent:
+            return path
+    return ""
+
+
+def _holder(path: str) -> int | None:
+    """Returns the process that writes a ledger; None if it is dead."""
+    try:
+        with os.fdopen(open_file(path), "rb") as file:
+            return lock_holder(file.fileno(), layout.LOCK_ALIVE)
+    except OSError:
+        return None
 
 
 def _header(path: str) -> bytes:
