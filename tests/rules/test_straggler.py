@@ -257,12 +257,21 @@ def test_pauses_that_are_not_its_own_work_are_told_apart() -> None:
     assert "not its own work" not in result(*steps, facts=run_facts(ranks=short), deviations=1).finding
 
 
-def crowded(no_core: float, steps: int = 100, threads: Sequence[ThreadTime] = ()) -> RuleResult:
-    """Rank 1 takes 20 s more in ten steps; it waited for a core for so long, the others for 10 s."""
+def crowded(
+    no_core: float, steps: int = 100, threads: Sequence[ThreadTime] = (), **more: float
+) -> RuleResult:
+    """Rank 1 takes 20 s more in ten steps; it waited for a core for so long, the others for 10 s.
+
+    `more`: seconds of other pauses of rank 1.
+    """
     own = np.full((steps, 3), 0.5)
     own[40:50, 1] += 2.0
     ranks = [
-        rank_facts(rank, node="node-0", paused_seconds={"no_core": no_core if rank == 1 else 10.0})
+        rank_facts(
+            rank,
+            node="node-0",
+            paused_seconds={"no_core": no_core, **more} if rank == 1 else {"no_core": 10.0},
+        )
         for rank in range(3)
     ]
     return result(*synchronous(own), facts=run_facts(ranks=ranks, threads=tuple(threads)), deviations=1)
@@ -289,6 +298,13 @@ def test_a_rank_that_is_known_to_work_longer_is_accused_on_crowded_cores_too(
     found = crowded(16.0, threads=threads)
     assert accused(found) == 1
     assert "not its own work" not in found.finding
+
+
+def test_a_rank_that_was_stopped_is_accused_on_crowded_cores_too() -> None:
+    found = crowded(16.0, stopped=15.0)
+    assert accused(found) == 1
+    assert "stopped by a signal for 15.0 s" in found.finding
+    assert crowded(16.0, stopped=5.0).status == "healthy"
 
 
 def test_sleep_for_other_ranks_and_waits_for_cores_are_no_work_of_a_rank() -> None:

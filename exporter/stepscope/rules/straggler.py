@@ -420,7 +420,9 @@ class Accused(NamedTuple):
         mine, theirs = self.pauses.get("no_core", (0.0, 0.0))
         steady = self.fired >= max(STEADY_WINDOWS, STEADY * self.windows)
         by_chance = self.fired < BY_CHANCE or self.fired_others > self.fired / BY_CHANCE
-        only_waits = _only_waits(self.excess, mine, theirs) and self.worked < self.excess / 2
+        longer = self._paused_longer
+        known = self.worked + sum(longer[reason] for reason in longer if reason != "no_core")
+        only_waits = _only_waits(self.excess, mine, theirs) and known < self.excess / 2
         return bool(only_waits) and by_chance and not steady
 
     @property
