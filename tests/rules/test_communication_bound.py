@@ -80,6 +80,16 @@ def test_ranks_that_wait_for_one_that_hardly_communicates_are_told_so() -> None:
     assert found.seconds_lost == pytest.approx(5), "what all have to communicate; the rest is the straggler's"
 
 
+def test_what_ranks_wait_for_each_other_by_turns_is_no_communication() -> None:
+    waits = np.resize([0.2, 0.9], 100)
+    found = result(
+        *(node_steps(np.full(100, 1.0), rank=r, communication=c) for r, c in enumerate((waits, 1.1 - waits)))
+    )
+    assert found.status == "found"
+    assert found.seconds_lost == pytest.approx(20), "what the slowest of each step communicates"
+    assert "save up to 20.0 s" in found.finding
+
+
 def test_ranks_of_nodes_that_were_not_seen_may_be_what_the_others_wait_for() -> None:
     steps = [node_steps(np.full(100, 1.0), rank=rank, communication=0.6) for rank in (0, 1)]
     ranks = tuple(rank_facts(rank, world_size=4) for rank in (0, 1))

@@ -5,7 +5,7 @@ which a rank communicates without computing. Overlapped communication costs noth
 35 % there with gloo on shared cores. So a run is bound only if communication takes most of its steps.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
@@ -14,6 +14,7 @@ from stepscope.common.words import duration, percent, ranks_spent, too_few
 from stepscope.measurements.arrivals import arrivals
 from stepscope.measurements.bandwidth import GIGA, Bandwidth, bandwidths
 from stepscope.measurements.measure import PortionSoFar, RunMeasurements
+from stepscope.measurements.own_times import OWN_TIMES, waited_by_turns
 from stepscope.rules.parts.base import Verdict, status_of
 from stepscope.rules.parts.component_share import ComponentShare, ShareParameters
 from stepscope.rules.parts.hang_in_words import world_size
@@ -27,6 +28,7 @@ from stepscope.runs.model import RunFacts
 
 Key = tuple[str, int]  # node and rank
 LISTED = 50  # collectives in the details
+UNEVEN = 0.1  # of the time of steps that ranks wait for each other by turns: less is chance
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ class CommunicationParameters(ShareParameters):
 class CommunicationBound(ComponentShare):
     """Seconds lost: the communication of the rank that communicated least.
 
-    If other ranks communicate longer, they wait for a slower rank: Straggler counts that time. Traces of
-    all ranks show these waits. They count for no rank then.
+    If other ranks communicate longer, they wait for a slower rank: Straggler counts that time. Nor
+    does the wait for ranks that are slow by turns count. Traces of all ranks show these waits.
     """
 
     parameters_type = CommunicationParameters
@@ -65,6 +67,7 @@ class CommunicationBound(ComponentShare):
 
     component = "communication"
     judges = (component,)
+    details_of = (OWN_TIMES,)
     summary = "Rank {{ $labels.rank }} of run {{ $labels.run }} spends its time in communication"
     verb = "communicated"
     # A symptom must end before the straggler that explains it, whose alert covers the last minutes.
@@ -90,7 +93,7 @@ class CommunicationBound(ComponentShare):
             triggered,
             triggered,
             sum(rank.spent.seen for rank in ranks.values()),
-            min((rank.saved for rank in ranks.values() if rank.seconds), default=0.0) if triggered else 0.0,
+            _saved(run, ranks.values()) if triggered else 0.0,
             details={
                 "ranks": [rank.details(*key) for key, rank in ranks.items()],
                 **self._collectives(run.facts),
@@ -123,7 +126,11 @@ class CommunicationBound(ComponentShare):
                 f"; rank {least_rank} did for only {percent(least.share)}, "
                 "so the others may only be waiting for it (see Straggler)"
             )
-        return f"{sentence}. {_saved(known)}{_unseen(len(known), world_size(run.facts))}"
+        saved = duration(_saved(run, known.values()))
+        could = f"Communicating less, or while computing, could save up to {saved}"
+        if len(known) > 1:
+            could += ", the least of all ranks; the rest is waiting for other ranks"
+        return f"{sentence}. {could}.{_unseen(len(known), world_size(run.facts))}"
 
     def _why_not(self, run: RunMeasurements, ranks: "Mapping[Key, Communication]") -> str:
         most = max((rank.spent.seen for rank in ranks.values()), default=0)
@@ -137,13 +144,19 @@ class CommunicationBound(ComponentShare):
         return too_few("steps of a rank", most, self.parameters.patience)
 
 
-def _saved(ranks: "Mapping[Key, Communication]") -> str:
-    """Says how much time less communication could save at most: what every rank spends on it."""
-    saved = min(rank.saved for rank in ranks.values())
-    could = f"Communicating less, or while computing, could save up to {duration(saved)}"
-    if len(ranks) == 1:
-        return f"{could}."
-    return f"{could}, the least of all ranks; the rest is waiting for other ranks."
+def _saved(run: RunMeasurements, ranks: "Iterable[Communication]") -> float:
+    """Returns how many seconds less communication could save at most: what every rank spends on it.
+
+    In each step that is what the slowest rank spends: it waits for no other.
+    """
+    known = [rank for rank in ranks if rank.seconds]
+    if not known:
+        return 0.0
+    of_nodes = run.of(OWN_TIMES).values()
+    by_turns = waited_by_turns([times for node in of_nodes for times in node.ranks.values()])
+    in_each = sum(rank.seconds - by_turns * rank.spent.whole for rank in known) / len(known)
+    least = min(rank.saved for rank in known)
+    return max(min(in_each, least), 0.0) if by_turns > UNEVEN else least
 
 
 def _unseen(seen: int, ranks: int) -> str:
