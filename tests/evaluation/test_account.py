@@ -676,6 +676,38 @@ def test_a_checkpoint_of_one_rank_for_which_the_others_wait_is_a_finding_and_no_
     assert "Uneven work of ranks" not in {each.about.subject for each in more}
 
 
+def test_a_rank_that_was_stopped_in_communication_is_a_finding_and_no_uneven_work() -> None:
+    run = run_with(train__forward=0.6, train__communication=0.4)
+    stopped = replace(run, stopped_seconds={0: 1.0, 1: 251.0}, waited_by_turns=0.2)
+    (found,) = unexplained(replace(stopped, rules=[rule("CommunicationBound", Status.HEALTHY)]))
+    assert found.finding == (
+        "25 % of the run, 4 min 10 s. Signals stopped rank 1 for 4 min 10 s more than the others, which wait "
+        "for it."
+    )
+    assert "SIGSTOP" in found.recommendation
+    bound = replace(rule("CommunicationBound", Status.FOUND), seconds_lost=400.0)
+    (problem,) = problems([found, bound])
+    assert (problem.rule, problem.also) == (found, [bound])
+    assert unexplained(replace(run, stopped_seconds={0: 251.0}, rules=[bound])) == []
+
+
+def test_what_one_rank_does_outside_steps_explains_long_steps_in_which_the_others_wait_for_it() -> None:
+    run = run_with(train__forward=0.95, train__communication=0.05)
+    of_ranks = {("train", "forward"): (900.0, 900.0), ("train", "communication"): (10.0, 60.0)}
+    of_ranks |= {("eval", ""): (60.0, 10.0), ("between_steps", ""): (30.0, 30.0)}
+    leaves = tuple(
+        Leaf(Key(*key), sum(seconds) / 2000, dict(enumerate(seconds))) for key, seconds in of_ranks.items()
+    )
+    long = replace(
+        rule("StepOutlier", Status.FOUND), seconds_lost=50.0, details={"component": "communication"}
+    )
+    waiting = replace(run, account=Account(2000.0, 2, leaves), rules=[long])
+    (found,) = unexplained(waiting)
+    assert re.search("Rank 0 spends .* more than the others in evaluation steps", found.finding)
+    assert unexplained(replace(waiting, rules=[replace(long, details={"component": "data_wait"})])) == []
+    assert unexplained(replace(waiting, rules=[replace(long, seconds_lost=110.0)])) == []
+
+
 def of_set_up(*places: str, library: str = "", seconds: float = 400) -> Analysis:
     """A run of 1,000 s, of which some are before the first step, in these lines."""
     return with_lines("before_first_step", seconds, *(line(place, 1.0, library=library) for place in places))

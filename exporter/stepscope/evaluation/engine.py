@@ -328,6 +328,10 @@ def _analysis(
         waited_by_turns=waited_by_turns(
             [times for node in nodes.values() for times in node.measured[OWN_TIMES].ranks.values()]
         ),
+        stopped_seconds={  # a rank's later process continues its counts
+            rank.rank: rank.paused_seconds.get("stopped", 0.0)
+            for rank in sorted(facts.ranks, key=lambda rank: rank.start)
+        },
         flops_utilisation=flops_utilisation(facts.ranks),
         world_size=max((rank.world_size for rank in facts.ranks), default=0),
         ranks=len({rank.rank for rank in facts.ranks}),

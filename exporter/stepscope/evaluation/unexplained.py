@@ -30,8 +30,9 @@ from stepscope.evaluation.places import LEAST_PLACE, MAIN_THREADS, Place, places
 from stepscope.measurements.hangs import COMMUNICATION
 from stepscope.rules.low_gpu_utilization import LowGPUUtilization
 from stepscope.rules.max_initialization_time import MaxInitializationTime
-from stepscope.rules.parts.remedies import HAND_OVER_LESS
+from stepscope.rules.parts.remedies import HAND_OVER_LESS, PAUSED_RANK
 from stepscope.rules.parts.topics import About
+from stepscope.rules.step_outlier import StepOutlier
 from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import PHASES, LineTime
 
@@ -197,7 +198,12 @@ def unexplained(analysis: Analysis) -> list[RuleResult]:
         *_outside(account, analysis),
         *_components(account, analysis, sum(one.share for one in lock)),
         *_loop_of_keras(account, analysis),
-        *(alone := list(_on_one_rank(account, analysis.large))),
+        *(
+            alone := [
+                *_on_one_rank(account, _least_alone(analysis, run_seconds)),
+                *_stopped(analysis, account),
+            ]
+        ),
         *_evaluation(account, analysis, {one.key.part for one in alone}),
         *_by_turns(account, analysis, sum(one.share for one in alone)),
     )
@@ -488,6 +494,28 @@ def _evaluation(account: Account, analysis: Analysis, explained: Collection[str]
             if called > MOST * part:
                 remedy = CALL_ONCE
             yield LargePart(Key(phase), part, remedy, evidence)
+
+
+def _stopped(analysis: Analysis, account: Account) -> Iterator[LargePart]:
+    """Yields for how long signals stopped one rank: if it waited for the others then, no step shows it."""
+    stopped, run_seconds = analysis.stopped_seconds, account.seconds / account.ranks
+    rank = max(stopped, key=lambda each: stopped[each], default=None)
+    if rank is None or len(stopped) < 2 or analysis.found(Straggler):
+        return
+    more = stopped[rank] - median(seconds for each, seconds in stopped.items() if each != rank)
+    lost = min(more / run_seconds, account.share(account.main_phase))
+    if lost >= analysis.large:
+        evidence = f"Signals stopped rank {rank} for {duration(more)} more than the others, which wait for it"
+        key, title = Key(account.main_phase, "stopped"), "A rank that was stopped"
+        yield LargePart(key, lost, PAUSED_RANK["stopped"], evidence, title, rank, COMMUNICATION)
+
+
+def _least_alone(analysis: Analysis, run_seconds: float) -> float:
+    """Returns the share of the run that is large for one rank: less if it explains steps that only wait."""
+    long = analysis.result_of(StepOutlier)
+    if long is None or not analysis.found(StepOutlier) or long.details.get("component") != COMMUNICATION:
+        return analysis.large
+    return min(analysis.large, long.seconds_lost / 2 / run_seconds)
 
 
 def _on_one_rank(account: Account, large: float) -> Iterator[LargePart]:
