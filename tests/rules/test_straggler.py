@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.runs.model import COMPONENTS, LineTime, Steps, ThreadTime
-from stepscope.training.layout import GRAPHS_WAIT
+from stepscope.training.layout import GRAPHS_WAIT, THREADS
 
 from tests.support.few_rules import judged
 from tests.support.source import node_samples, node_steps, rank_facts, run_facts
@@ -258,18 +258,19 @@ def test_pauses_that_are_not_its_own_work_are_told_apart() -> None:
 
 
 def crowded(
-    no_core: float, steps: int = 100, threads: Sequence[ThreadTime] = (), **more: float
+    no_core: float, threads: Sequence[ThreadTime] = (), torch_threads: int | None = None, **more: float
 ) -> RuleResult:
     """Rank 1 takes 20 s more in ten steps; it waited for a core for so long, the others for 10 s.
 
     `more`: seconds of other pauses of rank 1.
     """
-    own = np.full((steps, 3), 0.5)
+    own = np.full((100, 3), 0.5)
     own[40:50, 1] += 2.0
     ranks = [
         rank_facts(
             rank,
             node="node-0",
+            gauges={THREADS: float(torch_threads)} if torch_threads else {},
             paused_seconds={"no_core": no_core, **more} if rank == 1 else {"no_core": 10.0},
         )
         for rank in range(3)
@@ -277,21 +278,37 @@ def crowded(
     return result(*synchronous(own), facts=run_facts(ranks=ranks, threads=tuple(threads)), deviations=1)
 
 
-def on_cores(ran: float, asleep: float = 0.0, component: str = "host") -> list[ThreadTime]:
+def on_cores(
+    ran: float, asleep: float = 0.0, component: str = "host", spins: float = 0.0
+) -> list[ThreadTime]:
     """Three ranks, of which rank 1 had a core for so long in training steps, and slept; the others 2 s.
 
-    The others waited twice as long for their cores.
+    Each waited twice as long for its cores. The others' waits for rank 1 are `spins` seconds of these.
     """
 
     def thread(rank: int, ran: float, asleep: float) -> ThreadTime:
-        line = LineTime("train", component, "train.py:8", "read", "", "", "", {"other": asleep})
-        times = {"train_ran_seconds": ran, "train_core_wait_seconds": 2 * ran}
-        return ThreadTime("node-0", rank, "training", 1, 100.0, ran, 2 * ran, 0.0, (line,), **times)
+        spent = spins * (rank != 1)
+        lines = (
+            LineTime(
+                "train", component, "train.py:8", "read", "", "", "", {"other": asleep, "running": 3 * ran}
+            ),
+            LineTime("train", "communication", "train.py:9", "step", "", "", "", {"running": 3 * spent}),
+        )
+        ran += spent
+        return ThreadTime(
+            *("node-0", rank, "training", 1, 100.0, ran, 2 * ran, 0.0, lines),
+            train_ran_seconds=ran,
+            train_core_wait_seconds=2 * ran,
+        )
 
     return [thread(0, 2.0, 1.0), thread(1, ran, asleep), thread(2, 2.0, 1.0)]
 
 
-@pytest.mark.parametrize("threads", [on_cores(2.0, asleep=18.0), on_cores(8.0)], ids=["sleeps", "computes"])
+@pytest.mark.parametrize(
+    "threads",
+    [on_cores(2.0, asleep=18.0), on_cores(8.0), on_cores(24.0, spins=22.0)],
+    ids=["sleeps", "computes", "others spin"],
+)
 def test_a_rank_that_is_known_to_work_longer_is_accused_on_crowded_cores_too(
     threads: list[ThreadTime],
 ) -> None:
@@ -305,6 +322,15 @@ def test_a_rank_that_was_stopped_is_accused_on_crowded_cores_too() -> None:
     assert accused(found) == 1
     assert "stopped by a signal for 15.0 s" in found.finding
     assert crowded(16.0, stopped=5.0).status == "healthy"
+
+
+def test_waits_before_the_first_step_explain_no_longer_steps_of_a_single_thread() -> None:
+    few = [replace(thread, train_core_wait_seconds=9.0) for thread in on_cores(2.0)]
+    assert accused(crowded(16.0, threads=few)) is None
+    assert accused(crowded(16.0, threads=few, torch_threads=2)) is None
+    assert accused(crowded(16.0, threads=few, torch_threads=1)) == 1
+    many = [replace(thread, train_core_wait_seconds=11.0) for thread in on_cores(2.0)]
+    assert accused(crowded(16.0, threads=many, torch_threads=1)) is None
 
 
 def test_sleep_for_other_ranks_and_waits_for_cores_are_no_work_of_a_rank() -> None:

@@ -58,7 +58,7 @@ from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.remedies import PAUSED_RANK, SLOW_RANK, UNTIMED_RANK
 from stepscope.rules.parts.topics import LONG_COMMUNICATION
 from stepscope.runs.model import COMPONENTS, RunFacts, Times
-from stepscope.training.layout import GRAPHS_WAIT
+from stepscope.training.layout import GRAPHS_WAIT, THREADS
 
 LENGTHS = (30, 100, 1000)  # of windows, in steps: short ones find short times, long ones find rare pauses
 NEARLY_ALL = 0.9  # of the lost seconds: the shortest windows with so many are reported
@@ -75,6 +75,7 @@ STEADY, STEADY_WINDOWS = 0.8, 3  # the share of the windows, and how many at lea
 # chance would choose each rank equally often.
 BY_CHANCE = 8
 OWN_WORK = 0.25  # of the excess: with less left, pauses explain all of it
+LONGER = 0.25  # of the others' work: with less, all ranks work equally long
 HOST = "host"  # the own time of a step outside all components
 
 OWN_SECONDS, OWN_SQUARES = "stepscope_step_own_seconds_total", "stepscope_step_own_squared_seconds_total"
@@ -361,6 +362,7 @@ class Accused(NamedTuple):
     waits_less: float
     pauses: dict[str, tuple[float, float]]  # seconds of the run by reason: its own, the others' median
     worked: float  # seconds of the excess that are known to be its own work, see `_worked`
+    no_core: float  # seconds for which it waited for a core in training steps; infinite: not known
     timed: bool  # whether any component but communication was, on any rank
     component: str  # with the largest excess
     component_seconds: float
@@ -422,7 +424,7 @@ class Accused(NamedTuple):
         by_chance = self.fired < BY_CHANCE or self.fired_others > self.fired / BY_CHANCE
         longer = self._paused_longer
         known = self.worked + sum(longer[reason] for reason in longer if reason != "no_core")
-        only_waits = _only_waits(self.excess, mine, theirs) and known < self.excess / 2
+        only_waits = _only_waits(self.excess, mine, theirs) and known < self.excess / 2 < self.no_core
         return bool(only_waits) and by_chance and not steady
 
     @property
@@ -511,27 +513,47 @@ def _pauses(facts: RunFacts, accused: int, slow: Collection[int]) -> dict[str, t
 def _worked(facts: RunFacts, accused: int, slow: Collection[int]) -> float:
     """Returns the seconds by which a rank's own work in training steps is longer than that of the fast ones.
 
-    On crowded cores, longer work also waits longer for them: as long as the others wait per second of theirs.
-    Sleep counts as work if it is for no other rank, and for no process or thread that may have had no core.
+    On crowded cores, longer work also waits longer for them. This part of its waits counts, too, unless
+    its work is hardly longer: then they are chance. Sleep counts as work if it is for no other rank, and for
+    no process or thread that may have had no core.
     """
-    times: dict[int, Times] = {}  # with a core, without one, asleep
+    times: dict[int, Times] = {}  # with a core, without one, in communication and in all, and asleep
     loading = {rank.rank for rank in facts.ranks if any(loader.workers for loader in rank.loaders)}
     for thread in facts.threads:
         if thread.role == "training" and thread.rank is not None:
             waits = {COMPONENTS[COMMUNICATION], *(("data_wait",) if thread.rank in loading else ())}
-            asleep = sum(
-                line.seconds.get("disk", 0.0) + line.seconds.get("other", 0.0)
-                for line in thread.lines
-                if line.phase == "train" and line.component not in waits
+            lines = [line for line in thread.lines if line.phase == "train"]
+            running = [line.seconds.get("running", 0.0) for line in lines]
+            asleep = [line.seconds.get("disk", 0.0) + line.seconds.get("other", 0.0) for line in lines]
+            spins = sum(
+                run for run, line in zip(running, lines, strict=True) if line.component == "communication"
             )
-            spent = np.array([thread.train_ran_seconds, thread.train_core_wait_seconds, asleep])
-            times[thread.rank] = times.get(thread.rank, 0) + spent
+            sleeps = sum(
+                rest for rest, line in zip(asleep, lines, strict=True) if line.component not in waits
+            )
+            spent = (thread.train_ran_seconds, thread.train_core_wait_seconds, spins, sum(running), sleeps)
+            times[thread.rank] = times.get(thread.rank, 0) + np.array(spent)
     others = [spent for rank, spent in times.items() if rank not in slow]
     if accused not in times or not others:
         return 0.0
-    ran, waited, _ = usual = np.median(others, axis=0)
-    longer, _, asleep = times[accused] - usual
-    return float(asleep + longer * (1 + waited / ran if ran else 1))
+    # Samples count a wait for a core as running. So the others computed at least so long in communication.
+    usual = float(np.median([ran - max(spins - waited, 0.0) for ran, waited, spins, _, _ in others]))
+    ran, waited, spins, running_seconds, asleep_seconds = times[accused].tolist()
+    own = ran * (1 - spins / running_seconds) if running_seconds else ran
+    longer = own - usual
+    if longer > LONGER * usual and own:
+        longer *= 1 + waited / ran
+    return float(asleep_seconds - np.median([each[-1] for each in others]) + longer)
+
+
+def _without_core(facts: RunFacts, accused: int) -> float:
+    """Returns for how long a rank waited for a core in training steps; infinite if that is not known.
+
+    Only its main thread's waits are counted: one with other threads for the same work also waits for theirs.
+    """
+    mine = [each for each in facts.threads if each.rank == accused and each.train_ran_seconds]
+    alone = all(rank.gauges.get(THREADS) == 1 for rank in facts.ranks if rank.rank == accused)
+    return sum(each.train_core_wait_seconds for each in mine) if mine and alone else math.inf
 
 
 def _accused(
@@ -580,6 +602,7 @@ def _accused(
         others_waited - waited,
         _pauses(facts, ranks[row].rank, slow),
         _worked(facts, ranks[row].rank, slow),
+        _without_core(facts, ranks[row].rank),
         timed,
         component,
         *evidence[component],
