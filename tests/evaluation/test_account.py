@@ -314,7 +314,8 @@ def test_advice_speaks_of_the_framework_that_trains(framework: str, word: str) -
         ("torch._tensor.item", {"running": 10.0, "other": 290.0}, "vectorise"),  # it waits for a device
         ("torch.utils.data.dataloader.__del__", {"lock": 300.0}, "iter(loader)"),
         ("multiprocessing.context.Pool", {"lock": 300.0}, "Make the pool once"),
-        ("multiprocessing.pool.map", {"lock": 300.0}, "waits for a lock"),
+        ("multiprocessing.pool.map", {"lock": 300.0}, "what other processes or threads compute"),
+        ("concurrent.futures._base.result", {"lock": 300.0}, "what other processes or threads compute"),
         ("torch.distributed.distributed_c10d.all_gather_object", {"running": 300.0}, "Gather tensors"),
         ("torch.distributed.distributed_c10d.broadcast_object_list", {"lock": 300.0}, "Gather tensors"),
     ],

@@ -140,6 +140,11 @@ STARTS_PROCESSES = (
     *("multiprocessing.pool.terminate", "multiprocessing.pool.join", "multiprocessing.process.start"),
     *("concurrent.futures.process.__init__", "concurrent.futures.process.submit"),
 )
+POOLS = ("multiprocessing.pool.", "concurrent.futures.")
+ASK_EARLIER = (
+    "This line waits for what other processes or threads compute. Ask for it while a step computes, and take "
+    "the result in the next one (`apply_async`, `submit`), or let DataLoader workers compute it."
+)
 KEEP_COMPILED = (
     "Keep what was compiled from run to run (the cache of torch.compile, `jax_compilation_cache_dir`), or "
     "compile less of the model."
@@ -426,6 +431,8 @@ def _of_line(leaf: Leaf, wait_less: dict[str, str]) -> str | None:
         return RESTART_LESS
     if any(place.line.library.startswith(STARTS_PROCESSES) for place in own_places(leaf)):
         return START_ONCE
+    if first.library.startswith(POOLS):
+        return ASK_EARLIER
     if OBJECTS.match(first.library):
         return SEND_TENSORS
     if wait_less is WAIT_LESS_WITH_JAX and DISPATCHES.match(first.library):
