@@ -14,6 +14,9 @@ changed when that was fixed: the first got smaller, the pattern of the second wi
 
 The seven from `hooks_in_backward` on are the misses of 33 others, whose truths were written before they ran:
 first without any finding, or with advice that does not help. Their causes were made larger afterwards.
+
+The last four were written before they ran: short forms of faults in scripts that ran on a busy machine, where
+ranks that worked longer or were stopped were not named, because all ranks waited for cores.
 """
 
 from __future__ import annotations
@@ -486,4 +489,35 @@ SECOND = (
         ranks=2,
     ),
     Situation("children_compute", "processes of the script use all cores", says="processes that it started"),
+    Situation(
+        "two_ranks_normalise",
+        "two of three ranks normalise in plain Python",
+        HOST,
+        ("Straggler",),
+        says=r"ranks? [12]",
+        ranks=3,
+    ),
+    Situation(
+        "last_stage_counts",
+        "the last stage of a pipeline counts in plain Python",
+        HOST,
+        ("Straggler",),
+        says="rank 2",
+        ranks=3,
+    ),
+    Situation(
+        "rank1_is_stopped",
+        "another program stops rank 1",
+        rules=("Straggler",),
+        says="stopped by a signal",
+        ranks=2,
+    ),
+    Situation(
+        "rank0_plans",
+        "rank 0 plans each step, and broadcasts the plan",
+        HOST,
+        ("Straggler",),
+        says="rank 0",
+        ranks=2,
+    ),
 )
