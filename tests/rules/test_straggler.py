@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stepscope.evaluation.analysis import RuleResult
-from stepscope.runs.model import COMPONENTS, LineTime, Steps, ThreadTime
+from stepscope.runs.model import COMPONENTS, LineTime, Loader, Steps, ThreadTime
 from stepscope.training.layout import GRAPHS_WAIT, THREADS
 
 from tests.support.few_rules import judged
@@ -336,12 +336,35 @@ def test_waits_before_the_first_step_explain_no_longer_steps_of_a_single_thread(
 def test_sleep_for_other_ranks_and_waits_for_cores_are_no_work_of_a_rank() -> None:
     assert crowded(16.0, threads=on_cores(2.0, asleep=18.0, component="communication")).status == "healthy"
     assert crowded(16.0, threads=on_cores(2.5, asleep=1.0)).status == "healthy"
+    little = [replace(thread, train_core_wait_seconds=18.0) for thread in on_cores(3.9)]
+    assert crowded(16.0, threads=little).status == "healthy"
 
 
 def test_what_a_rank_waits_for_cores_because_it_works_longer_is_its_own_work() -> None:
     """Rank 1 alone waits long for cores: so do the others per second of their work."""
     assert "not its own work" in crowded(31.0, threads=on_cores(2.0)).finding
     assert "not its own work" not in crowded(31.0, threads=on_cores(8.0)).finding
+
+
+@pytest.mark.parametrize(
+    ("usual", "workers", "rank"), [(0.01, 0, 1), (0.01, 2, None), (0.2, 0, None)], ids=["", "workers", "all"]
+)
+def test_a_rank_that_does_what_the_others_hardly_do_is_accused_on_crowded_cores_too(
+    usual: float, workers: int, rank: int | None
+) -> None:
+    """Chance makes all components longer, and also what workers do that lack a core."""
+    own, waits = np.full((100, 3), 0.5), np.full((100, 3), usual)
+    own[40:50, 1] += 2.0
+    waits[40:50, 1] += 2.0
+    loaders = [Loader(1, "train", workers, None, None)]
+    ranks = [
+        rank_facts(
+            each, node="node-0", loaders=loaders, paused_seconds={"no_core": 16.0 if each == 1 else 10.0}
+        )
+        for each in range(3)
+    ]
+    steps = synchronous(own, data_wait=waits)
+    assert accused(result(*steps, facts=run_facts(ranks=ranks), deviations=1)) == rank
 
 
 def test_nobody_is_accused_while_all_ranks_wait_for_cores_and_that_may_be_all_of_the_excess() -> None:

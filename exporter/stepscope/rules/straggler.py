@@ -75,7 +75,8 @@ STEADY, STEADY_WINDOWS = 0.8, 3  # the share of the windows, and how many at lea
 # chance would choose each rank equally often.
 BY_CHANCE = 8
 OWN_WORK = 0.25  # of the excess: with less left, pauses explain all of it
-LONGER = 0.25  # of the others' work: with less, all ranks work equally long
+LONGER = 1.0  # of the others' work: equal work took up to 0.6 more where cores were crowded
+APART = 8  # times as long as on the others, of a component: chance makes all components longer, by less
 HOST = "host"  # the own time of a step outside all components
 
 OWN_SECONDS, OWN_SQUARES = "stepscope_step_own_seconds_total", "stepscope_step_own_squared_seconds_total"
@@ -362,6 +363,7 @@ class Accused(NamedTuple):
     waits_less: float
     pauses: dict[str, tuple[float, float]]  # seconds of the run by reason: its own, the others' median
     worked: float  # seconds of the excess that are known to be its own work, see `_worked`
+    alone: bool  # whether it spends the time of `component` itself, and no process of its own
     no_core: float  # seconds for which it waited for a core in training steps; infinite: not known
     timed: bool  # whether any component but communication was, on any rank
     component: str  # with the largest excess
@@ -425,7 +427,13 @@ class Accused(NamedTuple):
         longer = self._paused_longer
         known = self.worked + sum(longer[reason] for reason in longer if reason != "no_core")
         only_waits = _only_waits(self.excess, mine, theirs) and known < self.excess / 2 < self.no_core
-        return bool(only_waits) and by_chance and not steady
+        return bool(only_waits) and by_chance and not steady and not self.does_more
+
+    @property
+    def does_more(self) -> bool:
+        """Returns whether most of the excess is in a component on which the others hardly spend time."""
+        mine, theirs = self.component_seconds, self.component_others
+        return self.alone and mine - theirs > (self.own - self.others) / 2 and mine > APART * theirs
 
     @property
     def remedy(self) -> str | None:
@@ -510,15 +518,20 @@ def _pauses(facts: RunFacts, accused: int, slow: Collection[int]) -> dict[str, t
     }
 
 
+def _with_workers(facts: RunFacts) -> set[int]:
+    """Returns the ranks whose data comes from worker processes, which may have had no core."""
+    return {rank.rank for rank in facts.ranks if any(loader.workers for loader in rank.loaders)}
+
+
 def _worked(facts: RunFacts, accused: int, slow: Collection[int]) -> float:
     """Returns the seconds by which a rank's own work in training steps is longer than that of the fast ones.
 
-    On crowded cores, longer work also waits longer for them. This part of its waits counts, too, unless
-    its work is hardly longer: then they are chance. Sleep counts as work if it is for no other rank, and for
-    no process or thread that may have had no core.
+    On crowded cores, longer work also waits longer for them. This part of its waits counts, too, if its work
+    is twice as long: otherwise they are chance. Sleep counts as work if it is for no other rank, and for no
+    process or thread that may lack a core.
     """
     times: dict[int, Times] = {}  # with a core, without one, in communication and in all, and asleep
-    loading = {rank.rank for rank in facts.ranks if any(loader.workers for loader in rank.loaders)}
+    loading = _with_workers(facts)
     for thread in facts.threads:
         if thread.role == "training" and thread.rank is not None:
             waits = {COMPONENTS[COMMUNICATION], *(("data_wait",) if thread.rank in loading else ())}
@@ -602,6 +615,7 @@ def _accused(
         others_waited - waited,
         _pauses(facts, ranks[row].rank, slow),
         _worked(facts, ranks[row].rank, slow),
+        timed and not (component == "data_wait" and ranks[row].rank in _with_workers(facts)),
         _without_core(facts, ranks[row].rank),
         timed,
         component,
