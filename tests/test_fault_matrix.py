@@ -56,6 +56,11 @@ def test_a_first_finding_with_the_cause_and_the_rank_is_right_and_nothing_else_i
     assert said(replace(SLOW, printed=False)).outcome == "not printed"
 
 
+def test_an_alert_that_does_not_say_the_cause_is_none() -> None:
+    assert RIGHT.alert
+    assert replace(RIGHT, truth=replace(TRUTH, not_alerts=("Straggler",))).alert is None
+
+
 def test_not_enough_data_on_a_planted_fault_is_missed() -> None:
     nothing = replace(said(), seen=Seen("not enough data", [], ["Straggler"]))
     assert nothing.outcome == "missed"

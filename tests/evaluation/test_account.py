@@ -262,7 +262,7 @@ def run_with(**shares: float) -> Analysis:
         ({"train__forward": 0.1, "eval__forward": 0.09, "after_last_step": 0.8}, []),
         ({"eval__forward": 0.9, "eval__host": 0.1}, ["Evaluation steps: your own code"]),
         ({"train__forward": 0.8, "between_steps": 0.2}, ["Between steps"]),
-        ({"train__forward": 0.5, "before_first_step": 0.5}, []),  # MaxInitializationTime judges it
+        ({"train__forward": 0.71, "before_first_step": 0.29}, []),  # less than five minutes
         ({"train__backward": 0.6, "train__optimizer": 0.4}, []),
     ],
 )
@@ -717,8 +717,8 @@ def of_set_up(*places: str, library: str = "", seconds: float = 400) -> Analysis
 def test_a_line_that_takes_most_of_a_long_set_up_is_a_finding_and_imports_are_not() -> None:
     (found,) = unexplained(of_set_up("index.py:3"))
     assert (found.about.subject, found.seconds_lost) == ("Before the first step", 400.0)
-    assert unexplained(of_set_up("train.py:1", library="import")) == []
-    assert unexplained(of_set_up("a.py:1", "b.py:1")) == []
+    assert unexplained(of_set_up("train.py:1", library="import", seconds=299)) == []
+    assert unexplained(of_set_up("a.py:1", "b.py:1", seconds=299)) == []
     assert len(unexplained(of_set_up("index.py:3", seconds=200))) == 1
     assert unexplained(of_set_up("index.py:3", seconds=199)) == []
     judged = replace(of_set_up("index.py:3"), rules=[rule("MaxInitializationTime", Status.FOUND)])
@@ -772,3 +772,9 @@ def test_a_start_that_takes_longer_than_the_loop_is_a_finding_with_its_lines() -
     assert unexplained(replace(run, account=brief)) == []
     starved = ThreadTime("node-a", 0, "training", 1, 1000.0, 400.0, 571.0, 0.0)
     assert unexplained(replace(run, threads=[starved])) == []
+
+
+def test_a_start_of_five_minutes_is_a_finding_from_a_tenth_of_the_run_on() -> None:
+    for share, large, finds in ((0.3, 0.1, True), (0.3, 0.31, False), (0.29, 0.1, False)):
+        run = replace(run_with(before_first_step=share, train__forward=1 - share), large=large)
+        assert [each.about.subject for each in unexplained(run)] == ["Before the first step"] * finds

@@ -15,7 +15,8 @@ NAN = float("nan")
 
 
 def result(gpu: Any, **parameters: float) -> RuleResult:
-    samples = node_samples(np.zeros((len(gpu), 1)), gpu)
+    held = {"gpu_compute_processes": np.ones(np.shape(gpu))}
+    samples = node_samples(np.zeros((len(gpu), 1)), gpu, of_gpus=held)
     facts = run_facts(nodes=[NodeFacts("node-a", gpus=tuple(GpuFacts(name) for name in "0123"))])
     return judged("LowGPUUtilization", samples, facts=facts, **parameters)
 
@@ -75,6 +76,14 @@ def test_only_the_last_window_counts() -> None:
     found = result(gpu)
     assert found.details["node-a"]["GPU 0"]["fluctuating"] == 1
     assert found.triggered == found.violations == 1
+
+
+def test_a_gpu_that_does_nothing_for_longer_than_a_window_is_named_with_this_time() -> None:
+    busy, idle = np.full((1300, 1), 0.9), np.zeros((720, 1))
+    assert "(mean utilisation 58 %, not used for up to 6 min)" in result(np.vstack([busy, idle])).finding
+    for other in (np.vstack([busy, idle[:480]]), np.vstack([busy, mixed(1800, 0.9, 0.0, 0.5), idle])):
+        assert "under-utilised" in result(other).finding
+        assert "not used" not in result(other).finding
 
 
 def test_a_window_longer_than_what_there_is_takes_all_there_is() -> None:

@@ -553,11 +553,15 @@ class IdleGpu(Fault):
     """One GPU does nothing for a share of the time before, until the run's end, which is after 36 minutes."""
 
     name = "idle GPU"
-    rules = ("IdleGPU",)
+    rules = ("IdleGPU", "LowGPUUtilization")
+    says = "not used"
     place = "GPU"
     of = "time before"
     length = 36 * 60.0
     costs_time = False
+
+    def truth(self) -> Truth:
+        return replace(super().truth(), not_alerts=("LowGPUUtilization",))
 
     def busy(self, rank: int, step: Step, random: Random) -> Iterator[Busy]:
         if rank != self.target or step.start < self.length / (1 + self.severity):
@@ -568,7 +572,8 @@ class SlowStart(Fault):
     """The first step comes late: after a share of the time of training. The run ends after 44 minutes."""
 
     name = "slow initialization"
-    rules = ("MaxInitializationTime",)
+    rules = ("MaxInitializationTime", "Account")
+    says = "first step"
     of = "time after"
     length = 44 * 60.0
 
@@ -576,7 +581,7 @@ class SlowStart(Fault):
         self.setup_seconds = self.length * self.severity / (1 + self.severity)
 
     def truth(self) -> Truth:
-        return Truth(self.rules, seconds_lost=self.setup_seconds - SETUP)
+        return Truth(self.rules, self.says, seconds_lost=self.setup_seconds - SETUP)
 
 
 FAULTS: Sequence[type[Fault]] = (

@@ -81,7 +81,8 @@ class Result:
     @property
     def alert(self) -> Alert | None:
         """Returns the first alert that names the cause and the place."""
-        right = (alert for alert in self.own_alerts if alert.rule in self.truth.rules)
+        naming = set(self.truth.rules) - set(self.truth.not_alerts)
+        right = (alert for alert in self.own_alerts if alert.rule in naming)
         return next((alert for alert in right if not accuses_another(self.truth, alert)), None)
 
     @property

@@ -57,7 +57,7 @@ def _result(run: dict[str, Any]) -> Result:
     truth, seen = run["truth"], run["seen"]
     return Result(
         Case(**run["case"]),
-        Truth(**{**truth, "rules": tuple(truth["rules"])}),
+        Truth(**{**truth, "rules": tuple(truth["rules"]), "not_alerts": tuple(truth.get("not_alerts", ()))}),
         Seen(
             seen["status"],
             [Finding(**finding) for finding in seen["findings"]],

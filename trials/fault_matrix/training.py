@@ -41,6 +41,7 @@ class Truth:
     says: str = ""  # words that the finding must have, if the rule knows several causes
     place: str = ""  # "rank 2" or "GPU 2"; empty: the whole run
     seconds_lost: float | None = None  # None: it costs no time, or nobody can know how much
+    not_alerts: tuple[str, ...] = ()  # of the rules, those whose alerts do not say the cause
 
 
 class Training(Scenario):

@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from math import inf
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ LARGE_PHASE = 1 / 3  # of the time of steps, for those of phases that the run is
 LARGE_BEFORE, LARGE_AFTER = 0.2, 0.15  # of the run, in lines of the script outside steps
 MOST = 0.5  # of the time before the first step, in one line
 LONG_BEFORE = 30.0  # seconds: a start that only imports a framework is shorter, whatever the loop takes
+LATE = 300.0  # seconds: a longer start is large like any other part, from a tenth of the run on
 GC, COMPILE = "gc", "compile"
 COMPILES_ONCE = 4  # steps at most that compile in a run that compiles each graph once, as a part of its start
 LOOP = (*PHASES, BETWEEN, PROFILING, UNFINISHED)
@@ -270,7 +272,7 @@ def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
             continue
         if own >= limit and leaf.places[0].share > MOST:
             yield LargePart(leaf.key, own, SET_UP_LESS, evidence)
-        elif _outlasts_loop(leaf, _loop(account), account, analysis):
+        elif _is_long_start(leaf, _loop(account), account, analysis, LATE):
             evidence = f"From the first step to the last it took {share(_loop(account), 1.0)}"
             yield LargePart(
                 leaf.key, leaf.share, MaxInitializationTime.recommendation, f"{evidence}. {_where(leaf)}"
@@ -292,16 +294,17 @@ def _loop(account: Account) -> float:
     return sum(map(account.share, LOOP))
 
 
-def _outlasts_loop(leaf: Leaf, loop: float, account: Account, analysis: Analysis) -> bool:
-    """Returns whether a run that came to its own end spent more time in this part of its start than later.
+def _is_long_start(leaf: Leaf, loop: float, account: Account, analysis: Analysis, late: float = inf) -> bool:
+    """Returns whether a run that came to its own end spent long in this part of its start.
 
-    `loop`: the share of the run from there on.
+    It spent more time there than later, or `late` seconds. `loop`: the share of the run from there on.
     """
     cut_short = analysis.end is None or bool(analysis.exit_status or analysis.stopped_by)
     main = [thread for thread in analysis.threads if thread.role in MAIN_THREADS]
     waited = max((thread.core_wait_seconds for thread in main), default=0.0)  # NoisyNeighbour has that
     seconds = leaf.seconds / account.ranks - waited
-    return not cut_short and seconds >= LONG_BEFORE and leaf.share > loop > 0
+    is_late = seconds >= late and leaf.share >= analysis.large
+    return not cut_short and loop > 0 and (is_late or (seconds >= LONG_BEFORE and leaf.share > loop))
 
 
 def _where(leaf: Leaf) -> str:
@@ -354,7 +357,7 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
         if component in USEFUL or spent < analysis.large or component in judged:
             continue
         if component == COMPILE and part in PHASES and 0 < analysis.compiled_steps <= COMPILES_ONCE:
-            if _outlasts_loop(leaf, _loop(account) - leaf.share, account, analysis):
+            if _is_long_start(leaf, _loop(account) - leaf.share, account, analysis):
                 evidence = f"Compiling took {count(analysis.compiled_steps, 'step')}"
                 yield LargePart(leaf.key, spent, KEEP_COMPILED, evidence)
         elif part == main and component in REMEDIES:

@@ -121,7 +121,7 @@ class BatchSize(FollowsReadings[BatchSizeParameters]):
     def datapoints(self, run: RunMeasurements) -> int:
         return sum(node.samples for node in run.of(USAGE).values())
 
-    def finding(self, fired: Sequence[Judged[GpuUsage]], gpus: int) -> str:
+    def finding(self, run: RunMeasurements, fired: Sequence[Judged[GpuUsage]], gpus: int) -> str:
         if not fired:
             return "In each window a GPU, its memory or the cores were well used."
         worst = min(fired, key=lambda gpu: gpu.measured.utilisation.mean)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
-from stepscope.common.words import others_of, percent
+from stepscope.common.words import duration, others_of, percent
+from stepscope.measurements.held_idle import HELD_IDLE
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.recent_readings import RecentReadings
 from stepscope.measurements.scraped import CountedWindow
@@ -71,6 +72,7 @@ class LowGPUUtilization(FollowsReadings[LowGPUUtilizationParameters]):
         [Worst("a 95th percentile of {}", lowest=True), Worst("{} in its least busy samples", lowest=True)],
     )
     view = "gpus"
+    details_of: ClassVar = (*FollowsReadings.details_of, HELD_IDLE)
     unseen = "No GPU's utilisation was read."
     recorded: ClassVar = {LOW: ("gpu", "threshold_p95"), IDLE: ("gpu", "threshold_p5")}
 
@@ -133,12 +135,18 @@ class LowGPUUtilization(FollowsReadings[LowGPUUtilizationParameters]):
     def datapoints(self, run: RunMeasurements) -> int:
         return sum(recent.most_readings for recent in run.of(self.measure).values())
 
-    def finding(self, fired: Sequence[Judged[GpuUsage]], gpus: int) -> str:
+    def finding(self, run: RunMeasurements, fired: Sequence[Judged[GpuUsage]], gpus: int) -> str:
         if not fired:
             return f"Every GPU was busy enough in every window of {self.parameters.window} readings."
-        said = [f"{gpu.name} was {_trouble(gpu)}" for gpu in fired]
+        said = [f"{gpu.name} was {_trouble(gpu, self._unused(run, gpu))}" for gpu in fired]
         others = f"; so were {others_of(len(said) - 1, gpus, 'GPU')}" if len(said) > 2 else ""
         return f"{' and '.join(said[:2]) if len(said) == 2 else said[0]}{others}."
+
+    def _unused(self, run: RunMeasurements, gpu: Judged[GpuUsage]) -> float:
+        """Returns the longest time without work, if it fills a window and is most of the GPU's idle time."""
+        longest = run.of(HELD_IDLE)[gpu.node].gpus[gpu.column].longest
+        idle = gpu.measured.idle_readings * run.facts.interval
+        return longest if longest > max(self.parameters.window * run.facts.interval, idle / 2) else 0.0
 
     def details(self, run: RunMeasurements, fired: Sequence[Judged[GpuUsage]]) -> dict[str, Any]:
         details: dict[str, Any] = {}
@@ -156,11 +164,13 @@ class LowGPUUtilization(FollowsReadings[LowGPUUtilizationParameters]):
         return details
 
 
-def _trouble(gpu: Judged[GpuUsage]) -> str:
-    """Returns the trouble of a GPU in words."""
+def _trouble(gpu: Judged[GpuUsage], unused: float) -> str:
+    """Returns the trouble of a GPU in words; `unused`: its longest time without work, 0 if that is usual."""
     troubles = [
         f"{word} in {count} of {gpu.tally.judged} scans"
         for word, count in zip(("under-utilised", "fluctuating"), gpu.tally.conditions, strict=True)
         if count
     ]
-    return f"{' and '.join(troubles)} (mean utilisation {percent(100 * gpu.measured.utilisation.mean)})"
+    mean = percent(100 * gpu.measured.utilisation.mean)
+    longest = f", not used for up to {duration(unused)}" if unused else ""
+    return f"{' and '.join(troubles)} (mean utilisation {mean}{longest})"

@@ -48,7 +48,7 @@ class FollowsReadings(Patient[P, RecentReadings | CountedWindow]):
     symptom = IDLE_GPUS
     about_gpus = True
     is_symptom = True
-    details_of = (USAGE,)
+    details_of: ClassVar[Sequence[Measure[Any]]] = (USAGE,)
     # By recorded series: the quantity, and the parameter of the bound. Its value is the share of the samples
     # up to the bound.
     recorded: ClassVar[Mapping[str, tuple[Quantity, str]]]
@@ -122,7 +122,7 @@ class FollowsReadings(Patient[P, RecentReadings | CountedWindow]):
             details["last_timestamp"] = int(max(gpu.tally.last_fired for gpu in fired) * 1e6)
         return Verdict(
             status_of(tallies.triggered, tallies.judged),
-            self.finding(fired, len(gpus)) if most and tallies.judged else self.why_not(most),
+            self.finding(run, fired, len(gpus)) if most and tallies.judged else self.why_not(most),
             tallies.triggered,
             tallies.triggered,
             self.datapoints(run),
@@ -139,7 +139,7 @@ class FollowsReadings(Patient[P, RecentReadings | CountedWindow]):
         """Returns the number of samples, as Debugger counts them."""
 
     @abstractmethod
-    def finding(self, fired: Sequence[Judged[GpuUsage]], gpus: int) -> str:
+    def finding(self, run: RunMeasurements, fired: Sequence[Judged[GpuUsage]], gpus: int) -> str:
         """Returns the finding on the GPUs that fired, of `gpus` that the run has, or that none did."""
 
     @abstractmethod
