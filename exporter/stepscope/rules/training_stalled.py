@@ -374,8 +374,10 @@ def _stays(scraping: Scraping) -> Expression:
 def _suspended(now: Moment, scraping: Scraping) -> set[Labels]:
     """Returns the runs of which every rank is stopped."""
     stopped = Counter(map(run_of, now.held(STATE, scraping.hold, IS_STOPPED)))
-    sizes = [(run_of(labels), size) for labels, size in now.held(WORLD, scraping.hold).items()]
-    return {run for run, _ in sizes if 0 < max(size for each, size in sizes if each == run) <= stopped[run]}
+    sizes: dict[Labels, float] = {}
+    for labels, size in now.held(WORLD, scraping.hold).items():
+        sizes[run_of(labels)] = max(size, sizes.get(run_of(labels), 0.0))
+    return {run for run, size in sizes.items() if 0 < size <= stopped[run]}
 
 
 def _of_runs(nodes: Sequence[Labels], found: Collection[Labels]) -> Booleans:

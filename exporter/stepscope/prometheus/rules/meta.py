@@ -50,10 +50,11 @@ KNOWN_TO_OTHERS = "\n  or\n  ".join(
         ('(up{job=~".*stepscope.*"} == 0)', "instance"),
     )
 )
+TRAINED = "stepscope_samples_total unless stepscope_run_end_time_seconds"
 # Both remember while an exporter is down, until it is up again. A run may end, and its node be turned off,
 # between two evaluations.
 STILL_UNFINISHED = f"""
-clamp(stepscope_samples_total unless stepscope_run_end_time_seconds, 1, 1)
+clamp({TRAINED}, 1, 1)
 or
 {UNFINISHED} and {TARGET} up == 0 unless last_over_time(stepscope_run_end_time_seconds[5m])
 """
@@ -69,7 +70,6 @@ NOT_FAILED = "finished|signal SIG(INT|TERM|HUP|QUIT)|ended without saying so"
 _FAILED = f'last_over_time(stepscope_run_ended_info{{reason!~"{NOT_FAILED}"}}[5m])'
 _RAISED = "last_over_time(stepscope_run_exception_info[5m])"
 STALLED = 'ALERTS{rule="TrainingStalled", alertstate="firing", severity="critical"}'
-TRAINED = "stepscope_samples_total unless stepscope_run_end_time_seconds"
 # Grafana's dashboards of clusters and of exporters, with their variables.
 CLUSTER_DASHBOARD = (
     "/d/stepscope-cluster"
