@@ -106,6 +106,10 @@ def test_a_finding_counts_as_printed_only_if_the_terminal_has_its_title_and_its_
     document = {"verdict": {"status": "found", "findings": [found]}, "rules": []}
     assert read_report(document, "  ▲ A slow rank: 1 s\n    why   Rank 2\n    is slow.").findings[0].printed
     assert not read_report(document, "  ▲ A slow rank: 1 s\n    why   Rank 1 is slow.").findings[0].printed
+    found |= {"title": "Before the first step", "finding": "17 % of the run, 7 min. Its lines are not known."}
+    for cost, printed in (("17 % of the run, 7 min", True), ("7 min", False)):
+        text = f"▲ Before the first step: {cost}\n    why   Its lines are not known."
+        assert read_report(document, text).findings[0].printed is printed
 
 
 def test_the_confidence_interval_is_wilson_s() -> None:

@@ -143,7 +143,13 @@ def read_report(document: dict[str, Any], terminal: str) -> Seen:
 
 
 def _is_printed(title: str, finding: str, printed: str) -> bool:
-    """Returns whether the terminal has a block with the title and the begin of the finding."""
+    """Returns whether the terminal has a block with the title and the begin of the finding.
+
+    A finding of the account begins with its cost, which the terminal prints after the title.
+    """
+    cost, _, rest = finding.partition(". ")
+    if f"{title}: {cost} why {rest[:60]}" in printed:
+        return True
     return re.search(rf"{re.escape(title)}(: [^▲]*)? why {re.escape(finding[:60])}", printed) is not None
 
 
