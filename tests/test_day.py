@@ -41,6 +41,7 @@ from trials.day.rules import Reads, that_alert
 from trials.day.score import Result, episodes, rows
 from trials.day.store import _encode, _samples
 from trials.shared_cluster.judge import rule_groups
+from trials.shared_cluster.plan import START
 
 
 class Everything(Reads):
@@ -113,6 +114,33 @@ def test_a_suspended_job_is_shown_as_stopped_and_makes_no_step() -> None:
     assert stopped.sum() * 15 == pytest.approx(8 * MINUTE, abs=30)
     assert np.isnan(states["running"][stopped]).all()
     assert (np.diff(age[stopped]) == 15).all()
+
+
+def test_a_node_without_driver_shows_no_gpu_and_one_that_prometheus_does_not_know_nothing() -> None:
+    day = make_day(1, seconds=HOUR, nodes=4)
+    INCIDENTS["new drivers"].befall(day)
+    place = next(place for place, node in enumerate(day.nodes) if node.without_driver[0] < HOUR)
+    own = {frozenset(each.labels.items()): each.values for each in scraped(day, place, Everything()).series}
+    (up,) = (
+        values for labels, values in own.items() if labels >= {("__name__", "stepscope_gpu_up"), ("gpu", "0")}
+    )
+    (works,) = (values for labels, values in own.items() if ("collector", "gpu") in labels)
+    assert (np.isnan(up) == (works == 0)).all()
+    assert np.isnan(up).sum() * 15 == pytest.approx(5 * MINUTE, abs=15)
+    INCIDENTS["renamed nodes"].befall(day)
+    before, after = (
+        scraped(day, number, Everything()).times / 1000 - START for number in (place, len(day.nodes) - 1)
+    )
+    assert before[-1] < HOUR / 2 < HOUR / 2 + MINUTE <= after[0]
+
+
+def test_an_upgraded_exporter_has_another_version_after_its_restart() -> None:
+    day = make_day(1, seconds=HOUR, nodes=4)
+    INCIDENTS["upgrade"].befall(day)
+    series = scraped(day, 0, Everything()).series
+    builds = [each.values for each in series if each.labels["__name__"] == "stepscope_exporter_build_info"]
+    assert (np.sum(~np.isnan(builds), axis=0) == 1).all()
+    assert len(builds) == 2
 
 
 def test_there_is_a_checkpoint_of_75_s_and_a_generation_of_110_s() -> None:

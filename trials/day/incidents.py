@@ -4,13 +4,15 @@ Each incident begins in the middle of the day.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
+from math import inf
 from typing import NamedTuple
 
-from trials.day.jobs import GPUS, KINDS, MINUTE, Day, Job, PlantedFault, pools
+from trials.day.jobs import GPUS, KINDS, MINUTE, Day, Devices, Job, PlantedFault, pools
 from trials.day.score import OWNER, PLATFORM, Result, audience_of
 
 HEAD = ("incident", "what happens", "to the platform", "to owners", "critical", "rules")
-SWEEP = 500  # runs
+SWEEP, SHORT = 500, 2000  # runs
 
 
 class Incident(NamedTuple):
@@ -22,6 +24,7 @@ def _upgrade(day: Day) -> None:
     for place, node in enumerate(day.nodes):
         begin = day.seconds / 2 + 45 * place
         node.restarts, node.unscraped = [begin + 20], [(begin, begin + 40)]
+        node.upgraded = True
 
 
 def _unscraped(day: Day) -> None:
@@ -29,15 +32,62 @@ def _unscraped(day: Day) -> None:
         node.restarts, node.unscraped = [], [(day.seconds / 2, day.seconds / 2 + 200)]
 
 
+def _shared(day: Day) -> range:
+    """Returns the nodes with GPUs that several jobs share."""
+    return pools(len([node for node in day.nodes if node.devices == "gpus"]))["shared"]
+
+
+def _free(day: Day, place: int, begin: float, end: float) -> None:
+    """Ends the jobs of a node; none begins there before `end`."""
+    day.jobs = [job for job in day.jobs if place not in job.parts or not begin <= job.begin < end]
+    for job in day.jobs:
+        if place in job.parts and job.begin < begin < job.end:
+            job.end, job.ended = begin, "signal SIGTERM"
+
+
 def _drain(day: Day) -> None:
     begin, end = day.seconds / 2, day.seconds / 2 + 20 * MINUTE
-    shared = pools(len([node for node in day.nodes if node.devices == "gpus"]))["shared"]
-    for place in shared[:2]:
-        day.jobs = [job for job in day.jobs if place not in job.parts or not begin <= job.begin < end + 30]
-        for job in day.jobs:
-            if place in job.parts and job.begin < begin < job.end:
-                job.end, job.ended = begin, "signal SIGTERM"
+    for place in _shared(day)[:2]:
+        _free(day, place, begin, end + 30)
         day.nodes[place].restarts, day.nodes[place].unscraped = [end], [(begin + 30, end + 30)]
+
+
+def _update_drivers(day: Day) -> None:
+    for number, place in enumerate(_shared(day)):
+        begin = day.seconds / 2 + 8 * MINUTE * number
+        _free(day, place, begin, begin + 8 * MINUTE)
+        day.nodes[place].without_driver = (begin + MINUTE, begin + 6 * MINUTE)
+
+
+def _reset_gpus(day: Day) -> None:
+    begin = day.seconds / 2
+    for place in _shared(day)[:2]:
+        _free(day, place, begin, begin + 3 * MINUTE)
+        day.nodes[place].lost = (begin + MINUTE, begin + 2 * MINUTE)
+
+
+def _switch_off(day: Day) -> None:
+    for node in day.nodes:
+        node.unknown = (day.seconds / 2, day.seconds / 2 + 60 * MINUTE)
+
+
+def _rename(day: Day) -> None:
+    """Two nodes get another name, under which their exporters start again."""
+    moment = day.seconds / 2
+    for place in _shared(day)[:2]:
+        _free(day, place, moment, moment + 2 * MINUTE)
+        node = day.nodes[place]
+        node.unknown, new = (moment, inf), len(day.nodes)
+        renamed = replace(node, name=f"{node.name}-new", unknown=(-inf, moment + MINUTE))
+        day.nodes = [*day.nodes, replace(renamed, restarts=[moment], unscraped=[])]
+        for job in day.jobs:
+            if place in job.parts and job.begin >= moment:
+                job.parts = {new if node == place else node: gpus for node, gpus in job.parts.items()}
+
+
+def _divide(day: Day, devices: Devices) -> None:
+    for node in day.nodes:
+        node.devices = devices
 
 
 def _preempt(day: Day) -> None:
@@ -48,18 +98,18 @@ def _preempt(day: Day) -> None:
                 job.end, job.ended = moment, "signal SIGKILL" if job.number % 2 else "signal SIGTERM"
 
 
-def _sweep(day: Day) -> None:
+def _sweep(day: Day, runs: int, seconds: float) -> None:
     kind = next(kind for kind in KINDS if kind.name == "short job")
     places = pools(len([node for node in day.nodes if node.devices == "gpus"]))["short"]
     begin, number = day.seconds / 2, len(day.jobs)
     day.jobs = [job for job in day.jobs if job.end < begin or not set(job.parts) & set(places)]
-    for run in range(SWEEP):
+    for run in range(runs):
         turn, gpu = divmod(run, GPUS * len(places))
-        since = begin + 165 * turn + 3 * (gpu % GPUS)
-        if since + 150 < day.seconds:
+        since = begin + 1.1 * seconds * turn + 0.02 * seconds * (gpu % GPUS)
+        if since + seconds < day.seconds:
             parts = {places[gpu // GPUS]: [gpu % GPUS]}
             seed = f"day {day.seed} sweep {run}"
-            job = Job(number + run, kind, "user00", since, since + 150, parts, seed, "exit status 1")
+            job = Job(number + run, kind, "user00", since, since + seconds, parts, seed, "exit status 1")
             day.jobs = [*day.jobs, job]
 
 
@@ -77,7 +127,21 @@ INCIDENTS = {
     "Prometheus restarts": Incident("no node is scraped for 200 s", _unscraped),
     "drain": Incident("the jobs of two nodes are ended, and 30 s later the nodes are off for 20 min", _drain),
     "preemption": Incident("every 15 min, two of three fine-tunings end by SIGTERM or SIGKILL", _preempt),
-    "sweep": Incident(f"one user's sweep of {SWEEP} runs, each of which fails after 150 s", _sweep),
+    "sweep": Incident(
+        f"one user's sweep of {SWEEP} runs, each of which fails after 150 s",
+        lambda day: _sweep(day, SWEEP, 150),
+    ),
+    "short runs": Incident(
+        f"{SHORT:,} runs of one user, each of which fails after 20 s", lambda day: _sweep(day, SHORT, 20)
+    ),
+    "GPU reset": Incident("all GPUs of two idle nodes do not answer for a minute", _reset_gpus),
+    "new drivers": Incident(
+        "each node gets a new driver: NVML fails for 5 min, without a job", _update_drivers
+    ),
+    "Prometheus off": Incident("Prometheus is off for an hour", _switch_off),
+    "renamed nodes": Incident("two nodes get other names", _rename),
+    "no GPUs": Incident("no node has a GPU", lambda day: _divide(day, "none")),
+    "only MIG": Incident("all GPUs are divided into MIG devices", lambda day: _divide(day, "mig")),
     "suspension": Incident(
         "a third of the jobs are stopped for 8 min", lambda day: _pause(day, "suspension", 8, 3)
     ),

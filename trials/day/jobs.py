@@ -167,6 +167,10 @@ class Node:
     restarts: Sequence[float]  # of its exporter
     unscraped: Sequence[tuple[float, float]]  # scrapes fail
     devices: Devices = "gpus"
+    unknown: tuple[float, float] = NEVER  # Prometheus has no such target, or is off
+    without_driver: tuple[float, float] = NEVER  # NVML does not answer
+    lost: tuple[float, float] = NEVER  # nor does any GPU
+    upgraded: bool = False  # its exporter has another version after each restart
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf, nan
 from time import gmtime, strftime
 from typing import Protocol
@@ -81,10 +82,11 @@ class _Exporter:
         self._read = read
         self._numbers = np.random.default_rng((day.seed, place))
         phase = self._numbers.uniform(0, day.interval)
-        self._scrapes = np.arange(phase, day.seconds, day.interval)
+        scrapes = np.arange(phase, day.seconds, day.interval)
+        self._scrapes = scrapes[~_during(scrapes, self._node.unknown)]
         self._failed = np.zeros(len(self._scrapes), np.bool_)
         for begin, end in [*self._node.unscraped, *((at, at + DOWN) for at in self._node.restarts)]:
-            self._failed |= (self._scrapes >= begin) & (self._scrapes < end)
+            self._failed |= _during(self._scrapes, (begin, end))
         ticks = TICK * np.arange(int(day.seconds / TICK) + 1)
         self._sampled = np.ones(len(ticks), np.bool_)
         for at in self._node.restarts:
@@ -129,8 +131,12 @@ class _Exporter:
     def _add_exporter(self) -> None:
         self._add("up", {}, 0, (~self._failed).astype(np.float64))
         for each in discover():
-            self._always("collector_success", {"collector": each.name}, 1.0)
-        self._always("exporter_build_info", {"version": "simulated", "profile": "default"}, 1.0)
+            fails = _during(self._scrapes, self._node.without_driver) & (each.name == "gpu")
+            self._add("collector_success", {"collector": each.name}, 0, (~fails).astype(np.float64))
+        changes = [-inf, *(sorted(self._node.restarts) if self._node.upgraded else []), inf]
+        for version, span in enumerate(pairwise(changes)):
+            labels = {"version": f"simulated {version}", "profile": "default"}
+            self._add("exporter_build_info", labels, 0, np.where(_during(self._scrapes, span), 1.0, nan))
         started = np.full(len(self._scrapes), -MINUTE)
         for at in self._node.restarts:
             started[self._scrapes >= at] = at
@@ -147,7 +153,7 @@ class _Exporter:
     def _add_gpu(self, gpu: int) -> None:
         is_whole = self._node.devices == "gpus"
         scrapes = self._scrapes
-        lost = np.zeros(len(scrapes), np.bool_)
+        lost, absent = (_during(scrapes, span) for span in (self._node.lost, self._node.without_driver))
         hot, errors, share = (
             np.zeros(len(scrapes)),
             np.zeros(len(scrapes)),
@@ -174,13 +180,13 @@ class _Exporter:
         whole = device.partition(":")[0]
 
         def add(name: str, values: Floats | float, **labels: str) -> None:
-            self._add(name, {"gpu": whole, **labels}, 0, np.where(lost, nan, values))
+            self._add(name, {"gpu": whole, **labels}, 0, np.where(lost | absent, nan, values))
 
         add("gpu_memory_total_bytes", MEMORY_BYTES, gpu=device)
         add("gpu_memory_used_bytes", np.round(share * MEMORY_BYTES).astype(np.float64), gpu=device)
         if not is_whole and gpu % 2:  # the first MIG device has added the GPU
             return
-        self._add("gpu_up", {"gpu": whole}, 0, (~lost).astype(np.float64))
+        self._add("gpu_up", {"gpu": whole}, 0, np.where(absent, nan, (~lost).astype(np.float64)))
         add("gpu_throttle_seconds_total", 0.4 * hot, reason="sw_thermal")
         add("gpu_throttle_seconds_total", 0.0, reason="hw_thermal")
         add("gpu_ecc_errors_total", 0.0, severity="corrected")
@@ -504,6 +510,11 @@ class _Exporter:
             add(
                 "gpu_starved_samples_total", ticks & idle, cause=cause, cause_above=above, gpu_below=IDLE_LOAD
             )
+
+
+def _during(times: Floats, span: tuple[float, float]) -> NDArray[np.bool_]:
+    """Returns which of the times are in a span."""
+    return (times >= span[0]) & (times < span[1])
 
 
 def _tick(times: Floats, activity: Activity) -> Integers:
