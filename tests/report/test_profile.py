@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -455,13 +456,15 @@ def test_the_memory_of_a_window_is_drawn_by_the_part_that_allocated_it(recording
     assert 'aria-label="GPU 0 of rank 1, up to 16.0 MB: before the window' in render_html(analysis)
 
 
-def test_an_allocation_that_cannot_be_costs_its_trace_only(recording: Path) -> None:
+def test_an_allocation_that_cannot_be_costs_nothing_else_and_is_named(recording: Path) -> None:
     with_allocations(recording, 1, [allocation(2.25, MB, MB) | {"args": {"Bytes": "many"}}])
     analysis = evaluate(RecordingDirectory(recording))
     assert analysis.profile is not None
-    assert {each.rank for each in analysis.profile.devices} == {0}
+    assert {each.rank for each in analysis.profile.devices} == {0, 1}
     (unread,) = analysis.profile.unread
-    assert "rank-1.steps-2-3" in unread
+    assert re.match(
+        r"rank-1\.steps-2-3\S* has events that are not understood.*: damaged events \(1\)", unread
+    )
 
 
 def test_what_changed_from_the_first_to_the_last_window_of_a_rank_is_in_the_report(recording: Path) -> None:

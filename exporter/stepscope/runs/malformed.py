@@ -22,6 +22,14 @@ def finite(value: Any) -> float:
     return number
 
 
+def whole(value: Any) -> int:
+    """Returns a whole number of 64 bits of a file. Raises ValueError or TypeError for anything else."""
+    number = int(value)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError("a number of more than 64 bits")
+    return number
+
+
 def moment(seconds: Any) -> float:
     """Returns seconds since the epoch. Raises ValueError or TypeError for a time that no file can have."""
     number = finite(seconds)

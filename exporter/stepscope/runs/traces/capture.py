@@ -19,6 +19,7 @@ MARKS = {
     "xla": "run each step in jax.profiler.StepTraceAnnotation, or profile with Keras's TensorBoard callback",
     "nsight": 'mark each step with a range of NVTX, such as torch.cuda.nvtx.range_push("step 7")',
 }
+NOT_UNDERSTOOD = "has events that are not understood, which count nowhere"
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def _unknowns(trace: Trace, summary: TraceSummary) -> Iterator[str]:
         found = listing(
             [f"{category} ({number(count)})" for category, count in sorted(trace.unknown.items())]
         )
-        yield f"{name} has events that are not understood, which count nowhere: {found}."
+        yield f"{name} {NOT_UNDERSTOOD}: {found}."
     yield from (f"{name} {note}." for note in trace.notes)
     if not is_date(trace.origin):
         yield f"{name} does not contain the date: its times count from the start of the profile."

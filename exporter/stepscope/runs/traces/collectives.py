@@ -11,6 +11,8 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
+from stepscope.runs.malformed import whole
+
 # The first group that matches is the operation.
 _DEVICE = (
     re.compile(r"(?:nccl|rccl|oneccl|hccl)(?:Sym)?(?:Dev)?Kernel_?([A-Za-z]+)", re.IGNORECASE),
@@ -133,8 +135,8 @@ def _text(value: Any) -> str:
 
 def _number(value: Any) -> int | None:
     try:
-        return None if value is None else int(value)
-    except (TypeError, ValueError):
+        return None if value is None else whole(value)
+    except (ArithmeticError, TypeError, ValueError):
         return None
 
 
@@ -144,4 +146,5 @@ def _ranks(value: Any) -> tuple[int, ...]:
         if "..." in value:
             return ()
         value = re.findall(r"\d+", value)
-    return tuple(int(rank) for rank in value) if isinstance(value, list) else ()
+    ranks = [_number(rank) for rank in value] if isinstance(value, list) else []
+    return () if None in ranks else tuple(rank for rank in ranks if rank is not None)

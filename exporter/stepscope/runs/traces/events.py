@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from stepscope.common.errors import UserError
 from stepscope.common.words import duration, listing, number
-from stepscope.runs.malformed import EARLIEST, LATEST, finite, moment, naming
+from stepscope.runs.malformed import EARLIEST, LATEST, MALFORMED, finite, moment, naming, whole
 from stepscope.runs.traces.collectives import Collective, Described, described, operation_of, sequence_of
 from stepscope.runs.traces.flops import flops_of
 from stepscope.runs.traces.json_stream import JsonTrace
@@ -74,6 +74,8 @@ ENDINGS = {
 # What repeats other events, or is the profiler's own frame around them.
 REPEATED = {"Trace", "trace", "ac2g", "async_cpu_to_gpu", "external_correlation"}
 WITHOUT = "without a category"  # instead of one
+DAMAGED = "damaged events"  # the category of what no profiler can have meant
+FAR = "events at an impossible time"
 REPEATED_ENDING = "_user_annotation"  # of a device: gpu_user_annotation
 ON_DEVICE = (KERNEL, COPY)
 NONE = -1  # no correlation
@@ -84,7 +86,10 @@ SHAPES = "Input Dims"  # the argument of an operator, if the profiler records th
 MOST_SHAPES, SHAPE = 5000, 80  # different ones in a trace, and characters of one
 LARGE = 1 << 20  # bytes: of a smaller file, reading finds the line where it is damaged
 LONGEST = 7 * 86400e6  # microseconds: profilers record for minutes
+MOST_FAR = 0.01  # of the events; if more are at an impossible time, no time of the trace is certain
+SOME = 10_000  # events, whose median is a time of the trace
 MOST_LINES, MOST_ALLOCATIONS = 20_000, 500_000  # of a trace, the first ones
+SIGN = 1 << 63  # of an address: some profilers write it with a sign, some without
 MEMORY = "[memory]"  # the name of an allocation
 Numbers = NDArray[np.float64]
 
@@ -217,11 +222,42 @@ class _Columns:
     has_modules: bool = False  # which are its first events
     stepping: set[int] = field(default_factory=set)  # processes that mark steps
 
+    def add_intact(self, row: Any) -> None:
+        """Adds an event, unless it is damaged, as None is."""
+        try:
+            self.add(row)
+        except MALFORMED:
+            self._count(DAMAGED)
+            for items in self._about_rows:
+                while items and items[-1][0] == len(self.kinds):
+                    items.pop()
+
+    def _count(self, category: str, events: int = 1) -> None:
+        self.unknown[category] = self.unknown.get(category, 0) + events
+
+    def leave_out(self, rows: NDArray[np.bool_], category: str) -> None:
+        """Leaves out events that are in the columns already."""
+        self._count(category, int(rows.sum()))
+        np.frombuffer(self.kinds, np.uint8)[rows] = UNKNOWN
+        np.frombuffer(self.durations, np.float64)[rows] = 0
+        for items in self._about_rows:
+            items[:] = [item for item in items if not rows[item[0]]]
+
+    @property
+    def _about_rows(self) -> tuple[list[Any], ...]:
+        """Returns what no column holds about rows. Each item begins with its row."""
+        return self.collective, self.shaped, self.flops, self.sequences
+
     def add(self, row: Any) -> None:
-        """Adds a complete event; leaves out all others, and what repeats them."""
+        """Adds a complete event; leaves out all others, and what repeats them.
+
+        Raises one of MALFORMED before anything is in the columns.
+        """
         category = row.get("cat")
         if category == LINE and len(self.lines) < MOST_LINES:
-            self.lines.append(Line(row.get("pid"), row.get("tid"), finite(row["ts"]), str(row["name"])))
+            line = Line(row.get("pid"), row.get("tid"), finite(row["ts"]), str(row["name"]))
+            hash(line)  # or TypeError
+            self.lines.append(line)
         if row["name"] == MEMORY and len(self.allocations) < MOST_ALLOCATIONS:
             self._add_allocation(row)
         if row.get("ph") != "X" or category in REPEATED:
@@ -231,13 +267,11 @@ class _Columns:
         if kind is None:
             return
         length = math.nan if row.get("dur") is None else float(row["dur"])
-        wrong = not 0 <= length < math.inf
-        if wrong:
-            category = f"{category} {'with a negative' if length < 0 else 'without a'} duration"
-        if kind == UNKNOWN or wrong:
-            self.unknown[category] = self.unknown.get(category, 0) + 1
-        if wrong:
+        if not 0 <= length <= LONGEST:
+            how = "with an impossible" if length > 0 else "with a negative" if length < 0 else "without a"
+            self._count(f"{category} {how} duration")
             return
+        start = finite(row["ts"])
         arguments = row.get("args") or {}
         name = str(row["name"])
         name_id = self.name_ids.get(name)
@@ -248,13 +282,14 @@ class _Columns:
         correlation = NONE
         if kind in ON_DEVICE:
             kind_of_device = arguments.get("accelerator", "gpu")
-            device = f"{kind_of_device}{arguments.get('device', row.get('pid'))}"
+            number_of_device = whole(arguments["device"]) if "device" in arguments else row.get("pid")
+            device = f"{kind_of_device}{number_of_device}"
             operation = self.operations[name_id][0] if kind == KERNEL else None
-            correlation = arguments.get("correlation", NONE)
+            correlation = whole(arguments.get("correlation", NONE))
         else:
             operation = self.operations[name_id][1] if kind != PYTHON else None
             if kind == RUNTIME:
-                correlation = arguments.get("correlation", NONE)
+                correlation = whole(arguments.get("correlation", NONE))
             elif name == "record_param_comms":
                 about = described(arguments), sequence_of(arguments)
                 self.described[arguments.get("External id")] = about
@@ -264,22 +299,23 @@ class _Columns:
                 if flops is not None:
                     self.flops.append((len(self.kinds), flops))
             if self.has_modules and kind == OPERATOR and SEQUENCE in arguments:
-                self.sequences.append((len(self.kinds), int(arguments[SEQUENCE])))
+                self.sequences.append((len(self.kinds), whole(arguments[SEQUENCE])))
             self.has_modules |= kind == MODULE
         if operation is not None:
-            about = described(arguments), sequence_of(arguments)
-            self.collective.append(_Call(len(self.kinds), operation, *about, arguments.get("External id")))
+            about, external = (described(arguments), sequence_of(arguments)), arguments.get("External id")
+            hash(external)  # or TypeError
+            self.collective.append(_Call(len(self.kinds), operation, *about, external))
         if kind == ANNOTATION and name.startswith(MARKER) and isinstance(row.get("pid"), int):
             self.stepping.add(row["pid"])
-        if not self.kinds and float(row["ts"]) * MICRO >= LATEST:
-            raise ValueError("its times are not in microseconds")
-        thread = row.get("pid"), row.get("tid"), device
+        thread = self.thread_ids.setdefault((row.get("pid"), row.get("tid"), device), len(self.thread_ids))
+        if kind == UNKNOWN:
+            self._count(category)
         self.kinds.append(kind)
         self.names.append(name_id)
-        self.threads.append(self.thread_ids.setdefault(thread, len(self.thread_ids)))
-        self.starts.append(float(row["ts"]))
+        self.threads.append(thread)
+        self.starts.append(start)
         self.durations.append(length)
-        self.correlations.append(int(correlation))
+        self.correlations.append(correlation)
 
     def _add_shapes(self, dimensions: Any) -> None:
         """Adds the shapes of the inputs of the next row."""
@@ -288,12 +324,13 @@ class _Columns:
             self.shaped.append((len(self.kinds), self.shapes.setdefault(shapes, len(self.shapes))))
 
     def _add_allocation(self, row: Any) -> None:
-        about = row["args"]
+        about, time = row["args"], finite(row["ts"])
+        name = f"gpu{whole(about['Device Id'])}" if about["Device Type"] else "cpu"
+        address = (int(about.get("Addr", 0)) + SIGN) % (2 * SIGN) - SIGN
+        numbers = whole(about["Bytes"]), whole(about["Total Allocated"]), address
         thread = self.thread_ids.setdefault((row.get("pid"), row.get("tid"), "cpu"), len(self.thread_ids))
-        name = f"gpu{int(about['Device Id'])}" if about["Device Type"] else "cpu"
         device = self.devices.setdefault(name, len(self.devices))
-        numbers = int(about["Bytes"]), int(about["Total Allocated"]), int(about.get("Addr", 0))
-        self.allocations.append((thread, finite(row["ts"]), device, *numbers))
+        self.allocations.append((thread, time, device, *numbers))
 
 
 def _shapes(dimensions: Any) -> str:
@@ -339,7 +376,9 @@ def load(path: Path, progress: Callable[[int], None] | None = None) -> Trace:
     with naming(path, "a trace of the profiler", "export it again"):
         pairs = Pairs()
         for row in xla.rows(pairs.rows(stream.rows())):
-            columns.add(row)
+            columns.add_intact(row)
+            if len(columns.kinds) == 1 and columns.starts[0] * MICRO >= LATEST:
+                raise ValueError("its times are not in microseconds")
             if len(columns.stepping) > 1:
                 raise UserError(
                     f"{path} holds the steps of several processes together: give a folder with one trace per "
@@ -357,7 +396,9 @@ def load(path: Path, progress: Callable[[int], None] | None = None) -> Trace:
             raise UserError(f"{path} holds no event: export the trace again, with a step that is active")
         if xla.found and "host_name" not in stream.about:
             stream.about["host_name"] = host_of(path)
-        return _trace(path, "xla" if xla.found else "pytorch", xla.notes, stream.about, columns)
+        more = ("continues after its end, and that part counts nowhere: give each trace as one file",)
+        notes = xla.notes + more * stream.has_more
+        return _trace(path, "xla" if xla.found else "pytorch", notes, stream.about, columns)
 
 
 def _trace(
@@ -365,11 +406,17 @@ def _trace(
 ) -> Trace:
     starts, ends = np.frombuffer(columns.starts, np.float64), np.frombuffer(columns.durations, np.float64)
     kinds = np.frombuffer(columns.kinds, np.uint8)
+    middle = float(np.median(starts[:: len(starts) // SOME + 1]))
+    far = np.abs(starts - middle) > LONGEST
+    if far.sum() > max(1, MOST_FAR * len(far)):
+        apart = duration((starts.max() - starts.min()) * MICRO)
+        raise ValueError(f"its events are {apart} apart: the clock of some was wrong")
+    if far.any():
+        columns.leave_out(far, FAR)
+        starts[far] = middle
     zero = finite(np.min(starts[kinds != PYTHON], initial=starts.max()))
     starts -= zero  # in place: the columns of a large trace are never in memory twice
     ends += starts
-    if finite(starts.sum() + ends.sum()) and ends.max() > LONGEST:
-        raise ValueError(f"its events are {duration(ends.max() * MICRO)} apart: the clock of some was wrong")
     order = np.lexsort((-ends, starts))
     place = np.empty(len(order), np.int32)
     place[order] = np.arange(len(order), dtype=np.int32)
@@ -409,8 +456,12 @@ def _trace(
         correlations=_reordered(columns.correlations, order),
         collectives=[],
         is_collective=np.zeros(len(order), bool),
-        lines=[line._replace(time=line.time - zero) for line in columns.lines],
-        allocations=_allocations(columns, zero),
+        lines=[
+            line._replace(time=line.time - zero)
+            for line in columns.lines
+            if abs(line.time - middle) <= LONGEST
+        ],
+        allocations=_allocations(columns, zero, middle),
         shapes=list(columns.shapes),
         shape_ids=_by_row(columns.shaped, place, np.full(len(place), NONE, np.int32)),
         flops=_by_row(columns.flops, place, np.zeros(len(place))),
@@ -420,8 +471,8 @@ def _trace(
     return trace
 
 
-def _allocations(columns: _Columns, zero: float) -> Allocations:
-    rows = columns.allocations
+def _allocations(columns: _Columns, zero: float, middle: float) -> Allocations:
+    rows = [row for row in columns.allocations if abs(row[1] - middle) <= LONGEST]
     threads, times, devices, sizes, totals, addresses = zip(*rows, strict=True) if rows else [()] * 6
     return Allocations(
         np.array(threads, np.int32),

@@ -4,7 +4,6 @@ A document is an object with a list `traceEvents`, among other values, or only t
 The standard library's decoder parses each event; only the text around them is scanned here.
 """
 
-import codecs
 import gzip
 import json
 import os
@@ -12,9 +11,10 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from encodings.utf_8_sig import IncrementalDecoder  # now: a reader with fewer rights may not import it
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from stepscope.common.errors import UserError
 
@@ -39,6 +39,7 @@ class JsonTrace:
         self.path = path
         self.about: dict[str, Any] = {}
         self.has_events = False
+        self.has_more = False  # after the document's end
         self._progress = progress
         self._decode = json.JSONDecoder(strict=False).raw_decode
         self._pieces: Iterator[str] = iter(())
@@ -55,7 +56,7 @@ class JsonTrace:
         return False
 
     def rows(self) -> Iterator[Any]:
-        """Yields the events in the order of the file."""
+        """Yields the events in the order of the file, and then knows whether there `has_more`."""
         try:
             with self.path.open("rb") as file:
                 self._pieces = self._read(file)
@@ -64,6 +65,7 @@ class JsonTrace:
                     yield from self._events()
                 else:
                     yield from self._members(first)
+                self.has_more = bool(self._next())
         except json.JSONDecodeError as error:
             line = self._lines + error.lineno
             raise UserError(
@@ -73,7 +75,7 @@ class JsonTrace:
             raise UserError(f"{self.path}: cannot be read ({error}); export the trace again") from error
 
     def _read(self, file: BufferedReader) -> Iterator[str]:
-        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        decode = IncrementalDecoder("replace").decode
         compressed = file.peek(2)[:2] == COMPRESSED
         source = gzip.GzipFile(fileobj=file) if compressed else file
         before = 0
@@ -98,6 +100,7 @@ class JsonTrace:
             else:
                 self.about[str(name)] = self._value()
             self._comma("}")
+        self._at += 1
 
     def _events(self) -> Iterator[Any]:
         self.has_events = True
@@ -121,6 +124,10 @@ class JsonTrace:
             self._fail("a comma")
 
     def _peek(self) -> str:
+        """Returns the next character that is no space."""
+        return self._next() or self._fail("more")
+
+    def _next(self) -> str:
         """Returns the next character that is no space; "" at the end."""
         while True:
             match = _SPACE.match(self._text, self._at)
@@ -129,7 +136,7 @@ class JsonTrace:
             if self._at < len(self._text):
                 return self._text[self._at]
             if not self._more():
-                self._fail("more")
+                return ""
 
     def _value(self) -> Any:
         self._peek()
@@ -158,5 +165,5 @@ class JsonTrace:
             self._text, self._at = "".join((rest, *pieces)), 0
         return added > 0
 
-    def _fail(self, expected: str) -> None:
+    def _fail(self, expected: str) -> NoReturn:
         raise json.JSONDecodeError(f"expected {expected}", self._text, self._at)

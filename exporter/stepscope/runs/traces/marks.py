@@ -17,7 +17,7 @@ class Mark(NamedTuple):
 
 def step_rows(marks: Sequence[Mark], by: str) -> Iterator[Any]:
     """Yields the steps. Each ends when the next one begins: what follows a mark belongs to its step."""
-    ordered = sorted(marks)
+    ordered = sorted(marks, key=lambda mark: mark[:2])
     ends = [following.start for _, following in pairwise(ordered)] + [mark.end for mark in ordered[-1:]]
     for index, (mark, end) in enumerate(zip(ordered, ends, strict=True)):
         number = index if mark.number is None else mark.number

@@ -27,7 +27,8 @@ _WORK = {KERNELS: "kernel", GRAPHS: "kernel", COPIES: "gpu_memcpy", SETTING: "gp
 _THREADS = 1 << 24  # of a process, in a globalTid
 _VERSION = re.compile(r"_v\d+$")  # of a CUDA call: cudaLaunchKernel_v7000
 _STEP = re.compile(
-    r"(?:train\w*[ _-])?(?:global[ _-])?(?P<kind>step|iteration|iter|batch)(?:[ _#:=-]*(?P<number>\d+))?",
+    r"(?:train\w*[ _-])?(?:global[ _-])?(?P<kind>step|iteration|iter|batch)"
+    r"(?:[ _#:=-]*(?P<number>\d{1,18}))?",
     re.IGNORECASE,
 )
 _KINDS = ("step", "iteration", "iter", "batch")  # the first that the ranges have is the step

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from stepscope.runs.malformed import MALFORMED
+
 MOST_OPEN = 100_000  # begun events that are remembered
 # Phases without a duration that say something: asynchronous ones, instants, counters and flows.
 NAMES = {
@@ -28,26 +30,32 @@ class Pairs:
         self._others: Counter[str] = Counter()
 
     def rows(self, rows: Iterable[Any]) -> Iterator[Any]:
-        """Yields all rows but begins and ends, and a complete event for each pair of these."""
+        """Yields all rows but begins and ends, and a complete event for each pair of these.
+
+        Yields None for a damaged row.
+        """
         for row in rows:
-            phase = row.get("ph")
-            if phase == "B" and self._opened < MOST_OPEN:
-                self._open.setdefault((row.get("pid"), row.get("tid")), []).append(row)
-                self._opened += 1
-            elif phase == "B":
-                self._forgotten += 1
-            elif phase == "E":
-                if begun := self._open.get((row.get("pid"), row.get("tid"))):
-                    begin = begun.pop()
-                    self._opened -= 1
-                    duration = float(row["ts"]) - float(begin["ts"])
-                    yield {**begin, "ph": "X", "dur": max(duration, 0.0)}
+            try:
+                phase = row.get("ph")
+                if phase == "B" and self._opened < MOST_OPEN:
+                    self._open.setdefault((row.get("pid"), row.get("tid")), []).append(row)
+                    self._opened += 1
+                elif phase == "B":
+                    self._forgotten += 1
+                elif phase == "E":
+                    if begun := self._open.get((row.get("pid"), row.get("tid"))):
+                        begin = begun.pop()
+                        self._opened -= 1
+                        duration = float(row["ts"]) - float(begin["ts"])
+                        yield {**begin, "ph": "X", "dur": max(duration, 0.0)}
+                    else:
+                        self._ends += 1
                 else:
-                    self._ends += 1
-            else:
-                if phase in NAMES:
-                    self._others[NAMES[phase]] += 1
-                yield row
+                    if phase in NAMES:
+                        self._others[NAMES[phase]] += 1
+                    yield row
+            except MALFORMED:
+                yield None
 
     def without_partner(self) -> dict[str, int]:
         """Returns how many begins have no end, and how many ends no begin, if there are any."""

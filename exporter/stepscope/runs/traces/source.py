@@ -1,6 +1,7 @@
 """Traces of profilers as a source of steps, operators, kernels, data loading and collectives."""
 
 import zlib
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -77,6 +78,7 @@ def _is_trace(path: Path) -> bool:
             beginning = zlib.decompressobj(wbits=GZIP).decompress(beginning, BEGINNING)
     except (OSError, zlib.error):
         return False
+    beginning = beginning.removeprefix(BOM_UTF8)
     return b'"traceEvents"' in beginning or (beginning.lstrip()[:1] == b"[" and b'"ph"' in beginning)
 
 

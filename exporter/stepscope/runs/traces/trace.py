@@ -55,7 +55,7 @@ from stepscope.runs.traces.passes import NODE, UPDATE, passes_of
 from stepscope.runs.traces.repetition import repetition
 
 # The profiler's own marker of a step, and of a wait on a torch DataLoader.
-STEP = re.compile(rf"{MARKER}(\d+)")
+STEP = re.compile(rf"{MARKER}(\d{{1,18}})")
 LOADER = ("enumerate(DataLoader)#", "IteratorGetNext")  # PyTorch, TensorFlow
 MOST_SHAPES = 5  # of an operator: the sum of several traces has the most expensive one
 SLICES = ("kernel", "memory copy", "communication", "runtime", "data loading", "other CPU", "other")

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from stepscope.runs.malformed import MALFORMED, finite
 from stepscope.runs.traces.marks import DEVICE, HOST, Mark, step_rows
 from stepscope.training.window_files import ANCHOR
 
@@ -44,7 +45,10 @@ _NOISE = ("ThreadpoolListener::", "end: ")  # moments without a duration
 
 
 class AsPyTorch:
-    """Yields rows of the PyTorch profiler unchanged, and turns those of XLA into its form."""
+    """Yields rows of the PyTorch profiler unchanged, and turns those of XLA into its form.
+
+    None is a damaged row.
+    """
 
     def __init__(self) -> None:
         self._profile: _Profile | None = None
@@ -52,7 +56,9 @@ class AsPyTorch:
     def rows(self, rows: Iterator[Any]) -> Iterator[Any]:
         thread = None  # of the window's steps
         for row in rows:
-            if row.get("ph") == "M" and _plane(row).startswith(("/device:", "/host:")):
+            if row is None:
+                yield row
+            elif row.get("ph") == "M" and _plane(row).startswith(("/device:", "/host:")):
                 self._profile = _Profile(thread)
                 self._profile.names(row)
                 yield from self._profile.translated(rows)
@@ -82,7 +88,12 @@ def host_of(path: Path) -> str | None:
 
 def _plane(row: Any) -> str:
     """Returns the name of a process, from the row that gives it."""
-    return str((row.get("args") or {}).get("name", "")) if row.get("name") == "process_name" else ""
+    return str(_arguments(row).get("name", "")) if row.get("name") == "process_name" else ""
+
+
+def _arguments(row: Any) -> dict[str, Any]:
+    found = row.get("args")
+    return found if isinstance(found, dict) else {}
 
 
 class _Profile:
@@ -102,7 +113,7 @@ class _Profile:
 
     def names(self, row: Any) -> None:
         """Notes the name of a plane or a line."""
-        name = str((row.get("args") or {}).get("name", ""))
+        name = str(_arguments(row).get("name", ""))
         if row.get("name") == "process_name":
             self.planes[row.get("pid")] = name
         elif row.get("name") == "thread_name":
@@ -112,11 +123,14 @@ class _Profile:
 
     def translated(self, rows: Iterable[Any]) -> Iterator[Any]:
         for row in rows:
-            if row.get("ph") == "M":
-                self.names(row)
-            elif row.get("ph") == "X":
-                self.events += 1
-                yield from self._event(row)
+            try:
+                if row.get("ph") == "M":
+                    self.names(row)
+                elif row.get("ph") == "X":
+                    self.events += 1
+                    yield from self._event(row)
+            except MALFORMED:
+                yield None
         if self.marks and self.thread is None:
             yield from self._steps()
 
@@ -129,7 +143,7 @@ class _Profile:
     def _event(self, row: Any) -> Iterator[Any]:
         plane = self.planes.get(row.get("pid"), "")
         line = self.lines.get((row.get("pid"), row.get("tid")), "")
-        name, arguments = str(row.get("name", "")), row.get("args") or {}
+        name, arguments = str(row.get("name", "")), _arguments(row)
         device = _DEVICE.fullmatch(plane)
         if device is None and plane != _HOST:
             yield {**row, "cat": f"{plane or 'unnamed plane'}, {line}"}
@@ -156,20 +170,17 @@ class _Profile:
         return {**row, "pid": process, "tid": self.threads.get(thread, thread)}
 
     def _mark(self, plane: str, row: Any, number: Any) -> None:
-        start = float(row["ts"])
-        mark = Mark(
-            start, start + float(row.get("dur") or 0), int(number) if str(number).isdecimal() else None
-        )
-        self.marks.setdefault(plane, []).append(mark)
+        start = finite(row["ts"])
+        known = int(number) if re.fullmatch(r"\d{1,18}", str(number)) else None
+        self.marks.setdefault(plane, []).append(Mark(start, start + float(row.get("dur") or 0), known))
 
 
 def _on_host(row: Any, name: str, arguments: Any) -> Any:
     """Returns an event of the host."""
-    frame = _FRAME.fullmatch(name)
-    if frame is not None:
-        name = f"{frame[1]}({frame[2]}): {frame[3]}"
     category = "cpu_op"
-    if row["name"].startswith("$"):
+    if name.startswith("$"):
+        frame = _FRAME.fullmatch(name)
+        name = f"{frame[1]}({frame[2]}): {frame[3]}" if frame is not None else name
         category = "python_function"
     elif "correlation_id" in arguments or _DRIVER.fullmatch(name):
         category = "cuda_driver"
