@@ -89,6 +89,15 @@ def test_a_part_that_takes_much_longer_than_what_it_belongs_to_is_a_finding() ->
     assert found(run_with({}, optimizer=0.75, forward=0.125, backward=0.125)) == []
 
 
+@pytest.mark.parametrize(("part", "optimizer", "flushes"), [(0.1, 0.4, 1), (0.09, 0.4, 0), (0.9, 0.3, 0)])
+def test_denormal_numbers_are_why_an_optimizer_takes_longer_than_both_passes(
+    part: float, optimizer: float, flushes: int
+) -> None:
+    run = run_with({"denormal_ratio": part}, optimizer=optimizer, forward=0.1, backward=0.2)
+    assert found(run) == [("Optimizer", 400.0)] * flushes
+    assert all("set_flush_denormal" in each.recommendation for each in slow_settings(run))
+
+
 @pytest.mark.parametrize(
     ("forward", "backward", "library", "seconds"),
     [
@@ -151,10 +160,76 @@ def test_computing_may_gain_more_than_was_waited_for_if_its_own_threads_take_tur
     assert problem.shared_seconds == pytest.approx(800 * 30 / 32 - 300)
 
 
-def test_double_precision_is_a_finding_if_the_run_mostly_computes() -> None:
-    assert found(run_with({"optimizer_double_tensors": 6.0}, forward=0.5)) == [("Double precision", 0.0)]
-    assert found(run_with({"optimizer_double_tensors": 6.0}, forward=0.49, host=0.5)) == []
-    assert found(run_with({"optimizer_double_tensors": 0.0}, forward=0.6)) == []
+@pytest.mark.parametrize(
+    ("gauge", "value", "title"),
+    [
+        ("optimizer_double_tensors", 6.0, "Double precision"),
+        ("optimizer_slow_half_tensors", 6.0, "Half precision on a CPU"),
+    ],
+)
+def test_numbers_that_are_computed_slowly_are_a_finding_if_steps_mostly_compute(
+    gauge: str, value: float, title: str
+) -> None:
+    assert found(run_with({gauge: value}, forward=0.2, host=0.1)) == [(title, 0.0)]
+    assert found(run_with({gauge: value}, forward=0.4, host=0.6)) == []
+    assert found(run_with({gauge: value}, forward=0.09)) == []
+    assert found(run_with({gauge: value / 7}, forward=0.6)) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "backward", "lost"), [(0.9, 0.5, [225]), (0.9, 0.22, []), (0.39, 0.5, []), (0.0, 0.9, [])]
+)
+def test_gradients_that_no_optimizer_uses_cost_half_of_their_backward_passes_and_maybe_the_other_half(
+    part: float, backward: float, lost: list[float]
+) -> None:
+    run = run_with({"untrained_gradient_ratio": part}, backward=backward)
+    assert [seconds for _, seconds in found(run)] == pytest.approx(lost)
+    assert [problem.shared_seconds for problem in problems_of(run)] == pytest.approx(lost)
+
+
+@pytest.mark.parametrize(("part", "lost"), [(0.5, [300]), (0.16, []), (0.0, [])])
+def test_padding_that_no_sample_of_a_batch_needs_costs_its_share_of_both_passes(
+    part: float, lost: list[float]
+) -> None:
+    run = run_with({"padding_ratio": part}, forward=0.2, backward=0.4, optimizer=0.3)
+    assert [seconds for _, seconds in found(run)] == pytest.approx(lost)
+
+
+@pytest.mark.parametrize(
+    ("alone", "forward", "steps", "busy", "titles"),
+    [
+        (1.0, 0.3, 500_000, 0.0, ["Batches of one sample"]),
+        (0.0, 0.3, 500_000, 0.0, []),
+        (1.0, 0.05, 500_000, 0.0, []),
+        (1.0, 0.3, 300_000, 0.0, []),  # 50 us for each of 20 operators: they compute
+        (1.0, 0.3, 500_000, 80.0, []),  # the GPU computes
+    ],
+)
+def test_a_batch_of_one_sample_is_a_finding_if_its_operators_are_small(
+    alone: float, forward: float, steps: int, busy: float, titles: list[str]
+) -> None:
+    gauges = {"single_sample_passes": alone, "graph_operators": 20.0}
+    run = replace(run_with(gauges, forward=forward), steps=trained(steps), gpu_use=[replace(GPU, mean=busy)])
+    assert found(run) == [(title, 1000 * forward) for title in titles]
+    assert found(replace(run, steps=[])) == []
+
+
+@pytest.mark.parametrize(
+    ("library", "seconds"),
+    [
+        ("numpy.lib._histograms_impl.histogram", [200]),
+        ("json.encoder.encode", [200]),
+        ("torch.nn.modules.conv.forward", []),
+        ("transformers.models.bert.modeling_bert.forward", []),  # calls operators itself
+        ("", []),  # an operator, or Python
+    ],
+)
+def test_functions_without_tensors_in_forward_passes_are_a_finding(library: str, seconds: list[int]) -> None:
+    libraries = {library: 200.0, "torch.nn.modules.linear.forward": 100.0}
+    run = with_forward(run_with({"graph_operators": 20.0}, forward=0.3, backward=0.4), libraries)
+    assert [round(lost) for _, lost in found(run)] == seconds
+    assert found(replace(run, gpu_use=[GPU])) == []
+    assert found(replace(run, gauges={})) == [], "a model that is written in NumPy"
 
 
 def trained(steps: int) -> list[StepDistribution]:

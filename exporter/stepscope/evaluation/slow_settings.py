@@ -1,6 +1,7 @@
 """Finds settings of PyTorch that cost time, from what hooks say about them and what they cost."""
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.parts.topics import About
 from stepscope.training.layout import (
     ANOMALY_DETECTION,
+    DENORMALS,
     DOUBLES,
     EAGER,
     FIRST_LOOK,
@@ -27,20 +29,25 @@ from stepscope.training.layout import (
     FORWARD_UNUSED,
     FORWARD_USED,
     GRAPH_PYTHON,
+    HALVES,
     LEAVES,
     LOOKS_EVERY,
     MOST_OPERATORS,
+    ONE_SAMPLE,
     OPERATORS,
+    PADDING,
     PROFILED,
     SYNCHRONISED,
     TENSORS,
     THREADS,
+    UNTRAINED,
     UNUSED_PARAMETERS,
 )
 
 TOO_MANY = 2.0  # threads that compute per core: one of each worker, and as many of the training process
 IDLE = 1 / 3  # of the cores: with fewer, more threads cannot help
-COMPUTES = 0.5  # of the run: with less, more threads hardly help
+COMPUTES = 0.5  # of the run: with less, more threads hardly help; of its steps: faster numbers hardly do
+MANY_DENORMALS = 0.1  # of the numbers of a sample
 LOOKED_AT, MOSTLY = 4 * FIRST_LOOK, 0.75  # steps, for three looks at settings, and the share of the looks
 MANY_TENSORS = 100  # that an optimizer updates one by one
 OPTIMIZES = 0.2  # of the run: healthy steps spend less on their optimizer
@@ -79,6 +86,33 @@ IN_SINGLE = (
     "Convert data and model to float32 (`.float()`) unless they need more: arrays of NumPy are float64. "
     "CPUs compute half as fast with it, and most GPUs much slower."
 )
+SLOW_TENSORS = {  # what an optimizer updates, and what to do about it
+    DOUBLES: ("Double precision", "float64", IN_SINGLE),
+    HALVES: (
+        "Half precision on a CPU",
+        "float16 or bfloat16, for which this CPU has no instructions",
+        "Convert data and model to float32 (`.float()`, `dtype=torch.float32`) to train on this CPU: it "
+        "computes several times as long in half precision.",
+    ),
+}
+FLUSH = (
+    "Call `torch.set_flush_denormal(True)` before training: numbers below 1e-38 become 0. CPUs take several "
+    "times as long to compute with them. Or scale the data: they come from tiny gradients."
+)
+FREEZE = (
+    "Switch gradients off for what stays as it is: `backbone.requires_grad_(False)`, or call it under "
+    "`torch.no_grad()`. The backward pass then ends before it. Results that never change can be kept."
+)
+PAD_LESS = (
+    "Pad each batch to its own longest sample, in the collate function (`padding=True` of a tokenizer, "
+    "DataCollatorWithPadding), and batch similar lengths. A compiled model needs few lengths."
+)
+STACK = (
+    "Train on batches: `batch_size` of the DataLoader, or `torch.stack` before the model is called. Such an "
+    "operator takes hardly longer for 32 samples than for one."
+)
+# Packages whose functions compute with no tensors: Python's own, and others.
+NO_TENSORS = {*sys.stdlib_module_names, "numpy", "pandas", "scipy", "sklearn", "skimage", "PIL", "cv2"}
 PROFILE_A_FEW = (
     "Profile a few steps: `torch.profiler.schedule` in the script, or `stepscope run --profile 20:27`, "
     "which changes no line."
@@ -132,15 +166,20 @@ def slow_settings(analysis: Analysis) -> Iterator[RuleResult]:
         yield from _profiler(analysis, analysis.account)
         yield from _unused_parameters(analysis)
         yield from _synchronised(analysis, analysis.account, analysis.run_seconds)
-        yield from _double_precision(analysis, analysis.account)
+        yield from _slow_numbers(analysis, analysis.account)
+        yield from _untrained(analysis, analysis.account, analysis.run_seconds)
+        yield from _padding(analysis, analysis.account, analysis.run_seconds)
         grows = list(_growing_graph(analysis, analysis.account, analysis.run_seconds))
         yield from (eager := list(_eagerly(analysis, analysis.account)))
         yield from _python_in_graphs(analysis, analysis.run_seconds)
         passes = grows or list(_small_operators(analysis, analysis.account, analysis.run_seconds))
         yield from passes
-        if not eager:  # which explains what takes longer than it should
+        alone = list(_one_sample(analysis, analysis.account, analysis.run_seconds)) if not passes else []
+        yield from alone
+        if not (eager or alone):  # which explain what takes longer than it should
             if not passes:
                 unused = list(_unused_results(analysis, analysis.account, analysis.run_seconds))
+                unused = unused or list(_without_tensors(analysis, analysis.account, analysis.run_seconds))
                 yield from unused or _forward_alone(analysis, analysis.account, analysis.run_seconds)
                 yield from _called(BACKWARD, analysis, analysis.account, analysis.run_seconds)
             optimizer = list(_optimizer(analysis, analysis.account, analysis.run_seconds))
@@ -200,11 +239,34 @@ def _synchronised(analysis: Analysis, account: Account, run_seconds: float) -> I
         yield of_part(LargePart(COMMUNICATION, lost, WITHOUT_SYNC, evidence), run_seconds)
 
 
-def _double_precision(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
-    tensors = int(analysis.gauges.get(DOUBLES, 0))
-    if tensors and account.useful_share >= COMPUTES:
-        said = f"The optimizer updates {count(tensors, 'tensor')} of float64. {_computing_took(account)}"
-        yield finding("Double precision", said, IN_SINGLE)
+def _slow_numbers(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
+    """Yields that the optimizer updates numbers that take long to compute with, if steps mostly compute."""
+    if account.useful_share < max(COMPUTES * account.share("train"), analysis.large):
+        return
+    for gauge, (title, kind, remedy) in SLOW_TENSORS.items():
+        if tensors := int(analysis.gauges.get(gauge, 0)):
+            said = f"The optimizer updates {count(tensors, 'tensor')} of {kind}. {_computing_took(account)}"
+            yield finding(title, said, remedy)
+
+
+def _untrained(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+    """Yields that gradients are computed that no optimizer uses: about half of the time of backward passes.
+
+    The other half leads to these gradients, and may lead to others.
+    """
+    part = analysis.gauges.get(UNTRAINED, 0.0)
+    if (lost := part * account.share(*BACKWARD) / 2) >= analysis.large:
+        evidence = f"{share(part, 1.0)} of the gradients are of parameters that no optimizer updates"
+        found = of_part(LargePart(BACKWARD, lost, FREEZE, evidence, "Gradients for nothing"), run_seconds)
+        yield replace(found, details=found.details | {"shared_seconds": lost * run_seconds})
+
+
+def _padding(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+    """Yields that passes compute with padding that no sample of a batch needs."""
+    part, spent = analysis.gauges.get(PADDING, 0.0), account.share(*FORWARD) + account.share(*BACKWARD)
+    if (lost := part * spent) >= analysis.large:
+        evidence = f"{share(part, 1.0)} of a batch are positions that are padding in all of its samples"
+        yield of_part(LargePart(FORWARD, lost, PAD_LESS, evidence, "Padding"), run_seconds)
 
 
 def _growing_graph(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
@@ -228,12 +290,16 @@ def _growing_graph(analysis: Analysis, account: Account, run_seconds: float) -> 
 
 
 def _optimizer(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
-    """Yields that the optimizer's steps take long: of many tensors, or longer than what they follow."""
+    """Yields that the optimizer's steps take long: of many tensors, denormal numbers, or unknown reasons."""
     tensors, spent = int(analysis.gauges.get(TENSORS, 0)), account.share(*OPTIMIZER)
     passes = account.share(*FORWARD) + account.share(*BACKWARD)
     if spent < OPTIMIZES:
         return
-    if tensors >= MANY_TENSORS:
+    part = analysis.gauges.get(DENORMALS, 0.0)
+    if part >= MANY_DENORMALS and spent > passes > 0:
+        evidence = f"{share(part, 1.0)} of the numbers that it updates are below 1e-38, but not 0"
+        yield of_part(LargePart(OPTIMIZER, spent, FLUSH, evidence), run_seconds)
+    elif tensors >= MANY_TENSORS:
         evidence = f"It updates {number(tensors)} tensors one by one"
         yield of_part(LargePart(OPTIMIZER, spent, AT_ONCE, evidence), run_seconds)
     elif spent > LONGER * passes > 0 and not analysis.uses_gpus:
@@ -336,6 +402,38 @@ def _small_operators(analysis: Analysis, account: Account, run_seconds: float) -
             f"{duration(each)} each: the call of each costs more than what it computes"
         )
         yield of_part(LargePart(begin, spent, IN_BULK, evidence), run_seconds)
+
+
+def _one_sample(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+    """Yields that steps compute with one sample, in operators that are too small for that."""
+    operators, lost = analysis.gauges.get(OPERATORS, 0.0), account.useful_share
+    steps = sum(one.count for one in analysis.steps if one.phase == FORWARD.part)
+    calls = steps * operators
+    if not analysis.gauges.get(ONE_SAMPLE) or not calls or lost < analysis.large or is_busy(analysis):
+        return
+    each = (account.share(*FORWARD) + account.share(*BACKWARD)) * account.seconds / calls
+    if each <= SMALL:
+        evidence = (
+            f"The model gets one sample per pass. Its {number(int(operators))} operators take "
+            f"{duration(each)} each: the call of each costs more than what it computes"
+        )
+        yield of_part(LargePart(FORWARD, lost, STACK, evidence, "Batches of one sample"), run_seconds)
+
+
+def _without_tensors(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+    """Yields lines of forward passes that run functions of other libraries, such as NumPy, for long.
+
+    Models without an operator of PyTorch, as in NumPy, compute with what they have.
+    """
+    for leaf in account.leaves if analysis.gauges.get(OPERATORS) and not is_busy(analysis) else ():
+        slow = [each for each in leaf.lines if each.place and each.library.split(".")[0] in NO_TENSORS]
+        ran = sum(each.seconds.get("running", 0.0) for each in slow)
+        if leaf.key != FORWARD or not ran:
+            continue
+        if (lost := leaf.share * ran / sum(each.total for each in leaf.lines)) >= analysis.large:
+            evidence = f"{share(lost, leaf.share)} of this part runs functions that compute with no tensors"
+            at = tuple(each.place for each in slow)
+            yield of_part(LargePart(FORWARD, lost, COMPUTE_WITH_TENSORS, evidence, places=at), run_seconds)
 
 
 def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:

@@ -230,11 +230,17 @@ SCRIPT_GAUGES, FRAMEWORK_GAUGES = 32, 16  # at most
 # forward pass that its backward pass goes through, and the tensors that get gradients; at most MOST_OPERATORS
 # together; and the operators at the first look. Then the seconds per step of forward passes of the trained
 # model that a backward pass goes through, and of those that none does although autograd recorded them.
+# Only if not 0: the share of the gradients that no optimizer used for at least 20 steps; how many tensors in
+# half precision are updated on a CPU without instructions for it; the share of denormal numbers of some
+# tensors and of their state; 1 if the model gets one sample per pass; the share of a batch that is padding in
+# each of its samples.
 ANOMALY_DETECTION, THREADS, TENSORS = "anomaly_detection", "torch_threads", "optimizer_single_tensors"
 UNUSED_PARAMETERS, DOUBLES, PROFILED = "unused_parameter_bytes", "optimizer_double_tensors", "profiler_ratio"
 OPERATORS, LEAVES, MOST_OPERATORS = "graph_operators", "graph_leaves", 5000
 FIRST_OPERATORS = "graph_operators_at_first"
 FORWARD_USED, FORWARD_UNUSED = "forward_used_seconds", "forward_unused_seconds"
+UNTRAINED, HALVES, DENORMALS = "untrained_gradient_ratio", "optimizer_slow_half_tensors", "denormal_ratio"
+ONE_SAMPLE, PADDING = "single_sample_passes", "padding_ratio"
 # Steps: hooks look at settings at 20, 40, 80, and so on, and at all multiples of 1,280. Then they also watch
 # forward passes, and at all multiples of 100: scripts validate every 50, 100 or 1,000 steps.
 FIRST_LOOK, LOOKS_EVERY, WATCHED_EVERY = 20, 1280, 100
@@ -255,6 +261,7 @@ SETTINGS = frozenset(  # they say nothing of training
     (
         *(ANOMALY_DETECTION, THREADS, TENSORS, DOUBLES, UNUSED_PARAMETERS, PROFILED),
         *(OPERATORS, LEAVES, FIRST_OPERATORS, FORWARD_USED, FORWARD_UNUSED, SEQUENTIAL_MAPS, EAGER),
+        *(UNTRAINED, HALVES, DENORMALS, ONE_SAMPLE, PADDING),
         *(PY_WORKERS, PY_PROCESSES, PY_QUEUE, GRAPH_PYTHON, PIPELINE_PYTHON, SYNCHRONISED, GRAPHS_WAIT),
     )
 )

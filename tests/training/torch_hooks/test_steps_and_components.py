@@ -7,14 +7,19 @@ from pathlib import Path
 import pytest
 from stepscope.training.layout import (
     COMPONENTS,
+    DENORMALS,
     DOUBLES,
     FIRST_OPERATORS,
     FORWARD_UNUSED,
     FORWARD_USED,
+    HALVES,
     LEAVES,
+    ONE_SAMPLE,
     OPERATORS,
+    PADDING,
     PROFILED,
     TENSORS,
+    UNTRAINED,
 )
 
 from tests.support.pytorch import needs_torch
@@ -695,3 +700,71 @@ def test_no_pass_is_unused_that_any_kind_of_backward_pass_goes_through(tmp_path:
     gauges = of(trained, "uses all").totals.gauges
     assert OPERATORS in gauges, "hooks looked"
     assert FORWARD_UNUSED not in gauges
+
+
+# Hooks look at the 20th step of each.
+AT_FIRST = "\nfrom stepscope.training.frameworks.torch_hooks.steps import _steps; _steps.ended = 0\n"
+HEAD_ONLY = """
+body, head = torch.nn.Linear(16, 30), torch.nn.Linear(30, 2)
+optimizer = torch.optim.Adam([{"params": head.parameters()}], lr=0.01)
+for step in range(50):
+    if step == %d: body.requires_grad_(False)
+    head(body(data.tensors[0][:8])).sum().backward(); optimizer.step(); optimizer.zero_grad()
+"""
+SMALL = """
+x, y = data.tensors
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(30):
+    loss_of(model(x[:{samples}]), y[:{samples}]).mul({scale}).backward()
+    optimizer.step(); optimizer.zero_grad()
+"""
+PADDED = """
+def batch(rows):
+    mask = torch.arange(%s) < torch.tensor([3, 8])[:, None]
+    return {"x": torch.stack([x for x, _ in rows]), "attention_mask": mask.long()}
+for _ in range(3):
+    for each_batch in DataLoader(data, batch_size=8, collate_fn=batch):
+        model(each_batch["x"]).sum().backward(); optimizer.step(); optimizer.zero_grad()
+"""
+
+
+def test_what_slows_computing_is_known_after_a_look_and_not_there_if_nothing_does(tmp_path: Path) -> None:
+    scripts = {
+        "all trained": HEAD_ONLY % 0,
+        "head only": HEAD_ONLY % 99,
+        "batches": SMALL.format(samples=8, scale=1.0),
+        "samples": SMALL.format(samples=1, scale=1e-18),
+        "padded": PADDED % 10,
+        "to the longest": PADDED % 8,
+    }
+    trained = train(*(each(name, AT_FIRST + scripts[name]) for name in scripts), folder=tmp_path)
+    gauges = {name: of(trained, name).totals.gauges for name in scripts}
+    slow = {UNTRAINED, HALVES, DENORMALS, ONE_SAMPLE, PADDING}
+    found = {name: {each: gauges[name][each] for each in slow & gauges[name].keys()} for name in scripts}
+    denormals = found["samples"].pop(DENORMALS)
+    assert denormals > 0.1, "the squares of gradients, up to a third of what Adam has"
+    assert found == {
+        "all trained": {},
+        "head only": {UNTRAINED: pytest.approx(510 / 572)},
+        "batches": {},
+        "samples": {ONE_SAMPLE: 1.0},
+        "padded": {PADDING: pytest.approx(0.2)},
+        "to the longest": {},
+    }
+
+
+HALF = """
+torch.cpu._is_avx2_supported = lambda: True
+torch.cpu._is_avx512_bf16_supported = lambda: {supported}
+model.to(torch.bfloat16)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(30):
+    model(data.tensors[0].bfloat16()).float().sum().backward(); optimizer.step(); optimizer.zero_grad()
+"""
+
+
+def test_half_precision_is_slow_on_a_cpu_without_instructions_for_it(tmp_path: Path) -> None:
+    scripts = {name: AT_FIRST + HALF.format(supported=name == "fast") for name in ("slow", "fast")}
+    trained = train(*map(each, scripts, scripts.values()), folder=tmp_path)
+    assert of(trained, "slow").totals.gauges[HALVES] == 4
+    assert HALVES not in of(trained, "fast").totals.gauges

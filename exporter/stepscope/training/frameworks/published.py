@@ -27,6 +27,12 @@ def publish(values: Mapping[str, object]) -> None:
             ledger.offer_gauge(name, value)
 
 
+def publish_found(values: Mapping[str, float]) -> None:
+    """Publishes those that are not 0, or were not before: there is little room."""
+    known = session.ledger.of_framework if session.ledger is not None else ()
+    publish({name: value for name, value in values.items() if value or name in known})
+
+
 def after(owner: Any, name: str, then: Callable[..., None]) -> None:
     """Calls `then` with the result and the arguments of each call of a function, until it fails.
 

@@ -15,6 +15,7 @@ import stepscope
 from stepscope.training import torch_loader
 from stepscope.training.automatic import LoaderWaits, automatic
 from stepscope.training.frameworks.torch_hooks.patches import is_compiling, replace, switched_off
+from stepscope.training.frameworks.torch_hooks.results import results
 from stepscope.training.loader import waits_of
 from stepscope.training.recorder import COMPONENT_INDEX
 from stepscope.training.session import recorder, session
@@ -154,6 +155,8 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
             if place is not None:
                 leave(place)
             got = clock()
+            if results.watched:
+                results.came(data)
             depth = waits.queue_depth
             is_first = waits.started > 0.0
             wait = (asked - waits.started, got, depth() if depth is not None else None, is_first)

@@ -32,6 +32,7 @@ from stepscope.training.frameworks.torch_hooks.patches import (
 )
 from stepscope.training.frameworks.torch_hooks.results import CODES, compiles_backward, results
 from stepscope.training.frameworks.torch_hooks.steps import distributed, trains
+from stepscope.training.frameworks.torch_hooks.untrained import untrained
 from stepscope.training.layout import FIRST_OPERATORS, LEAVES, MOST_OPERATORS, OPERATIONS, OPERATORS
 from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
 from stepscope.training.session import recorder, session
@@ -114,7 +115,7 @@ def _timed_forward(original: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 leave(place)
                 if watched and trains(arguments[0]):
-                    results.passed(result, perf_counter() - watched)
+                    results.passed(result, perf_counter() - watched, [*arguments[1:], *keywords.values()])
                 if begin:
                     automatic.evaluation_goes_on(begin, arguments[0].training)
                 if device.measures and place == 0:
@@ -129,6 +130,7 @@ def _quick_backward(original: Callable[..., Any]) -> Any:
     careful: Any = _timed_backward(original)
     timed: Any = recorder.time_backward(original, careful, _is_usual_backward, automatic, is_compiling)
     _codes.extend((timed.__code__, careful.__code__, _is_usual_backward.__code__, _graph.__code__))
+    _codes.append(untrained.CODE)
     return timed
 
 
@@ -200,6 +202,7 @@ def _graph(tensors: Any) -> dict[str, float]:
                 reached.append(function)
     for function in reached:
         leaves += not function.next_functions
+    untrained.look(found)
     graph = {OPERATORS: float(len(found) - leaves), LEAVES: float(leaves)}
     if session.ledger is not None and FIRST_OPERATORS not in session.ledger.gauges:
         graph[FIRST_OPERATORS] = graph[OPERATORS]

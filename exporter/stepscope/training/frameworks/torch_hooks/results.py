@@ -8,16 +8,18 @@ through by then is an evaluation without `torch.no_grad()`.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 
 import torch
 
 from stepscope.training.automatic import automatic
-from stepscope.training.frameworks.published import publish
-from stepscope.training.layout import FORWARD_UNUSED, FORWARD_USED
+from stepscope.training.frameworks.published import publish, publish_found
+from stepscope.training.layout import FORWARD_UNUSED, FORWARD_USED, ONE_SAMPLE, PADDING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 _LOOK = "a look at results"  # why hooks are careful
@@ -35,6 +37,8 @@ class Results:
         self._handles: list[Any] = []
         self._watched_steps = 0  # of all looks
         self._used = self._unused = 0.0
+        self._samples = 0  # of the largest batch of a look
+        self._padding = 0.0  # the largest share of one
 
     def begin(self) -> None:
         """Begins a look, with the next training step."""
@@ -43,15 +47,25 @@ class Results:
             self.watched = True
             automatic.unusual.add(_LOOK)
 
-    def passed(self, result: object, seconds: float) -> None:
-        """Watches what a forward pass with gradients returned, which took so long."""
+    def passed(self, result: object, seconds: float, inputs: Iterable[object] = ()) -> None:
+        """Watches what a forward pass with gradients made of its inputs, in these seconds."""
         with suppress(Exception):  # of classes that are not PyTorch's own
+            for one in inputs:
+                if isinstance(one, torch.Tensor) and one.dim() > 1:
+                    self._samples = max(self._samples, one.shape[0])
             functions = _functions(result)
             if functions and len(self._passes) < _MOST_PASSES:
                 one = [seconds, False]
                 for function in functions:
                     self._handles.append(function.register_prehook(_Use(one)))
                 self._passes.append(one)
+
+    def came(self, batch: object) -> None:
+        """Looks at the padding of a batch from a loader: what no sample of it attends to."""
+        with suppress(Exception):
+            mask = batch["attention_mask"] if isinstance(batch, Mapping) else None
+            if isinstance(mask, torch.Tensor) and mask.dim() == 2 and mask.device.type == "cpu":
+                self._padding = max(self._padding, 1.0 - float(mask.bool().any(0).float().mean()))
 
     def step_ended(self) -> None:
         """Ends a training step, and the look with the one that follows those that were watched."""
@@ -64,6 +78,7 @@ class Results:
             self._watched_steps += _WATCHED
             self._used += sum(seconds for seconds, used in passes if used)
             self._unused += sum(seconds for seconds, used in passes if not used)
+            publish_found({ONE_SAMPLE: float(self._samples == 1), PADDING: self._padding})
             self.forget()
             if self._unused:
                 steps = self._watched_steps
@@ -72,7 +87,7 @@ class Results:
     def forget(self) -> None:
         """Ends a look without a result, and takes its hooks away."""
         automatic.unusual.discard(_LOOK)
-        self.watched, self._steps = False, 0
+        self.watched, self._steps, self._samples, self._padding = False, 0, 0, 0.0
         for handle in self._handles:
             handle.remove()
         self._passes, self._handles = [], []

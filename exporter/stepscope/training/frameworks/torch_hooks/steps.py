@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as optimizers
 
 from stepscope.training.automatic import NESTED, automatic
-from stepscope.training.frameworks.published import publish
+from stepscope.training.frameworks.published import publish, publish_found
 from stepscope.training.frameworks.torch_hooks.device import STEPS, device
 from stepscope.training.frameworks.torch_hooks.patches import (
     after_import,
@@ -24,6 +24,7 @@ from stepscope.training.frameworks.torch_hooks.patches import (
 )
 from stepscope.training.frameworks.torch_hooks.profiler import profiler
 from stepscope.training.frameworks.torch_hooks.results import results
+from stepscope.training.frameworks.torch_hooks.slow_numbers import slow_numbers
 from stepscope.training.layout import (
     ANOMALY_DETECTION,
     DOUBLES,
@@ -264,6 +265,7 @@ def _after(optimizer: Optimizer, *_: object) -> None:
             automatic.unusual.add(OPERATORS)  # the next backward pass counts them
             with suppress(Exception):  # of classes that are not PyTorch's own: then they are not known
                 publish(_settings(optimizer))
+                publish_found(slow_numbers(optimizer))
         if looks_at_settings or ended % WATCHED_EVERY == 0:
             results.begin()
     except Exception as error:  # noqa: BLE001 - nothing may raise into training
