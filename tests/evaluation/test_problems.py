@@ -216,6 +216,26 @@ def test_a_problem_names_the_lines_of_its_part_and_of_its_rank_if_it_names_one()
 
 
 @pytest.mark.parametrize(
+    ("library", "keeps"),
+    [
+        ("zipfile.__init__", True),
+        ("h5py._hl.files.__init__", True),
+        ("gzip.open", True),
+        ("zipfile.read", False),
+        ("PIL.Image.open", False),  # each image is a file
+    ],
+)
+def test_a_line_that_opens_an_archive_for_each_item_may_keep_it_open(library: str, keeps: bool) -> None:
+    line = LineTime("train", "data_wait", "data.py:1", "load", library, "", "", {"running": 9.0})
+    thread = ThreadTime("n1", 0, "loader worker", 1, 10.0, 10.0, 0.0, 0.0, (line,))
+    starved = found("DataStarved", 500.0)
+    run = replace(nothing_found(), account=Account(20.0, 1, ()), threads=[thread], rules=[starved])
+    (problem,) = problems_of(run)
+    assert problem.rule.recommendation.startswith("This line opens") is keeps
+    assert problem.rule.recommendation.endswith(starved.recommendation)
+
+
+@pytest.mark.parametrize(
     ("waits", "core_wait", "fetch_cpu", "rule_name", "is_problem"),
     [
         (0.02, 0.5, 90, "Dataloader", False),  # there are cores for all

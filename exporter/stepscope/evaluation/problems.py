@@ -1,5 +1,6 @@
 """Groups findings by problem and orders them: the one order of terminal, report, JSON and comparison."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -23,6 +24,14 @@ from stepscope.runs.model import LineTime
 SMALL = 0.03  # of the run: a problem that costs less is listed, but makes no run unhealthy
 SMALL_WITHOUT_CAUSE = 0.1  # the same, if it is not known what took the time
 MOST_PLACES = 2  # that are named
+# Functions that read a table of contents, or connect, before they read anything.
+OPENS = re.compile(
+    r"(zipfile|tarfile|gzip|bz2|lzma|shelve|h5py|netCDF4|zarr|sqlite3|fsspec)\.(\w+\.)*(__init__|open|connect)"
+)
+KEEP_OPEN = (
+    "This line opens a file or a connection again and again. Open it once per process (in a loader's worker, "
+    "at its first item), and keep it."
+)
 ASLEEP = 0.5  # loader workers that compute for less of the time of their fetches mostly sleep
 
 
@@ -116,6 +125,9 @@ def _located(problem: Problem, analysis: Analysis) -> Problem:
         shared = 0.0
     if shared > problem.seconds_lost / 2 and problem.rule.about.topic == DataStarved.topic:
         advice = f"{problem.rule.recommendation} {CHEAPER}"
+        problem = replace(problem, rule=replace(problem.rule, recommendation=advice))
+    if found and OPENS.fullmatch(found[0].line.library):
+        advice = f"{KEEP_OPEN} {problem.rule.recommendation}"
         problem = replace(problem, rule=replace(problem.rule, recommendation=advice))
     return replace(problem, places=found, shared_seconds=shared)
 

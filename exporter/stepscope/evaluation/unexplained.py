@@ -79,7 +79,8 @@ REMEDIES = {
     "precision, gradient accumulation.",
     "host_to_device": "Use pinned memory and copy with `non_blocking=True`, or keep the data on the device.",
     "checkpoint": "Save less often, or asynchronously: `torch.distributed.checkpoint.async_save`.",
-    "compile": "Let shapes repeat: pad to a few sizes, or compile with `dynamic=True`. "
+    "compile": "Let shapes repeat: pad to a few sizes, or compile with `dynamic=True`. Each new model that "
+    "is compiled compiles again: do it once, outside of loops. "
     "`TORCH_LOGS=recompiles` gives the reason of each compilation.",
     GC: "Call `gc.freeze()` after the set-up, and collect garbage every N steps instead of inside them.",
     BETWEEN: "Look at what runs between steps: logging, saving, evaluation without steps of its own, or a "
