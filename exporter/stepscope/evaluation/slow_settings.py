@@ -1,7 +1,6 @@
 """Finds settings of PyTorch that cost time, from what hooks say about them and what they cost."""
 
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -111,8 +110,11 @@ STACK = (
     "Train on batches: `batch_size` of the DataLoader, or `torch.stack` before the model is called. Such an "
     "operator takes hardly longer for 32 samples than for one."
 )
-# Packages whose functions compute with no tensors: Python's own, and others.
-NO_TENSORS = {*sys.stdlib_module_names, "numpy", "pandas", "scipy", "sklearn", "skimage", "PIL", "cv2"}
+# Packages whose functions compute with no tensors, and that PyTorch does not call itself for long.
+NO_TENSORS = {
+    *("numpy", "pandas", "scipy", "sklearn", "skimage", "PIL", "cv2"),
+    *("bisect", "copy", "csv", "hashlib", "heapq", "json", "pickle", "random", "re", "statistics"),
+}
 PROFILE_A_FEW = (
     "Profile a few steps: `torch.profiler.schedule` in the script, or `stepscope run --profile 20:27`, "
     "which changes no line."

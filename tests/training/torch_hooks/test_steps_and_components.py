@@ -711,6 +711,16 @@ for step in range(50):
     if step == %d: body.requires_grad_(False)
     head(body(data.tensors[0][:8])).sum().backward(); optimizer.step(); optimizer.zero_grad()
 """
+WRITES_DATA = """
+class Own(torch.optim.Optimizer):
+    def step(self):
+        for each in self.param_groups[0]["params"]: each.data.sub_(each.grad)  # the version stays
+body, head = torch.nn.Linear(16, 30), torch.nn.Linear(30, 2)
+optimizer, own = torch.optim.Adam(head.parameters(), lr=0.01), Own(body.parameters(), {})
+for step in range(50):
+    head(body(data.tensors[0][:8])).sum().backward()
+    optimizer.step(); own.step(); optimizer.zero_grad(); own.zero_grad()
+"""
 SMALL = """
 x, y = data.tensors
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -732,6 +742,7 @@ def test_what_slows_computing_is_known_after_a_look_and_not_there_if_nothing_doe
     scripts = {
         "all trained": HEAD_ONLY % 0,
         "head only": HEAD_ONLY % 99,
+        "two optimizers": WRITES_DATA,
         "batches": SMALL.format(samples=8, scale=1.0),
         "samples": SMALL.format(samples=1, scale=1e-18),
         "padded": PADDED % 10,
@@ -746,6 +757,7 @@ def test_what_slows_computing_is_known_after_a_look_and_not_there_if_nothing_doe
     assert found == {
         "all trained": {},
         "head only": {UNTRAINED: pytest.approx(510 / 572)},
+        "two optimizers": {},
         "batches": {},
         "samples": {ONE_SAMPLE: 1.0},
         "padded": {PADDING: pytest.approx(0.2)},

@@ -31,7 +31,7 @@ from stepscope.training.frameworks.torch_hooks.patches import (
     switched_off,
 )
 from stepscope.training.frameworks.torch_hooks.results import CODES, compiles_backward, results
-from stepscope.training.frameworks.torch_hooks.steps import distributed, trains
+from stepscope.training.frameworks.torch_hooks.steps import distributed, trains, updated
 from stepscope.training.frameworks.torch_hooks.untrained import untrained
 from stepscope.training.layout import FIRST_OPERATORS, LEAVES, MOST_OPERATORS, OPERATIONS, OPERATORS
 from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
@@ -130,7 +130,7 @@ def _quick_backward(original: Callable[..., Any]) -> Any:
     careful: Any = _timed_backward(original)
     timed: Any = recorder.time_backward(original, careful, _is_usual_backward, automatic, is_compiling)
     _codes.extend((timed.__code__, careful.__code__, _is_usual_backward.__code__, _graph.__code__))
-    _codes.append(untrained.CODE)
+    _codes.extend((untrained.CODE, updated.__code__))
     return timed
 
 

@@ -85,6 +85,7 @@ class _Steps:
         self.place = NOT_OPENED  # of the elected optimizer's step, while it is in it
         self.others: list[int] = []  # places of the steps that other optimizers are in
         self.looks = self.profiled = 0  # at settings, and at how many the script's own profiler ran
+        self.known: dict[int, Callable[[], Any]] = {}  # all optimizers that made a step
         self.inner = 0  # steps that the elected optimizer is in, within its own: it calls `super().step()`
 
 
@@ -138,7 +139,16 @@ def _is_inside_a_step() -> bool:
 
 
 def _elect(optimizer: object) -> None:
-    _steps.elected = ref(optimizer)
+    _steps.elected = _steps.known[id(optimizer)] = ref(optimizer)
+
+
+def updated() -> set[int]:
+    """Returns the ids of what the optimizers update."""
+    found: set[int] = set()
+    for optimizer in _steps.known.values():
+        for group in getattr(optimizer(), "param_groups", ()):
+            found.update(map(id, group["params"]))
+    return found
 
 
 _trained: tuple[int, int, bool] = 0, 0, False  # the latest module and optimizer, and the answer
@@ -241,6 +251,9 @@ def _after(optimizer: Optimizer, *_: object) -> None:
         if _steps.elected() is not optimizer:
             _steps.rivals.add(id(optimizer))
             _steps.several = True
+            known = _steps.known.get(id(optimizer))
+            if known is None or known() is not optimizer:  # it may have the id of one that is gone
+                _steps.known[id(optimizer)] = ref(optimizer)
             if _steps.others:
                 recorder.leave(_steps.others.pop())
             return

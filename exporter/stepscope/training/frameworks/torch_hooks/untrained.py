@@ -1,6 +1,6 @@
 """Finds gradients that no optimizer uses, as of a model whose head alone is trained.
 
-An optimizer writes into what it updates, which counts the tensor's version up.
+They are in no optimizer that made a step, and nobody wrote into them, which counts a tensor's version up.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from weakref import ref
 from torch.nn import Parameter
 
 from stepscope.training.frameworks.published import publish_found
+from stepscope.training.frameworks.torch_hooks.steps import updated
 from stepscope.training.layout import UNTRAINED
 
 TYPE_CHECKING = False
@@ -27,15 +28,17 @@ class Untrained:
     def look(self, graph: Iterable[Any]) -> None:
         """Publishes the gauge of those of the look before, and watches those of this graph.
 
-        A look is at least 20 steps later. If nothing was updated in place since, no gauge says so: some
-        optimizers of their own write elsewhere.
+        A look is at least 20 steps later. If nothing was updated since, no gauge says so: an optimizer may
+        have copies, and update these.
         """
         whole = same = 0
+        known = updated()
         for kept, version in self._watched:
             parameter = kept()
             if parameter is not None:
                 whole += parameter.numel()
-                same += parameter.numel() * (parameter._version == version)
+                unused = parameter._version == version and id(parameter) not in known
+                same += parameter.numel() * unused
         self._watched = []
         for function in graph:
             parameter = getattr(function, "variable", None)
