@@ -15,8 +15,8 @@ changed when that was fixed: the first got smaller, the pattern of the second wi
 The seven from `hooks_in_backward` on are the misses of 33 others, whose truths were written before they ran:
 first without any finding, or with advice that does not help. Their causes were made larger afterwards.
 
-The four from `two_ranks_normalise` on were written before they ran: short forms of faults in scripts that ran on a busy machine, where
-ranks that worked longer or were stopped were not named, because all ranks waited for cores.
+The four from `two_ranks_normalise` on were written before they ran: short forms of faults in scripts on a
+busy machine, where ranks that worked longer or were stopped were not named, because all waited for cores.
 
 The six from `gradients_of_backbone` on are misses of 31 others, with truths from before they ran. Nothing was
 said about five of them. For `denormal_numbers`, made again since, it was the advice that did not help.

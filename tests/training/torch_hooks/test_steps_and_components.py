@@ -721,6 +721,16 @@ for step in range(50):
     head(body(data.tensors[0][:8])).sum().backward()
     optimizer.step(); own.step(); optimizer.zero_grad(); own.zero_grad()
 """
+UPDATES_COPIES = """
+body, head = torch.nn.Linear(16, 30), torch.nn.Linear(30, 2)
+copies = [each.detach().clone().requires_grad_() for each in body.parameters()]
+optimizer = torch.optim.Adam([*copies, *head.parameters()], lr=0.01)
+for step in range(50):
+    head(body(data.tensors[0][:8])).sum().backward()
+    for each, copy in zip(body.parameters(), copies): copy.grad = each.grad
+    optimizer.step(); optimizer.zero_grad()
+    for each, copy in zip(body.parameters(), copies): each.data.copy_(copy.data)
+"""
 SMALL = """
 x, y = data.tensors
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -743,6 +753,7 @@ def test_what_slows_computing_is_known_after_a_look_and_not_there_if_nothing_doe
         "all trained": HEAD_ONLY % 0,
         "head only": HEAD_ONLY % 99,
         "two optimizers": WRITES_DATA,
+        "copies": UPDATES_COPIES,
         "batches": SMALL.format(samples=8, scale=1.0),
         "samples": SMALL.format(samples=1, scale=1e-18),
         "padded": PADDED % 10,
@@ -758,6 +769,7 @@ def test_what_slows_computing_is_known_after_a_look_and_not_there_if_nothing_doe
         "all trained": {},
         "head only": {UNTRAINED: pytest.approx(510 / 572)},
         "two optimizers": {},
+        "copies": {},
         "batches": {},
         "samples": {ONE_SAMPLE: 1.0},
         "padded": {PADDING: pytest.approx(0.2)},

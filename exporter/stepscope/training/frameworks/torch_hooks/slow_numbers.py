@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _TENSORS, _NUMBERS = 8, 1024  # of a sample: about 1 ms, with the state that an optimizer has of each tensor
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def slow_numbers(optimizer: Any) -> dict[str, float]:
@@ -40,15 +41,20 @@ def _slow_halves() -> set[torch.dtype]:
 
 def _keeps() -> bool:
     """Returns whether this thread computes with denormal numbers, instead of with 0."""
-    return bool(torch.tensor([1e-38]) / 16 > 0)
+    return bool(torch.tensor([1e-38], device="cpu") / 16 > 0)
 
 
 def _denormal(tensors: Iterable[object]) -> float:
-    """Returns the share of the numbers of tensors that are denormal, as a sample of each has it."""
+    """Returns the share of the numbers of tensors that are denormal, as a sample of each has it.
+
+    Subclasses of tensors are left alone: what one rank asks those of FSDP2, all ranks must answer.
+    """
     whole, found = 0, 0.0
     for one in tensors:
         if (
             isinstance(one, torch.Tensor)
+            and type(one) in _PLAIN
+            and one.device.type == "cpu"
             and one.dtype == torch.float32
             and one.is_contiguous()
             and one.numel()

@@ -142,12 +142,13 @@ def _elect(optimizer: object) -> None:
     _steps.elected = _steps.known[id(optimizer)] = ref(optimizer)
 
 
-def updated() -> set[int]:
-    """Returns the ids of what the optimizers update."""
-    found: set[int] = set()
+def updated() -> dict[int, Any]:
+    """Returns the parameters that optimizers update, by their ids."""
+    found: dict[int, Any] = {}
     for optimizer in _steps.known.values():
         for group in getattr(optimizer(), "param_groups", ()):
-            found.update(map(id, group["params"]))
+            for parameter in group["params"]:
+                found[id(parameter)] = parameter
     return found
 
 

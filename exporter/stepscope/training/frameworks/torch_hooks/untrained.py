@@ -28,22 +28,27 @@ class Untrained:
     def look(self, graph: Iterable[Any]) -> None:
         """Publishes the gauge of those of the look before, and watches those of this graph.
 
-        A look is at least 20 steps later. If nothing was updated since, no gauge says so: an optimizer may
-        have copies, and update these.
+        A look is at least 20 steps later. No gauge says so if nothing was updated since, or if an optimizer
+        has others that want gradients: copies, or shards, as for mixed precision and FSDP2.
         """
         whole = same = 0
-        known = updated()
+        others = updated()
+        known = set(others)
         for kept, version in self._watched:
             parameter = kept()
             if parameter is not None:
                 whole += parameter.numel()
                 unused = parameter._version == version and id(parameter) not in known
                 same += parameter.numel() * unused
+                others.pop(id(parameter), None)
         self._watched = []
         for function in graph:
             parameter = getattr(function, "variable", None)
             if isinstance(parameter, Parameter):
                 self._watched.append((ref(parameter), parameter._version))
+        for parameter in others.values():
+            if parameter.requires_grad:
+                return
         if same < whole:
             publish_found({UNTRAINED: same / whole})
 
