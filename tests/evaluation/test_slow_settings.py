@@ -8,10 +8,12 @@ import pytest
 from stepscope.common.words import share
 from stepscope.evaluation.account import Account, Key, Leaf
 from stepscope.evaluation.analysis import Analysis, GpuUse, RunCores
-from stepscope.evaluation.problems import problems_of
+from stepscope.evaluation.problems import problems, problems_of
 from stepscope.evaluation.slow_settings import slow_settings
 from stepscope.measurements.steps import StepDistribution
 from stepscope.report.verdict import verdict
+from stepscope.rules.data_starved import DataStarved
+from stepscope.rules.parts.topics import About
 from stepscope.runs.model import LineTime, ThreadTime
 
 from tests.support.analysis import nothing_found
@@ -396,7 +398,11 @@ def test_a_main_thread_that_waits_for_a_core_because_of_own_processes_is_a_findi
     run_cores = [RunCores("node-a", *cores)]
     run = replace(run, ranks=ranks, cores={"node-a": 2}, run_cores=run_cores, threads=threads)
     assert found(run) == [(title, waited)] * bool(title)
-    assert [each.details for each in slow_settings(run)] == [{"shared_seconds": 0.0}] * bool(title)
+    for result in slow_settings(run):
+        assert result.details == {"shared_seconds": 0.0}
+        about = About("Late data", topic=DataStarved.topic, distance=DataStarved.distance)
+        (problem,) = problems([replace(result, about=about, seconds_lost=900.0), result])
+        assert problem.title == title, "late data are its symptom"
 
 
 @pytest.mark.parametrize(
