@@ -10,10 +10,14 @@ from stepscope.commands.dashboards import dashboards
 from stepscope.common import PUBLIC_DOCS
 from stepscope.grafana.findings import ALL_RULES
 from stepscope.grafana.page import panel_id
+from stepscope.report.html import WINDOWS
 
 from tests.support.grafana import panels
+from tests.support.prometheus import needs_prometheus
+from tests.support.promtool import RuleTest
 
 DASHBOARDS = dashboards()
+(SECTION,) = WINDOWS
 
 
 def link(uid: str, title: str, column: str, number: int = 0) -> str:
@@ -60,3 +64,26 @@ def test_a_finding_has_the_command_that_shows_its_operators_and_leads_to_its_pag
     base, _, page = link("stepscope-run", "What is wrong", "Rule", 2).rpartition("/")
     assert base == PUBLIC_DOCS
     assert (Path(__file__).parents[2] / "docs" / page).is_file()
+
+
+@needs_prometheus
+@pytest.mark.parametrize(
+    ("reports", "place"),
+    [
+        ("", f"{PUBLIC_DOCS}/report.md"),
+        ("https://a/runs", f"https://a/runs/a-run/report.html#{SECTION}"),
+    ],
+)
+def test_a_finding_leads_to_the_report_once_its_address_was_entered(
+    tmp_path: Path, reports: str, place: str
+) -> None:
+    (table,) = (panel for panel in panels(DASHBOARDS["stepscope-run"]) if panel["title"] == "What is wrong")
+    (query,) = (target["expr"] for target in table["targets"] if '"report"' in target["expr"])
+    for variable, value in {"$reports": reports, "$run": "a-run", "$problems": ".*", "$cluster": ""}.items():
+        query = query.replace(variable, value)
+    test = RuleTest()
+    test.add({'stepscope:rule_info{rule="Straggler", severity="warning"}': [1] * 3})
+    leads = f'label_replace(vector(1), "report", "{place}", "", "")'
+    test.equals(f"sum(({query}) * on (report) group_left () {leads})", 30, 1)
+    test.run(tmp_path)
+    assert link("stepscope-run", "What is wrong", "Rule", 3) == "${__data.fields.Report}"

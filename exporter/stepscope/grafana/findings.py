@@ -42,6 +42,8 @@ NO_ADVICE = (
 )
 ALL_RULES = 61  # the panel of Run overview that explains each rule
 PROFILE = "See inside its steps: stepscope profile ${run}"
+REPORT = "Its report, with the operators of profile windows"
+WINDOWS = "profile"  # the section of a report
 BEFORE = 10 * 60 * 1000  # milliseconds; the link to a panel shows so much before a problem began
 NOW_AND_BEFORE = words(
     {
@@ -84,6 +86,8 @@ def what_is_wrong(system: Dashboard, histograms: Dashboard, steps: Dashboard) ->
     worst = f"topk by (rule) (1, max by (rule, instance, gpu, rank) ({last(FOUND)}))"
     words_of = f"max by (rule, severity, runbook) ({INFO}{{{OF_PROBLEMS}, {OF_CLUSTER}}})"
     explained = f"/d/stepscope-run?viewPanel={ALL_RULES}&var-run=$run"  # for rules without a runbook
+    with_runbook = f'label_replace({words_of}, "runbook", "{explained}", "runbook", "")'
+    at_reports = f'label_replace({with_runbook}, "report", "$reports/$run/report.html#{WINDOWS}", "", "")'
     is_found = f"group by (rule) ({last(FOUND)})"
     state = f"{is_found} + (group by (rule) ({FOUND}) or 0 * {is_found})"
     return table(
@@ -100,7 +104,7 @@ def what_is_wrong(system: Dashboard, histograms: Dashboard, steps: Dashboard) ->
         rows(SECONDS_LOST),
         rows(priced(f"{SECONDS_LOST} / 3600 * {NODES}")),
         rows(SINCE),
-        rows(f'label_replace({words_of}, "runbook", "{explained}", "runbook", "")'),
+        rows(f'label_replace({at_reports}, "report", "{PUBLIC_DOCS}/report.md", "report", "/.*")'),
         rows(_where_to_see_it(system, histograms, steps)),
         rows(f"{SINCE} - {BEFORE}"),
         columns={
@@ -117,6 +121,7 @@ def what_is_wrong(system: Dashboard, histograms: Dashboard, steps: Dashboard) ->
             "severity": "Severity",
             "panel": "Panel",
             "runbook": "Runbook",
+            "report": "Report",
             "Value #J": "From",
         },
         height=6,
@@ -141,6 +146,7 @@ def what_is_wrong(system: Dashboard, histograms: Dashboard, steps: Dashboard) ->
             ),
             hidden_column("Panel"),
             hidden_column("Runbook"),
+            hidden_column("Report"),
             hidden_column("From"),
         ],
     )
@@ -207,4 +213,5 @@ def _links() -> list[dict[str, Any]]:
         {"title": "Show it", "url": f"{place}{chosen}{worst}{since}", "targetBlank": False},
         {"title": "What the rule means", "url": "${__data.fields.Runbook}", "targetBlank": True},
         {"title": PROFILE, "url": f"{PUBLIC_DOCS}/profile.md", "targetBlank": True},
+        {"title": REPORT, "url": "${__data.fields.Report}", "targetBlank": True},
     ]

@@ -89,9 +89,18 @@ def of_node() -> Variable:
 
 def price(of: str = "a node") -> Variable:
     """Returns the variable of an hourly price, at first unknown: see `priced`."""
+    return _entered("price", f"Price of {of} ($/h)")
+
+
+def reports() -> Variable:
+    """Returns the variable of the address that serves `stepscope-runs/`, at first unknown."""
+    return _entered("reports", "Reports at (URL)")
+
+
+def _entered(name: str, label: str) -> Variable:
     return {
-        "name": "price",
-        "label": f"Price of {of} ($/h)",
+        "name": name,
+        "label": label,
         "type": "textbox",
         "query": "",
         "current": {"text": "", "value": "", "selected": True},

@@ -31,7 +31,7 @@ from stepscope.grafana.queries import (
     rows,
     threshold,
 )
-from stepscope.grafana.variables import LONG_FOR_ONE_MOMENT, by_range, price, priced
+from stepscope.grafana.variables import LONG_FOR_ONE_MOMENT, by_range, price, priced, reports
 from stepscope.grafana.waste import wasted
 from stepscope.prometheus.rules.groups import INFO, STATUS
 from stepscope.prometheus.rules.usage import (
@@ -102,6 +102,7 @@ def dashboard() -> Dashboard:
             _details(),
         ],
         price(),
+        reports(),
         findings.problems(),
         slow_rank.slowest_rank(),
         slow_rank.slow_component(),
