@@ -155,6 +155,34 @@ def test_frames_have_debugger_s_columns_and_their_statistics_its_units(job: Path
     assert sum(shares) == pytest.approx(100)
 
 
+def test_what_is_wanted_and_not_there_is_named_with_what_there_is(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = PandasFrame(str(job))
+    assert frame.get_all_system_metrics(["GPUUtilization", "gpu0"])["system_metric"].unique() == ["gpu0"]
+    assert "no system metric is GPUUtilization; there are: cpu0, gpu0, " in capsys.readouterr().out
+    reader = LocalSystemMetricsReader(str(job))
+    assert reader.get_events(0, reader.get_timestamp_of_latest_available_file(), event_type="GPU") == []
+    assert "no type of events is GPU; there are: cpu, gpu, " in capsys.readouterr().out
+    steps = LocalAlgorithmMetricsReader(str(job))
+    assert steps.get_events(0, steps.get_timestamp_of_latest_available_file(), event_type="cpu") == []
+    assert "no type of events is cpu; there are: step" in capsys.readouterr().out
+    found = PandasFrameAnalysis(frame.get_all_system_metrics(), frame.get_all_framework_metrics())
+    assert found.get_training_phase_intervals("Step:ModeKeys.TRAIN").size
+    assert capsys.readouterr().out == ""
+    assert found.get_training_phase_intervals("TRAIN").empty
+    assert "no phase is TRAIN; there are: Step:ModeKeys.TRAIN" in capsys.readouterr().out
+
+
+def test_a_range_in_which_no_reading_is_has_none(job: Path) -> None:
+    frame = PandasFrame(str(job))
+    found = PandasFrameAnalysis(frame.get_all_system_metrics(), frame.get_all_framework_metrics())
+    usage = found.get_device_usage_stats(Resource.GPU, [(200, 300), (0, 100)])
+    assert list(usage.columns) == ["type", "nodeID", (0, 100), (200, 300)]
+    assert usage[(200, 300)].tolist() == [0]
+    assert usage[(0, 100)].tolist() == [GPUS * round(2 * SECONDS)]
+
+
 def test_a_phase_has_its_interval_and_its_utilization(monkeypatch: pytest.MonkeyPatch) -> None:
     run = trained_and_evaluated()
     monkeypatch.setattr("stepscope.analysis.open", lambda _: run)

@@ -1,12 +1,23 @@
-"""The calls that have no answer in a run of Stepscope: they name what serves today."""
+"""The calls that have no answer in a run of Stepscope, or an empty one: they name what there is."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
+
+from stepscope.common.words import listing
 
 
 def not_served(call: str, instead: str) -> NotImplementedError:
     """Returns the error, to be raised: one line."""
     return NotImplementedError(f"{call} is not served; {instead}")
+
+
+def say_unknown(wanted: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Prints which of the wanted names nothing has, and the names that there are: cpu0 for all cores."""
+    there = list(known)
+    if unknown := [name for name in wanted if name not in there]:
+        names = dict.fromkeys(re.sub(r"\d+$", "0", name) for name in there)
+        print(f"no {what} is {listing(unknown)}; there are: {', '.join(names) or 'none'}")
 
 
 class Instead:

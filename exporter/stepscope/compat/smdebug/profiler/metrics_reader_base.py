@@ -6,6 +6,7 @@ from typing import Any
 
 from stepscope import analysis
 from stepscope.compat.smdebug.events import Events, microseconds, times_of_steps
+from stepscope.compat.smdebug.not_served import say_unknown
 from stepscope.compat.smdebug.profiler.utils import TimeUnits, convert_utc_timestamp_to_microseconds
 
 
@@ -48,7 +49,11 @@ class MetricsReaderBase(ABC):
         """
         start, end = (convert_utc_timestamp_to_microseconds(time, unit) for time in (start_time, end_time))
         events = self._events(start, end, file_suffix_filter)
-        return events if event_type is None else [event for event in events if event.type == event_type]
+        if event_type is None:
+            return events
+        types = [getattr(event, "type", "step") for event in events]
+        say_unknown([event_type], dict.fromkeys(types), "type of events")
+        return [event for event, known in zip(events, types, strict=True) if known == event_type]
 
     def get_events_by_step(
         self,

@@ -5,6 +5,7 @@ from enum import Enum
 from importlib import import_module
 from typing import Any
 
+from stepscope.compat.smdebug.not_served import say_unknown
 from stepscope.runs.debugger.system import CPU, GPU
 
 _QUANTILES = (0.5, 0.95, 0.99)
@@ -94,7 +95,9 @@ class PandasFrameAnalysis:
         """
         steps, samples = self.framework_metrics_df.sort_values("start_time_us"), self.sys_metrics_df
         if phase is not None:
-            steps = steps[steps["framework_metric"].isin([phase] if isinstance(phase, str) else list(phase))]
+            wanted = [phase] if isinstance(phase, str) else list(phase)
+            say_unknown(wanted, steps["framework_metric"].unique(), "phase")
+            steps = steps[steps["framework_metric"].isin(wanted)]
         rows: list[tuple[float, float, str]] = []
         if len(steps):
             rows.append((samples["timestamp_us"].min(), steps["start_time_us"].min() - 1, "Before "))
@@ -123,10 +126,11 @@ class PandasFrameAnalysis:
         samples = self.sys_metrics_df
         samples = samples[samples["dimension"].isin([CPU, GPU])]
         samples = samples[samples["type"].isin(_types(device, (Resource.CPU, Resource.GPU)))]
-        fits = [next((each for each in ranges if each[0] <= x <= each[1]), None) for x in samples["value"]]
-        samples = samples.assign(ranges=fits).dropna(subset=["ranges"])
-        found = samples.groupby(["type", "nodeID", "ranges"]).size().unstack(fill_value=0)
-        return found.reset_index()
+        rows: list[list[Any]] = []
+        for place, values in samples.groupby(["type", "nodeID"])["value"]:
+            fits = [next((each for each in ranges if each[0] <= x <= each[1]), None) for x in values]
+            rows.append([*place, *map(fits.count, sorted(ranges))])
+        return import_module("pandas").DataFrame(rows, columns=["type", "nodeID", *sorted(ranges)])
 
 
 def _types(given: Resource | Sequence[Resource] | None, every: Sequence[Resource]) -> list[str]:

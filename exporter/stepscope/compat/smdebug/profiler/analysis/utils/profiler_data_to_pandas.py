@@ -25,7 +25,7 @@ from stepscope.compat.smdebug.events import (
     times_of_steps,
     wait_events,
 )
-from stepscope.compat.smdebug.not_served import not_served
+from stepscope.compat.smdebug.not_served import not_served, say_unknown
 from stepscope.compat.smdebug.profiler.utils import WORDS, us_since_epoch_to_human_readable_time
 
 Intervals = Sequence[tuple[int, int]]  # begin and end, microseconds since the epoch
@@ -152,6 +152,8 @@ class PandasFrame:
 
 
 def _named(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    if names:
+        say_unknown(names, pc.unique(table["name"]).to_pylist(), "system metric")
     return table.filter(pc.field("name").isin(list(names))) if names else table
 
 
