@@ -9,7 +9,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 from benchmarks import Row
@@ -19,6 +19,7 @@ STEPS = 60  # per way and round,
 WARM_UP = 30  # after as many: Python adapts its code again when hooks come or go
 ROUNDS = 40
 HOT_STEPS = 5_000
+FAR = "100000000:100000001"  # a profile window of steps that no benchmark reaches
 HOT_MICROSECONDS, MICROSECONDS = 5.0, 20.0
 
 Around = Callable[[], AbstractContextManager[object]]
@@ -33,7 +34,9 @@ def rows() -> list[Row]:
         bare, extra = _in_place()
         with _run():
             hot = _hot()
+        outside = _outside_a_window()
     table: list[Row] = [("hooks of a step, hot", hot, "us", f"<= {HOT_MICROSECONDS:g}")]
+    table.append(("added to them outside of a profile window, in CPU time", outside, "us", ""))
     table.append(("a training step on the CPU, bare", bare, "us", ""))
     for name, value in extra.items():
         budget = f"<= {MICROSECONDS:g}" if name == "hooks" else ""
@@ -41,7 +44,18 @@ def rows() -> list[Row]:
     return table
 
 
-def _hot() -> float:
+def _outside_a_window() -> float:
+    """Returns what a profile window adds to a step outside of it, in turns: the median, in microseconds."""
+    added = []
+    for _ in range(ROUNDS):
+        with _run():
+            without = _hot(thread_time, rounds=3)
+        with _environment(STEPSCOPE_PROFILE=FAR), _run():
+            added.append(_hot(thread_time, rounds=3) - without)
+    return statistics.median(added)
+
+
+def _hot(clock: Callable[[], float] = perf_counter, rounds: int = ROUNDS) -> float:
     """Returns the microseconds per step of wrappers around functions that do nothing."""
     import torch
     from stepscope.training.automatic import automatic
@@ -71,18 +85,18 @@ def _hot() -> float:
             _nothing(iterator)
             _nothing(iterator)
 
-    rounds = [_seconds(hooked) - _seconds(bare) for _ in range(ROUNDS)]
-    return statistics.median(rounds) / HOT_STEPS * 1e6
+    took = [_seconds(hooked, clock) - _seconds(bare, clock) for _ in range(rounds)]
+    return statistics.median(took) / HOT_STEPS * 1e6
 
 
 def _nothing(*_: object) -> None:
     pass
 
 
-def _seconds(function: Callable[[], None]) -> float:
-    began = perf_counter()
+def _seconds(function: Callable[[], None], clock: Callable[[], float] = perf_counter) -> float:
+    began = clock()
     function()
-    return perf_counter() - began
+    return clock() - began
 
 
 def _in_place() -> tuple[float, dict[str, float]]:
