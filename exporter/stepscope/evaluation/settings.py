@@ -79,14 +79,14 @@ class Settings:
         """Returns every rule with these parameters."""
         return [rule(rule.parameters_type(**self.values.get(name, {}))) for name, rule in all_rules().items()]
 
-    def silence(self, parameters: type[P]) -> P:
+    def of(self, parameters: type[P]) -> P:
         """Returns the parameters of an alert on Stepscope itself, or of the account."""
         return parameters(**self.values.get(parameters.__name__, {}))
 
     @property
     def large(self) -> float:
         """Returns the share of the run, 0..1, above which a part that no rule judges is a finding."""
-        return self.silence(Account).large / 100
+        return self.of(Account).large / 100
 
 
 class _Naming:

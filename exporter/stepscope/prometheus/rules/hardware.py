@@ -15,7 +15,7 @@ def hardware_group(options: Options) -> Group:
     found = [
         Silence(rule.__name__, *advised)
         for rule in hardware_rules()
-        for advised in options.settings.silence(rule).alerts(options.scraping)
+        for advised in options.settings.of(rule).alerts(options.scraping)
     ]
     return {
         "name": HARDWARE,

@@ -99,11 +99,11 @@ class Silence(NamedTuple):
 
 def silences(scraping: Scraping, settings: Settings, engine: Engine) -> list[Silence]:
     """Returns the alerts; docs/rules.md has a section on each."""
-    gpu = settings.silence(GPULost)
+    gpu = settings.of(GPULost)
     gone = MINUTE * gpu.gone_minutes
-    missed = settings.silence(SamplesMissed).threshold
+    missed = settings.of(SamplesMissed).threshold
     return [
-        *_exporters(settings.silence(ExporterDown), settings.silence(ExporterMissing)),
+        *_exporters(settings.of(ExporterDown), settings.of(ExporterMissing)),
         Silence(
             "GPULost",
             Alert(
@@ -137,7 +137,7 @@ def silences(scraping: Scraping, settings: Settings, engine: Engine) -> list[Sil
                 "Collector {{ $labels.collector }} has no readings on {{ $labels.instance }}: its metrics "
                 "are missing, and rules that need them cannot fire.",
                 severity="info",
-                pending=MINUTE * settings.silence(CollectorFailing).minutes,
+                pending=MINUTE * settings.of(CollectorFailing).minutes,
             ),
             "The exporter's log has the reason. Turn off a collector that cannot work on this node, with "
             "--no-collector.NAME.",
@@ -161,13 +161,13 @@ def silences(scraping: Scraping, settings: Settings, engine: Engine) -> list[Sil
                 "The exporter of {{ $labels.instance }} leaves out {{ $labels.limit }}",
                 "A limit of the exporter of {{ $labels.instance }} leaves out {{ $value | humanize }} "
                 "({{ $labels.limit }}): rules cannot judge what is left out.",
-                pending=MINUTE * settings.silence(LimitReached).minutes,
+                pending=MINUTE * settings.of(LimitReached).minutes,
             ),
             "stepscope_exporter_left_out names the run or the collector. Raise --limit.{{ $labels.limit }}, "
             "or find out why there are so many.",
         ),
         _watchdog(),
-        _scrape_interval(scraping, settings.silence(ScrapeIntervalDiffers).factor),
+        _scrape_interval(scraping, settings.of(ScrapeIntervalDiffers).factor),
         *_shared_targets(),
         Silence(
             "RuleEvaluationFailing",
@@ -179,7 +179,7 @@ def silences(scraping: Scraping, settings: Settings, engine: Engine) -> list[Sil
             ),
             f"{engine.reason} has the reason.",
         ),
-        *_failed_runs(settings.silence(RunFailed)),
+        *_failed_runs(settings.of(RunFailed)),
     ]
 
 
@@ -382,7 +382,7 @@ def meta_group(options: Options) -> Group:
 
 def outage_group(options: Options) -> Group:
     """Returns the alert that many runs stall at once: what they share is to blame then, not their owners."""
-    stalled = options.settings.silence(RunsStalled)
+    stalled = options.settings.of(RunsStalled)
     runs, all_runs = (f"count by (cluster) (group by (cluster, run) ({each}))" for each in (STALLED, TRAINED))
     alert = Silence(
         "RunsStalled",
