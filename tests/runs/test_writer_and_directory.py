@@ -246,6 +246,20 @@ def test_pauses_are_known_although_the_last_row_of_a_rank_does_not_say_them(tmp_
     assert rank.paused_seconds == paused
 
 
+def test_a_reader_knows_the_last_pauses_of_a_journal_that_a_shorter_part_replaced(tmp_path: Path) -> None:
+    writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
+    writer.sample(sample(0))
+    for tick in range(5):
+        paused = {"stopped": float(tick), "no_core": 0.0, "throttled": 0.0}
+        writer.ranks([(header(), totals(9), True)], START + tick, paused={("resnet", 0): paused})
+    wait_until(lambda: bool(Seen(tmp_path).read().source.facts.ranks))
+    seen = Seen(tmp_path).read()
+    writer.ranks([(header(), totals(9), True)], START + 9, paused={("resnet", 0): {**paused, "stopped": 7.5}})
+    writer.close()
+    (rank,) = seen.read().source.facts.ranks
+    assert rank.paused_seconds["stopped"] == 7.5
+
+
 @pytest.mark.parametrize("apart", [0.5, 0.75, 1, 10])  # seconds; totals are recorded once a second
 def test_a_process_that_is_killed_within_a_minute_was_alive_until_then(tmp_path: Path, apart: float) -> None:
     writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")

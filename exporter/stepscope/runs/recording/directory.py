@@ -62,6 +62,7 @@ from stepscope.runs.recording.schema import (
     EVIDENCE_COLUMN,
     FETCH_COLUMNS,
     HEADER_COLUMNS,
+    KEEP_LAST_BY,
     LOADER_COLUMNS,
     MOMENT_COLUMNS,
     NEIGHBOURS_COLUMN,
@@ -328,7 +329,9 @@ class _Stream:
         except DamageError as error:
             self.gaps.lose(f"`{self._folder.name}/{piece.path.name}` was left out: {error}")
             return None, 0, True
-        return table.slice(self._rows_read), metadata_of(table.schema).get("torn_bytes", 0), True
+        # Rows that updated others are fewer than in the journal. To read those again changes nothing.
+        known = 0 if self._table in KEEP_LAST_BY else self._rows_read
+        return table.slice(known), metadata_of(table.schema).get("torn_bytes", 0), True
 
     def _read_journal(self, piece: Piece) -> tuple[pa.Table | None, int, bool]:
         self._journal = self._journal or JournalReader(piece.path)

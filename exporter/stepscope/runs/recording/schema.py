@@ -117,6 +117,8 @@ RANKS_SCHEMA = pa.schema(
         ("attempt", pa.int64()),
     ]
 )
+# The columns that identify an updated row: a part keeps only the last row of each.
+KEEP_LAST_BY: dict[str, tuple[str, ...]] = {"ranks": ("rank", "pid", "start", "alive", "component_since")}
 
 GAUGES_SCHEMA = pa.schema(
     [

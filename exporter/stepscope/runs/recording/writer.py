@@ -48,6 +48,7 @@ from stepscope.runs.recording.schema import (
     GAUGES_SCHEMA,
     GPU_COLUMNS,
     HEADER_COLUMNS,
+    KEEP_LAST_BY,
     LOADER_COLUMNS,
     MOMENT_COLUMNS,
     NEIGHBOURS_COLUMN,
@@ -85,9 +86,6 @@ RANKS_SECONDS = 1.0  # the totals of the ledgers, and their gauges, are journall
 RETRY_SECONDS = 30.0  # after a full disk
 MOST_REFUSED = 64  # ledgers whose reasons are noted
 QUEUE_LENGTH = 1000  # some minutes of a disk that hangs; samples beyond are dropped
-
-# The columns that identify an updated row: a part keeps only the last row of each.
-KEEP_LAST_BY: dict[str, tuple[str, ...]] = {"ranks": ("rank", "pid", "start", "alive", "component_since")}
 
 
 def folder_of(directory: Path, node: str) -> Path:
