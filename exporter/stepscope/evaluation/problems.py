@@ -17,6 +17,7 @@ from stepscope.evaluation.slow_settings import slow_settings
 from stepscope.evaluation.slower_steps import slower_steps
 from stepscope.evaluation.traced_devices import traced_devices
 from stepscope.evaluation.unexplained import unexplained
+from stepscope.measurements.hangs import STOPPED
 from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.parts.topics import ANY_TOPIC, Effect
 from stepscope.runs.model import LineTime
@@ -271,6 +272,9 @@ def _is_same(result: RuleResult, leader: RuleResult) -> bool:
         return result.about.effect_of == leader.about.topic
     if result.rule == "TrainingStalled" and leader.rule == "StepOutlier":
         return _are_long_steps(result, leader)
+    if result.definition.only_pauses and _component(leader) == STOPPED:
+        culprit = result.details.get("culprit", {})
+        return bool(culprit) and culprit["rank"] == leader.details["rank"]
     component = _explained(result)
     if component is not None and component == leader.details.get("brings"):
         return True

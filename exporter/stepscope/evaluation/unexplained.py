@@ -28,7 +28,7 @@ from stepscope.evaluation.account import (
 )
 from stepscope.evaluation.analysis import ACCOUNT, Analysis, GpuUse, RuleResult
 from stepscope.evaluation.places import LEAST_PLACE, MAIN_THREADS, Place, places
-from stepscope.measurements.hangs import COMMUNICATION
+from stepscope.measurements.hangs import COMMUNICATION, STOPPED
 from stepscope.rules.low_gpu_utilization import LowGPUUtilization
 from stepscope.rules.max_initialization_time import MaxInitializationTime
 from stepscope.rules.parts.remedies import HAND_OVER_LESS, PAUSED_RANK
@@ -517,8 +517,8 @@ def _stopped(analysis: Analysis, account: Account) -> Iterator[LargePart]:
     lost = min(more / run_seconds, account.share(account.main_phase))
     if lost >= analysis.large:
         evidence = f"Signals stopped rank {rank} for {duration(more)} more than the others, which wait for it"
-        key, title = Key(account.main_phase, "stopped"), "A rank that was stopped"
-        yield LargePart(key, lost, PAUSED_RANK["stopped"], evidence, title, rank, COMMUNICATION)
+        key, title = Key(account.main_phase, STOPPED), "A rank that was stopped"
+        yield LargePart(key, lost, PAUSED_RANK[STOPPED], evidence, title, rank, COMMUNICATION)
 
 
 def _least_alone(analysis: Analysis, run_seconds: float) -> float:
