@@ -511,8 +511,8 @@ SECOND = (
     Situation(
         "rank1_is_stopped",
         "another program stops rank 1",
-        rules=("Straggler",),
-        says="stopped by a signal",
+        rules=("Straggler", "Account"),
+        says="stopped by a signal|Signals stopped rank 1",
         ranks=2,
     ),
     Situation(

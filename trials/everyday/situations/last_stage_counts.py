@@ -8,7 +8,7 @@ from trials.everyday.clock import GOOD, cost
 
 dist.init_process_group("gloo")
 stage, last = dist.get_rank(), dist.get_world_size() - 1
-model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256))
+model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
 counted = {}
 
@@ -18,11 +18,11 @@ def count(predictions):
         counted[round(value, 2)] = counted.get(round(value, 2), 0) + 1  # the cause
 
 
-for _ in range(200):
+for _ in range(60):
     optimizer.zero_grad()
     passes = []
-    for _ in range(4):  # micro-batches
-        x = torch.randn(32, 256)
+    for _ in range(8):  # micro-batches
+        x = torch.randn(256, 256)
         if stage > 0:
             dist.recv(x, stage - 1)
             x.requires_grad_()
@@ -31,7 +31,7 @@ for _ in range(200):
             dist.send(passes[-1][1].detach(), stage + 1)
         elif not GOOD:
             with cost:
-                count(passes[-1][1])
+                count(passes[-1][1][:64])
     for x, y in passes:
         gradient = torch.ones_like(y)
         if stage < last:

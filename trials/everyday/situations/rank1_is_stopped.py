@@ -14,9 +14,9 @@ from trials.everyday.clock import GOOD, cost, lasts
 STOPS = """
 import os, signal, sys, time
 while True:
-    time.sleep(0.6)
+    time.sleep(1.2)
     os.kill(int(sys.argv[1]), signal.SIGSTOP)
-    time.sleep(0.4)
+    time.sleep(1.3)
     os.kill(int(sys.argv[1]), signal.SIGCONT)
     print(flush=True)
 """
@@ -39,6 +39,6 @@ while trains:
     dist.all_reduce(trains, dist.ReduceOp.MIN)
 if stops:
     other.kill()
-    cost.seconds = 0.4 * len(other.communicate()[0])
+    cost.seconds = 1.3 * len(other.communicate()[0])
 dist.barrier()
 dist.destroy_process_group()

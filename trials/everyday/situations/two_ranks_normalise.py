@@ -16,17 +16,18 @@ def normalised(batch):
     return torch.tensor([[(value - 0.1) * 1.1 for value in row] for row in rows])  # the cause
 
 
-for _ in range(250):
+for _ in range(200):
     x = torch.randn(64, 256)
     if dist.get_rank() > 0 and not GOOD:
         with cost:
-            for _ in range(8):
+            for _ in range(16):
                 x = normalised(x)  # the cause
     optimizer.zero_grad()
-    (model(x) - x).square().mean().backward()
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= dist.get_world_size()
+    for _ in range(8):
+        (model(x + torch.randn_like(x)) - x).square().mean().backward()
+    gradients = torch.cat([each.grad.flatten() for each in model.parameters()])
+    dist.all_reduce(gradients)
+    torch.nn.utils.vector_to_parameters(gradients / 3, [each.grad for each in model.parameters()])
     optimizer.step()
 dist.barrier()
 dist.destroy_process_group()
