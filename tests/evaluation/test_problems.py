@@ -208,6 +208,8 @@ def test_a_problem_names_the_lines_of_its_part_and_of_its_rank_if_it_names_one()
     (one,) = problems_of(replace(run, rules=[slow]))
     assert every.lines == "52 % in load, data.py:2 and 48 % in load, data.py:1"
     assert one.lines == "100 % in load, data.py:1"
+    (neighbour,) = problems_of(replace(run, rules=[starved, found("NoisyNeighbour", 501.0)]))
+    assert (neighbour.rule.rule, neighbour.lines) == ("NoisyNeighbour", "")
     # JAX and TensorFlow say only afterwards that a call compiled.
     calls = replace(line("train.py:5", 9.0), component="forward")
     compiles = replace(found("HostBound", 500.0), details={"component": "compile"})

@@ -44,6 +44,11 @@ def found(run: Analysis) -> list[tuple[str, float]]:
     return [(each.about.subject, each.seconds_lost) for each in slow_settings(run)]
 
 
+def models_in_numpy(run: Analysis) -> tuple[Analysis, Analysis]:
+    """Returns the run as one whose script marks its steps: without PyTorch, and with PyTorch's loader."""
+    return replace(run, gauges={}), replace(run, framework="", steps=trained(15))
+
+
 def with_forward(run: Analysis, libraries: dict[str, float]) -> Analysis:
     """Returns the run with seconds of its forward passes by the function that their line calls."""
     lines = tuple(
@@ -114,8 +119,10 @@ def test_denormal_numbers_are_why_an_optimizer_takes_longer_than_both_passes(
 def test_own_code_in_forward_passes_is_a_finding_if_these_take_much_longer_than_backward_passes(
     forward: float, backward: float, library: str, seconds: list[int]
 ) -> None:
-    run = with_forward(run_with({}, forward=forward, backward=backward), {library: 1000 * forward})
+    run = run_with({"graph_operators": 20.0}, forward=forward, backward=backward)
+    run = with_forward(run, {library: 1000 * forward})
     assert [round(lost) for _, lost in found(run)] == seconds
+    assert [round(lost) for run in models_in_numpy(run) for _, lost in found(run)] == []
 
 
 def test_keras_that_runs_each_operation_by_itself_is_a_finding_if_the_run_computes() -> None:
@@ -231,7 +238,7 @@ def test_functions_without_tensors_in_forward_passes_are_a_finding(library: str,
     run = with_forward(run_with({"graph_operators": 20.0}, forward=0.3, backward=0.4), libraries)
     assert [round(lost) for _, lost in found(run)] == seconds
     assert found(replace(run, gpu_use=[GPU])) == []
-    assert found(replace(run, gauges={})) == [], "a model that is written in NumPy"
+    assert [found(run) for run in models_in_numpy(run)] == [[], []]
 
 
 def trained(steps: int) -> list[StepDistribution]:
@@ -425,7 +432,7 @@ def test_own_code_that_backward_passes_and_optimizers_call_is_a_finding_with_its
     def of_line(place: str, function: str, library: str, seconds: float) -> LineTime:
         return LineTime("train", component, place, function, library, "", "", {"running": seconds})
 
-    run = run_with({}, **{"forward": 0.2, component: 0.5})
+    run = run_with({"graph_operators": 20.0}, **{"forward": 0.2, component: 0.5})
     usual = "torch._tensor.backward" if component == "backward" else "torch.optim.sgd.step"
     lines = (of_line("t.py:9", "main", usual, 500.0 - seconds), of_line("t.py:3", function, library, seconds))
     thread = ThreadTime("node-a", 0, "training", 1, 1000.0, 500.0, 0.0, 0.0, lines)
@@ -435,6 +442,9 @@ def test_own_code_that_backward_passes_and_optimizers_call_is_a_finding_with_its
     )
     run = replace(run, account=replace(run.account, leaves=leaves), threads=[thread])
     assert [round(lost) for _, lost in found(run)] == [seconds] * is_found
+    short = replace(run, gauges={}, steps=trained(15))  # before any look at operators
+    assert [round(lost) for _, lost in found(short)] == [seconds] * is_found
+    assert [found(run) for run in models_in_numpy(run)] == [[], []]
     assert [problem.lines for problem in problems_of(run)] == [
         f"{share(seconds, 500)} in {function}, t.py:3" + (f" ({library})" if library else "")
     ] * is_found

@@ -236,7 +236,7 @@ def slow_loader(**changes: Any) -> Analysis:
         last_step_end=START + 707.0,
         end=START + 720.0,
         finished=True,
-        framework="PyTorch 2.13.0",
+        framework="pytorch 2.13.0",
         world_size=2,
         ranks=2,
         nodes=["node-a"],

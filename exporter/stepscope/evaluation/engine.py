@@ -22,6 +22,7 @@ from stepscope.evaluation.traced_time import too_little
 from stepscope.exporter.sampling.active_runs import UNNAMED
 from stepscope.measurements.counted import counted, flops_utilisation, with_flops
 from stepscope.measurements.energy import EnergyOfNode, energy
+from stepscope.measurements.hangs import STOPPED
 from stepscope.measurements.heatmap import HeatmapOfNode
 from stepscope.measurements.load import LOAD
 from stepscope.measurements.measure import Measure, NodeMeasurements, RunMeasurements, Subject, Views
@@ -329,7 +330,7 @@ def _analysis(
             [times for node in nodes.values() for times in node.measured[OWN_TIMES].ranks.values()]
         ),
         stopped_seconds={  # a rank's later process continues its counts
-            rank.rank: rank.paused_seconds.get("stopped", 0.0)
+            rank.rank: rank.paused_seconds.get(STOPPED, 0.0)
             for rank in sorted(facts.ranks, key=lambda rank: rank.start)
         },
         flops_utilisation=flops_utilisation(facts.ranks),

@@ -124,20 +124,23 @@ def _located(problem: Problem, analysis: Analysis) -> Problem:
     shared = shared_seconds(problem.rule, found, analysis)
     if shared < SMALL * (analysis.run_seconds or 0.0):
         shared = 0.0
+    advice = [problem.rule.recommendation]
     if shared > problem.seconds_lost / 2 and problem.rule.about.topic == DataStarved.topic:
-        advice = f"{problem.rule.recommendation} {CHEAPER}"
-        problem = replace(problem, rule=replace(problem.rule, recommendation=advice))
+        advice.append(CHEAPER)
     if found and OPENS.fullmatch(found[0].line.library):
-        advice = f"{KEEP_OPEN} {problem.rule.recommendation}"
-        problem = replace(problem, rule=replace(problem.rule, recommendation=advice))
-    return replace(problem, places=found, shared_seconds=shared)
+        advice.insert(0, KEEP_OPEN)
+    rule = replace(problem.rule, recommendation=" ".join(advice))
+    return replace(problem, rule=rule, places=found, shared_seconds=shared)
 
 
 def _places(problem: Problem, analysis: Analysis) -> list[Place]:
-    """Returns the largest places of what the problem is about, of its rank if it names one."""
+    """Returns the largest places of what the problem is about, of its rank if it names one.
+
+    What only the machine's owner can change has none: the script's lines wait for it.
+    """
     if analysis.account is None:
         return []
-    for result in (problem.rule, *problem.also):
+    for result in (problem.rule, *(problem.also if problem.rule.definition.audience == "owner" else ())):
         lines = _lines(result, analysis, analysis.account.main_phase)
         if lines is None:
             continue

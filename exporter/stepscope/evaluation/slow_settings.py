@@ -337,7 +337,7 @@ def _forward_alone(analysis: Analysis, account: Account, run_seconds: float) -> 
     These usually take longer. Frozen modules and teachers have no backward pass, but are no own code.
     """
     spent, follows = account.share(*FORWARD), account.share(*BACKWARD)
-    own = sum(leaf.share * own_share(leaf) for leaf in account.leaves if leaf.key == FORWARD)
+    own = sum(leaf.share * own_share(leaf) for leaf in _of_passes(FORWARD, analysis, account))
     if spent > LONGER * follows > 0 and own >= max(analysis.large, spent / 2) and not analysis.uses_gpus:
         evidence = (
             f"The forward pass takes {number(round(spent / follows, 1))} times as long as the backward pass, "
@@ -353,9 +353,9 @@ def _called(key: Key, analysis: Analysis, account: Account, run_seconds: float) 
     What forward passes run as well is computed again to save memory. A function `backward` has a gradient.
     """
     known = {place.line.place for leaf in account.leaves if leaf.key == FORWARD for place in leaf.places}
-    for leaf in account.leaves if not is_busy(analysis) else ():
-        own = [] if leaf.key != key else own_places(leaf)
-        own = [each for each in own if each.line.place not in known and each.function != key.component]
+    for leaf in _of_passes(key, analysis, account) if not is_busy(analysis) else ():
+        own = [each for each in own_places(leaf) if each.line.place not in known]
+        own = [each for each in own if each.function != key.component]
         called = [each for each in own if not each.line.library.endswith(CALLS)]
         if called and (lost := leaf.share * own_share(leaf, called)) >= analysis.large:
             evidence = f"{share(lost, leaf.share)} of this part is your own code that it calls"
@@ -423,19 +423,27 @@ def _one_sample(analysis: Analysis, account: Account, run_seconds: float) -> Ite
 
 
 def _without_tensors(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
-    """Yields lines of forward passes that run functions of other libraries, such as NumPy, for long.
-
-    Models without an operator of PyTorch, as in NumPy, compute with what they have.
-    """
-    for leaf in account.leaves if analysis.gauges.get(OPERATORS) and not is_busy(analysis) else ():
+    """Yields lines of forward passes that run functions of other libraries, such as NumPy, for long."""
+    for leaf in _of_passes(FORWARD, analysis, account) if not is_busy(analysis) else ():
         slow = [each for each in leaf.lines if each.place and each.library.split(".")[0] in NO_TENSORS]
         ran = sum(each.seconds.get("running", 0.0) for each in slow)
-        if leaf.key != FORWARD or not ran:
+        if not ran:
             continue
         if (lost := leaf.share * ran / sum(each.total for each in leaf.lines)) >= analysis.large:
             evidence = f"{share(lost, leaf.share)} of this part runs functions that compute with no tensors"
             at = tuple(each.place for each in slow)
             yield of_part(LargePart(FORWARD, lost, COMPUTE_WITH_TENSORS, evidence, places=at), run_seconds)
+
+
+def _of_passes(key: Key, analysis: Analysis, account: Account) -> list[Leaf]:
+    """Returns the leaf of a part of steps, if a framework computes in it; [] if the script itself may do so.
+
+    A model in NumPy has passes of its own, which its script marks. PyTorch may only load its data.
+    """
+    looked = analysis.framework.startswith("pytorch") and _most_steps(analysis) > FIRST_LOOK
+    if not analysis.framework or (looked and not analysis.gauges.get(OPERATORS)):
+        return []
+    return [leaf for leaf in account.leaves if leaf.key == key]
 
 
 def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:

@@ -87,13 +87,14 @@ class CommunicationBound(ComponentShare):
         status = status_of(triggered, sum(rank.judged for rank in ranks.values()))
         if status is Status.HEALTHY and not any(rank.seconds for rank in ranks.values()):
             status = Status.NOT_ENOUGH_DATA
+        saved = _saved(run, ranks.values())
         return Verdict(
             status,
-            self._finding(run, status, ranks),
+            self._finding(run, status, ranks, saved),
             triggered,
             triggered,
             sum(rank.spent.seen for rank in ranks.values()),
-            _saved(run, ranks.values()) if triggered else 0.0,
+            saved if triggered else 0.0,
             details={
                 "ranks": [rank.details(*key) for key, rank in ranks.items()],
                 **self._collectives(run.facts),
@@ -110,7 +111,9 @@ class CommunicationBound(ComponentShare):
         listed = [_bandwidth(each, link) for each in found[:LISTED]]
         return {"link_bytes_per_second": link or None, "collectives": listed} if listed else {}
 
-    def _finding(self, run: RunMeasurements, status: Status, ranks: "Mapping[Key, Communication]") -> str:
+    def _finding(
+        self, run: RunMeasurements, status: Status, ranks: "Mapping[Key, Communication]", saved: float
+    ) -> str:
         if status is Status.NOT_ENOUGH_DATA:
             return self._why_not(run, ranks)
         fired = {key: rank for key, rank in ranks.items() if rank.triggered}
@@ -126,8 +129,7 @@ class CommunicationBound(ComponentShare):
                 f"; rank {least_rank} did for only {percent(least.share)}, "
                 "so the others may only be waiting for it (see Straggler)"
             )
-        saved = duration(_saved(run, known.values()))
-        could = f"Communicating less, or while computing, could save up to {saved}"
+        could = f"Communicating less, or while computing, could save up to {duration(saved)}"
         if len(known) > 1:
             could += ", the least of all ranks; the rest is waiting for other ranks"
         return f"{sentence}. {could}.{_unseen(len(known), world_size(run.facts))}"

@@ -534,17 +534,17 @@ def _worked(facts: RunFacts, accused: int, slow: Collection[int]) -> float:
     loading = _with_workers(facts)
     for thread in facts.threads:
         if thread.role == "training" and thread.rank is not None:
-            waits = {COMPONENTS[COMMUNICATION], *(("data_wait",) if thread.rank in loading else ())}
-            lines = [line for line in thread.lines if line.phase == "train"]
-            running = [line.seconds.get("running", 0.0) for line in lines]
-            asleep = [line.seconds.get("disk", 0.0) + line.seconds.get("other", 0.0) for line in lines]
-            spins = sum(
-                run for run, line in zip(running, lines, strict=True) if line.component == "communication"
-            )
-            sleeps = sum(
-                rest for rest, line in zip(asleep, lines, strict=True) if line.component not in waits
-            )
-            spent = (thread.train_ran_seconds, thread.train_core_wait_seconds, spins, sum(running), sleeps)
+            spins = running = asleep = 0.0
+            for line in thread.lines:
+                if line.phase != "train":
+                    continue
+                ran = line.seconds.get("running", 0.0)
+                running += ran
+                if line.component == COMPONENTS[COMMUNICATION]:
+                    spins += ran
+                elif line.component != "data_wait" or thread.rank not in loading:
+                    asleep += line.seconds.get("disk", 0.0) + line.seconds.get("other", 0.0)
+            spent = (thread.train_ran_seconds, thread.train_core_wait_seconds, spins, running, asleep)
             times[thread.rank] = times.get(thread.rank, 0) + np.array(spent)
     others = [spent for rank, spent in times.items() if rank not in slow]
     if accused not in times or not others:
