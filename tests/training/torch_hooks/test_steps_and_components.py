@@ -746,6 +746,23 @@ for _ in range(3):
     for each_batch in DataLoader(data, batch_size=8, collate_fn=batch):
         model(each_batch["x"]).sum().backward(); optimizer.step(); optimizer.zero_grad()
 """
+SUBCLASS = """
+import sys
+asked = set()
+class Asked(torch.Tensor):  # as one of FSDP2, which may have to ask all ranks
+    @classmethod
+    def __torch_function__(cls, function, types, arguments=(), keywords=None):
+        if "torch_hooks" in sys._getframe(1).f_code.co_filename: asked.add(function.__qualname__)
+        return super().__torch_function__(function, types, arguments, keywords or {})
+def batch(rows):
+    x = torch.stack([x for x, _ in rows]).as_subclass(Asked)
+    return {"x": x, "attention_mask": torch.tensor([[1, 0]] * 8).as_subclass(Asked)}
+for _ in range(3):
+    for each_batch in DataLoader(data, batch_size=8, collate_fn=batch):
+        model(each_batch["x"]).as_subclass(torch.Tensor).sum().backward()
+        optimizer.step(); optimizer.zero_grad()
+if asked: sys.exit(f"hooks asked for {asked}")
+"""
 
 
 def test_what_slows_computing_is_known_after_a_look_and_not_there_if_nothing_does(tmp_path: Path) -> None:
@@ -758,6 +775,7 @@ def test_what_slows_computing_is_known_after_a_look_and_not_there_if_nothing_doe
         "samples": SMALL.format(samples=1, scale=1e-18),
         "padded": PADDED % 10,
         "to the longest": PADDED % 8,
+        "a subclass": SUBCLASS,
     }
     trained = train(*(each(name, AT_FIRST + scripts[name]) for name in scripts), folder=tmp_path)
     gauges = {name: of(trained, name).totals.gauges for name in scripts}
@@ -774,6 +792,7 @@ def test_what_slows_computing_is_known_after_a_look_and_not_there_if_nothing_doe
         "samples": {ONE_SAMPLE: 1.0},
         "padded": {PADDING: pytest.approx(0.2)},
         "to the longest": {},
+        "a subclass": {},
     }
 
 

@@ -6,7 +6,7 @@ import gc
 import sys
 from functools import partial
 
-from stepscope.training.frameworks.torch_hooks.patches import after_import, on_removal, time_calls
+from stepscope.training.frameworks.torch_hooks.patches import after_import, failed, on_removal, time_calls
 from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
 from stepscope.training.session import recorder
 
@@ -48,11 +48,17 @@ def _hook_compiler() -> None:
         return
 
     def begins(*_: object) -> None:
-        _Open.compile = recorder.enter(_COMPILE)
+        try:
+            _Open.compile = recorder.enter(_COMPILE)
+        except Exception as error:  # noqa: BLE001 - nothing may raise into training
+            failed("the compilation", error)
 
     def ends(*_: object) -> None:
-        recorder.leave(_Open.compile)
-        _Open.compile = NOT_OPENED
+        place, _Open.compile = _Open.compile, NOT_OPENED
+        try:
+            recorder.leave(place)
+        except Exception as error:  # noqa: BLE001 - as above
+            failed("the compilation", error)
 
     handler.register_start_callback(begins)
     handler.register_end_callback(ends)

@@ -20,11 +20,20 @@ from stepscope.training.layout import FORWARD_UNUSED, FORWARD_USED, ONE_SAMPLE, 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
+    from typing import Any, TypeGuard
 
 _LOOK = "a look at results"  # why hooks are careful
 _WATCHED = 2  # training steps of a look
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _MOST_PASSES, _MOST_TENSORS = 1000, 16  # of a look, and of a result
+
+
+def is_plain(one: object) -> TypeGuard[torch.Tensor]:
+    """Returns whether this is a tensor of no subclass.
+
+    Those run code of their own when asked: what one rank asks those of FSDP2, all ranks must answer.
+    """
+    return type(one) in _PLAIN
 
 
 class Results:
@@ -51,7 +60,7 @@ class Results:
         """Watches what a forward pass with gradients made of its inputs, in these seconds."""
         with suppress(Exception):  # of classes that are not PyTorch's own
             for one in inputs:
-                if isinstance(one, torch.Tensor) and one.dim() > 1:
+                if is_plain(one) and one.dim() > 1:
                     self._samples = max(self._samples, one.shape[0])
             functions = _functions(result)
             if functions and len(self._passes) < _MOST_PASSES:
@@ -64,7 +73,7 @@ class Results:
         """Looks at the padding of a batch from a loader: what no sample of it attends to."""
         with suppress(Exception):
             mask = batch["attention_mask"] if isinstance(batch, Mapping) else None
-            if isinstance(mask, torch.Tensor) and mask.dim() == 2 and mask.device.type == "cpu":
+            if is_plain(mask) and mask.dim() == 2 and mask.device.type == "cpu":
                 self._padding = max(self._padding, 1.0 - float(mask.bool().any(0).float().mean()))
 
     def step_ended(self) -> None:
@@ -111,7 +120,7 @@ def _functions(result: object) -> list[Any]:
     inside: list[object] = [result]
     while inside and len(inside) + len(found) <= _MOST_TENSORS:
         one = inside.pop()
-        if isinstance(one, torch.Tensor):
+        if is_plain(one):
             if one._is_view():  # it gets another function once the script writes into it
                 one = one._base
             if one.grad_fn is not None:
@@ -133,4 +142,4 @@ def compiles_backward() -> bool:
 
 
 results = Results()
-CODES = tuple(each.__code__ for each in (Results.passed, _Use.__init__, _Use.__call__, _functions))
+CODES = tuple(each.__code__ for each in (Results.passed, _Use.__init__, _Use.__call__, _functions, is_plain))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from stepscope.training.frameworks.torch_hooks.results import is_plain
 from stepscope.training.layout import DENORMALS, HALVES
 
 TYPE_CHECKING = False
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 _TENSORS, _NUMBERS = 8, 1024  # of a sample: about 1 ms, with the state that an optimizer has of each tensor
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def slow_numbers(optimizer: Any) -> dict[str, float]:
@@ -45,15 +45,11 @@ def _keeps() -> bool:
 
 
 def _denormal(tensors: Iterable[object]) -> float:
-    """Returns the share of the numbers of tensors that are denormal, as a sample of each has it.
-
-    Subclasses of tensors are left alone: what one rank asks those of FSDP2, all ranks must answer.
-    """
+    """Returns the share of the numbers of tensors that are denormal, as a sample of each has it."""
     whole, found = 0, 0.0
     for one in tensors:
         if (
-            isinstance(one, torch.Tensor)
-            and type(one) in _PLAIN
+            is_plain(one)
             and one.device.type == "cpu"
             and one.dtype == torch.float32
             and one.is_contiguous()
