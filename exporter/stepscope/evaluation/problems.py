@@ -275,9 +275,8 @@ def _is_same(result: RuleResult, leader: RuleResult) -> bool:
         return result.about.effect_of == leader.about.topic
     if result.rule == "TrainingStalled" and leader.rule == "StepOutlier":
         return _are_long_steps(result, leader)
-    if result.definition.only_pauses and _component(leader) == STOPPED:
-        culprit = result.details.get("culprit", {})
-        return bool(culprit) and culprit["rank"] == leader.details["rank"]
+    if "culprit" in result.details and _component(leader) == STOPPED:
+        return bool(result.details["culprit"]["rank"] == leader.details["rank"])
     component = _explained(result)
     if component is not None and component == leader.details.get("brings"):
         return True
