@@ -14,7 +14,7 @@ from trials.everyday.clock import GOOD, cost, lasts
 STOPS = """
 import os, signal, sys, time
 while True:
-    time.sleep(1.2)
+    time.sleep(1.13)
     os.kill(int(sys.argv[1]), signal.SIGSTOP)
     time.sleep(1.3)
     os.kill(int(sys.argv[1]), signal.SIGCONT)
