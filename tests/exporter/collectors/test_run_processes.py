@@ -130,6 +130,24 @@ def test_the_rest_of_what_the_run_s_cores_did_was_for_others(host: Host) -> None
     assert host.published("other_cpu_seconds_total") == {("run",): pytest.approx(9.0, abs=0.6)}
 
 
+def test_a_short_run_is_known_although_a_look_at_its_processes_costs_much(host: Host) -> None:
+    now = 0.0
+
+    def a_second_later() -> float:  # each look costs a second: one in 1000 s
+        nonlocal now
+        now += 1.0
+        return now
+
+    host.collector = RunProcessesCollector(host.procfs, host.cgroups, a_second_later)
+    counted = []
+    for second in range(1, 31):
+        host.process(10, cpu=float(second))
+        host.ticks(1, 1.0, 0.0)
+        counted.append(host.published("cpu_seconds_total")[("run",)])
+    assert all(seconds > 0.6 * second for second, seconds in enumerate(counted, 1) if second > 3), counted
+    assert len(set(counted)) < 10
+
+
 def test_what_was_used_while_no_sample_was_taken_is_not_counted(host: Host) -> None:
     host.process(10)
     host.ticks(4.5, 1.0, 0.0)

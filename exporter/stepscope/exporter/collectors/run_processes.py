@@ -1,7 +1,8 @@
 """CPU, memory and limits of each run, from the PROCFS/PID of its processes and from SYSFS/fs/cgroup.
 
-A look costs some reads per process, so runs are looked at every few seconds. The use of their cores by
-everything is counted with every sample, from what the collector `cpu` has read.
+A look costs some reads per process, so runs are looked at every few seconds, and many processes less often,
+unless their run is young. The use of their cores by everything is counted with every sample, from what the
+collector `cpu` has read.
 """
 
 import os
@@ -34,7 +35,8 @@ from stepscope.exporter.sampling.kept_counters import KeptCounters
 from stepscope.exporter.sampling.sample import RUN_QUANTITIES, HostUse, RunSample, Sample
 
 LOOK_SECONDS = 2.0  # between two looks,
-LONGEST_SHARE = 0.001  # or as many as keep their cost below this share of a core
+LONGEST_SHARE = 0.001  # or as many as keep their cost below this share of a core,
+OF_AGE = 0.5  # but at most this part of a run's age: so a short run is known, too
 FIRST_LOOKS = 5  # at which all are read
 REREAD_LOOKS = 15  # between two readings of a process's cores, cgroups and memory
 RETENTION_SECONDS = 300.0  # for which the counters of a run without processes are published
@@ -97,11 +99,14 @@ class RunProcessesCollector(Collector):
             "run {}".format, self._runs, lambda label: self._runs[label].count_busy(sample, elapsed)
         )
         self._since_look += sample.interval
-        if self._since_look >= self._pause or any(not self._runs[label].looks for label in sample.runs):
+        if self._since_look >= self._pause:
             begin = self._stopwatch()
             self._look(sample.runs, sample.memory_total_bytes)
             self._pause = max(LOOK_SECONDS, (self._stopwatch() - begin) / LONGEST_SHARE)
             self._since_look = 0.0
+        else:
+            young = {label: run for label, run in sample.runs.items() if self._runs[label].is_due()}
+            self._look_at(young, sample.memory_total_bytes)
         for label, run in list(self._runs.items()):
             run.absent = 0.0 if label in sample.runs else run.absent + sample.interval
             if run.absent > RETENTION_SECONDS:
@@ -110,15 +115,20 @@ class RunProcessesCollector(Collector):
             known.host = replace(self._runs[label].use)  # the recording reads it later
         self.publish({label: run.use for label, run in self._runs.items()}, sample.runs)
 
-    def _look(self, present: Mapping[str, RunSample], node_bytes: float) -> None:
+    def _look_at(self, runs: Mapping[str, RunSample], node_bytes: float) -> list[str]:
+        """Looks at runs. Returns those of which no error was raised."""
         hierarchies = self._hierarchies = self._hierarchies or Hierarchies(self._procfs, self._root)
 
         def look(label: str) -> None:
-            self._runs[label].look(self._procfs, hierarchies, present[label].pids, node_bytes)
+            self._runs[label].look(self._procfs, hierarchies, runs[label].pids, node_bytes)
 
+        return self.apart.each("run {}".format, runs, look)
+
+    def _look(self, present: Mapping[str, RunSample], node_bytes: float) -> None:
+        """Looks at all runs, and at their neighbours."""
         on_cores = {
             label: OnCores(frozenset(use.cpus), present[label].pids, use.other_cpu_seconds)
-            for label in self.apart.each("run {}".format, present, look)
+            for label in self._look_at(present, node_bytes)
             if not isnan((use := self._runs[label].use).other_cpu_seconds)
         }
         for label, seconds in self._neighbours.look(on_cores, self._since_look).items():
@@ -146,6 +156,7 @@ class _Run:
         self.use = HostUse()
         self.looks = 0
         self.absent = 0.0  # seconds without a process
+        self._age = self._looked_at = 0.0  # seconds of samples, now and at the last look
         self._cpu, self._faults = TreeCounter("cpu_ticks"), TreeCounter("major_faults")
         self._places: dict[tuple[int, int], _Place] = {}  # by pid and start
         self._ran, self._waited = Gains(from_zero=True), Gains(from_zero=True)
@@ -161,6 +172,7 @@ class _Run:
 
     def count_busy(self, sample: Sample, elapsed: float) -> None:
         """Counts what everything used of the run's cores since the last sample."""
+        self._age += sample.interval
         in_time = 0 < elapsed < LATE * sample.interval
         self._elapsed = self._elapsed + elapsed if in_time and self._elapsed is not None else None
         if self._busy is None or not self.use.cpus:
@@ -171,8 +183,13 @@ class _Run:
         known = in_time and len(used) == len(own)
         self._busy = self._busy + elapsed * sum(used) if known else None
 
+    def is_due(self) -> bool:
+        """Returns whether a run of this age is looked at now, whatever a look costs."""
+        return not self.looks or self._age - self._looked_at >= max(LOOK_SECONDS, OF_AGE * self._looked_at)
+
     def look(self, procfs: Path, hierarchies: Hierarchies, pids: Collection[int], node_bytes: float) -> None:
         """Reads the processes and their cgroups."""
+        self._looked_at = self._age
         found = {pid: read_process(procfs, pid) for pid in pids}
         processes = {pid: process for pid, process in found.items() if process is not None}
         if not processes:  # out of sight, or ended

@@ -8,19 +8,24 @@ import os
 from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
+from time import monotonic, thread_time
 
 LOOK_SECONDS = 5.0  # between two looks,
-LONGEST_SHARE = 0.001  # or as many as keep their cost below this share of a core
-REREAD_SECONDS = 60.0  # until a process outside all trees is read again: its pid may be another's by then
+REREAD_SECONDS = 60.0  # until a process outside all trees is read again: its pid may be another's by then,
+LONGEST_SHARE = 0.001  # or as many as keep the cost of either below this share of a core
 
 
 class ProcessTrees:
     """The processes of the node, at most some seconds old."""
 
-    def __init__(self, procfs: Path = Path("/proc"), clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        procfs: Path = Path("/proc"),
+        clock: Callable[[], float] = monotonic,
+        stopwatch: Callable[[], float] = thread_time,
+    ) -> None:
         self._procfs = procfs
-        self._clock = clock
+        self._clock, self._stopwatch = clock, stopwatch
         self._parents: dict[int, int] = {}
         self._trees: dict[int | None, frozenset[int]] | None = None  # of the last look, by root
         self._members: frozenset[int] = frozenset()  # of all trees
@@ -51,11 +56,15 @@ class ProcessTrees:
         now = self._clock()
         if now < self._due:
             return
-        if now >= self._reread_due:
-            self._parents, self._reread_due = {}, now + REREAD_SECONDS
+        if rereads := now >= self._reread_due:
+            self._parents = {}
+        begin = self._stopwatch()
         self._look()
         self._trees = None
-        self._due = now + max(LOOK_SECONDS, (self._clock() - now) / LONGEST_SHARE)
+        pause = (self._stopwatch() - begin) / LONGEST_SHARE
+        if rereads:  # what it costs says nothing about the next look
+            self._reread_due, pause = now + max(REREAD_SECONDS, pause), 0.0
+        self._due = now + max(LOOK_SECONDS, pause)
 
     def _look(self) -> None:
         """Lists all processes. Reads those that are new, that belong to a tree, or whose parent ended."""
