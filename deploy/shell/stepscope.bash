@@ -113,6 +113,7 @@ _shtab_stepscope_profile___help_nargs=0
 _shtab_stepscope_profile___python_nargs=0
 _shtab_stepscope_profile___memory_nargs=0
 _shtab_stepscope_profile___shapes_nargs=0
+_shtab_stepscope_timeline_pos_0_nargs=+
 _shtab_stepscope_timeline__h_nargs=0
 _shtab_stepscope_timeline___help_nargs=0
 _shtab_stepscope_report_pos_0_nargs=+

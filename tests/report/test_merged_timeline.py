@@ -4,6 +4,7 @@ import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,33 +97,52 @@ def test_a_rule_that_held_for_a_time_and_what_was_not_recorded_are_slices(record
     assert found.about["finding"] == "GPU 1 was hardly used."
 
 
-def test_the_clocks_of_two_nodes_are_aligned_by_their_collectives(tmp_path: Path) -> None:
-    RunFile("bert", run="bert-1", start=BASE, end=BASE + 10.0).write(tmp_path)
-    (tmp_path / "profiles").mkdir()
-    ends = []
+@pytest.mark.parametrize(
+    ("recorded", "ahead", "collectives"),
+    [("together", 0, True), ("apart", 0, True), ("apart", 3600, True), ("apart", 3600, False)],
+)
+def test_the_clocks_of_two_nodes_are_aligned_by_collectives_or_the_ends_of_steps(
+    tmp_path: Path, recorded: str, ahead: int, collectives: bool
+) -> None:
+    folders = [tmp_path / f"{node if recorded == 'apart' else ''}" for node in range(2)]
+    begins = []
     for rank, trace in enumerate(traces(Job(ranks=2, clocks=0.5))):
-        name = f"rank-{rank}.steps-10-14.100-0.pt.trace.json.gz"
-        (tmp_path / "profiles" / name).write_bytes(gzip.compress(json.dumps(trace).encode()))
-        windows = {"windows": [window(10, 14, "written", name)]}
-        values = {"format": 1, "run": "bert-1", "node": f"node-{rank}", "rank": rank, "pid": 100}
-        (tmp_path / "profiles" / f"rank-{rank}.100.windows.json").write_text(json.dumps(values | windows))
-        writer = RecordingWriter(tmp_path, f"node-{rank}", 0.5, "bert-1")
-        writer.ranks([(header(rank), totals(1, BASE + 9.0), False)])
+        for each in trace["traceEvents"]:
+            each["ts"] = each.get("ts", 0) + rank * ahead * 1e6
+        if not collectives:
+            trace["traceEvents"] = [each for each in trace["traceEvents"] if "nccl" not in str(each)]
         marks = {
             each["name"]: each["ts"] / 1e6 for each in trace["traceEvents"] if "ProfilerStep" in each["name"]
         }
-        number, begin = 12, marks["ProfilerStep#12"]
-        writer.steps(header(rank), [replace(step(number), start=BASE + begin, duration=0.01)])
-        writer.close()
-        ends.append(begin)
-    assert abs(ends[0] - ends[1]) > 0.05  # as the clocks of the nodes say it
-    read = timeline(tmp_path)
+        begins.append(marks["ProfilerStep#12"])
+        _write_node(folders[rank], rank, trace, begins[-1])
+    assert abs(begins[0] - begins[1]) > 0.05  # as the clocks of the nodes say it
+    out = tmp_path / "timeline.json.gz"
+    assert main(["timeline", *sorted({str(folder) for folder in folders}), "-o", str(out)]) == 0
+    read = read_chrome_trace(out)
     first, second = (each for each in read.slices if each.name == "ProfilerStep#12")
-    assert first.start == pytest.approx(ends[0], abs=1e-5)
     assert second.start == pytest.approx(first.start, abs=0.01)
-    for rank, mark in ((0, first), (1, second)):
-        (row,) = read.track(f"Rank {rank} on node-{rank}", "Steps")
+    rows = [read.track(f"Rank {rank} on node-{rank}", "Steps")[-1] for rank in (0, 1)]
+    for row, mark in zip(rows, (first, second), strict=True):
         assert row.start == pytest.approx(mark.start, abs=1e-5)
+
+
+def _write_node(folder: Path, rank: int, trace: dict[str, Any], begin: float) -> None:
+    """Writes 12 steps of a node, up to step 12 at `begin`, and its window."""
+    (folder / "profiles").mkdir(parents=True, exist_ok=True)
+    RunFile("bert", run="bert-1", start=BASE + begin - 10, end=BASE + begin + 10).write(folder)
+    name = f"rank-{rank}.steps-10-14.100-0.pt.trace.json.gz"
+    (folder / "profiles" / name).write_bytes(gzip.compress(json.dumps(trace).encode()))
+    windows = {"windows": [window(10, 14, "written", name)]}
+    values = {"format": 1, "run": "bert-1", "node": f"node-{rank}", "rank": rank, "pid": 100}
+    (folder / "profiles" / f"rank-{rank}.100.windows.json").write_text(json.dumps(values | windows))
+    writer = RecordingWriter(folder, f"node-{rank}", 0.5, "bert-1")
+    writer.ranks([(header(rank), totals(1, BASE + begin), False)])
+    starts = {number: BASE + begin + (number - 12) for number in range(1, 13)}
+    writer.steps(
+        header(rank), [replace(step(number), start=at, duration=0.01) for number, at in starts.items()]
+    )
+    writer.close()
 
 
 def test_a_long_run_is_bounded_and_says_so(

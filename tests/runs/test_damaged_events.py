@@ -135,4 +135,4 @@ def test_a_byte_order_mark_is_no_damage_and_a_second_document_is_said(tmp_path: 
     path.write_bytes(text + b"\n\n" + text)
     assert "continues after its end" in load(path).notes[0]
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps([marked(1, 0, 10)]).encode())
-    assert KinetoTraces(tmp_path).paths == [path]
+    assert list(KinetoTraces(tmp_path).trace_files()) == [(path, 0.0)]

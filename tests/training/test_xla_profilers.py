@@ -65,7 +65,7 @@ def test_a_window_of_jax_has_the_operators_of_its_steps_and_changes_no_result(tm
     assert not list(tmp_path.glob("stepscope-*"))  # the folder in which JAX wrote
     source, steps = read(tmp_path)
     assert list(steps.numbers) == [3, 4, 5, 6]
-    (trace,) = source.paths
+    ((trace, _),) = source.trace_files()
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
     of_xla = [each for each in events if "hlo_op" in each.get("args", {})]
     calls = Counter(each["name"] for each in of_xla)

@@ -2,6 +2,7 @@
 
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 from stepscope.common.console import Console
@@ -11,7 +12,7 @@ from stepscope.evaluation.engine import evaluate
 from stepscope.report.merged_timeline import NAME, write_timeline_file
 from stepscope.report.run_list import source_of
 from stepscope.report.terminal import Progress
-from stepscope.runs.open import open_source
+from stepscope.runs.open import open_sources
 from stepscope.runs.recording.files import RUNS, holds_recording
 
 EXAMPLES = f"""\
@@ -30,9 +31,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument(
         "run",
+        nargs="+",
         metavar="RUN",
         help="a recording of `stepscope run`: its directory, or a name in stepscope-runs/, then its newest "
-        "run; or another source of `stepscope report` that has dates",
+        "run; or another source of `stepscope report` that has dates; several: the nodes of one run",
     )
     parser.add_argument(
         "-o",
@@ -45,22 +47,28 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Writes the file and prints its path. Raises UserError."""
-    place = source_of(arguments.run, RUNS)
-    out = arguments.out or (Path(place, NAME) if holds_recording(Path(place)) else None)
-    if out is None:
-        raise UserError(f"{place} is no recording: say where to write the timeline, with -o FILE")
+    places = [source_of(place, RUNS) for place in arguments.run]
+    out = arguments.out or _in_recording(places)
     progress = Progress()
     try:
-        source = open_source(place, progress.update_bytes)
+        source = open_sources(places, progress.update_bytes)
         if source.judged_whole:
-            raise UserError(f"{place} is a trace already: open it in ui.perfetto.dev")
+            raise UserError(f"{places[0]} is a trace already: open it in ui.perfetto.dev")
         analysis = evaluate(source, progress=progress.update)
     finally:
         progress.end()
-    written = write_timeline_file(out, analysis, open_source(place))
+    written = write_timeline_file(out, analysis, open_sources(places))
     for note in written.notes:
         print(f"stepscope: {note}", file=sys.stderr)
     found = f"{count(written.steps, 'step')}, {number(written.operators)} operators and kernels"
     print(f"{found}, {size(out.stat().st_size)}; open it in https://ui.perfetto.dev", file=sys.stderr)
     print(Console(sys.stdout).link(out))
     return 0
+
+
+def _in_recording(places: Sequence[str]) -> Path:
+    """Returns the path of a recording's own timeline. Raises UserError if there is no single recording."""
+    if len(places) == 1 and holds_recording(Path(places[0])):
+        return Path(places[0], NAME)
+    what = f"{places[0]} is no recording" if len(places) == 1 else "the run has several directories"
+    raise UserError(f"{what}: say where to write the timeline, with -o FILE")

@@ -37,7 +37,6 @@ from stepscope.runs.model import (
     StepPicture,
     TracedSteps,
 )
-from stepscope.runs.traces.capture import NOT_UNDERSTOOD
 
 SHOWN = 10
 CPU = "cpu"
@@ -59,8 +58,7 @@ def profile_of(analysis: Analysis, facts: RunFacts) -> Profile:
         for problem in problems_of(analysis)
         if problem.rule.rule not in OF_THE_RUN
     )
-    damaged = (said for said in facts.unknowns if NOT_UNDERSTOOD in said)
-    unread = (*(gap.reason for gap in facts.gaps), *damaged)
+    unread = (*(gap.reason for gap in facts.gaps), *facts.damaged)
     steps = {each.rank: each.steps["train"] for each in facts.ranks if each.steps["train"]}
     per_step = _per_step(facts.operators, steps)
     memory = tuple(replace(each, operators=each.operators[:OPERATORS]) for each in facts.memory)

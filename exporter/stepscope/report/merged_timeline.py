@@ -8,7 +8,7 @@ The file is bounded: of the operators, the longest are kept; neighbouring steps 
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby, islice
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -37,7 +37,7 @@ from stepscope.runs.model import (
     gpu_labels,
 )
 from stepscope.runs.traces.events import MICRO, Trace, traces_of
-from stepscope.runs.traces.source import KinetoTraces, place_of_trace
+from stepscope.runs.traces.source import place_of_trace
 
 NAME = "timeline.json.gz"  # of a recording's own
 # Events of the whole file: about 100 bytes each before compression, 5 to 15 after it.
@@ -92,9 +92,11 @@ def write_timeline(
     if start is None or end is None:
         raise UserError(f"{analysis.name} has no dates: nothing in it can be aligned")
     written = Written()
+    chunks = source.read()
+    begun = list(islice(chunks, 1))  # then the clocks of nodes that were recorded apart are known
     traces = source.traces()
     has = chosen.kinds
-    files = traces.paths if isinstance(traces, KinetoTraces) and OPERATORS in has else []
+    files = list(traces.trace_files()) if traces is not None and OPERATORS in has else []
     out = TraceFile(file, start, chosen.between)
     findings = out.process("Findings") if FINDINGS in has or chosen.gpu_below is not None else 0
     clocks = _Clocks(traces if len(files) > 1 else None, source, analysis, written)
@@ -102,7 +104,7 @@ def write_timeline(
         _add_findings(out, findings, analysis, clocks, start, end)
     ranks = _Ranks(out, clocks, _resolution(analysis, end - start, written))
     samples = _Samples(analysis, start, end, written)
-    for chunk in source.read():
+    for chunk in chain(begun, chunks):
         if isinstance(chunk, NodeSamples):
             samples.add(chunk)
         elif STEPS in has:
@@ -117,10 +119,10 @@ def write_timeline(
         samples.write(out, clocks, facts)
     if chosen.gpu_below is not None:
         samples.write_low(out, findings, clocks, facts, chosen.gpu_below)
-    for path in files:
+    for path, ahead in files:
         try:
             for trace in traces_of(path):
-                written.operators += ranks.add_operators(trace, MOST_OPERATORS // len(files), facts)
+                written.operators += ranks.add_operators(trace, ahead, MOST_OPERATORS // len(files), facts)
         except UserError as error:
             written.notes.append(f"{error}.")
     total, most = ranks.operators_seen, written.operators
@@ -261,17 +263,18 @@ class _Ranks:
                 about = {"operation": stay.operation, "state": stay.state}
                 track.add(name, stay.start - ahead, stay.end - ahead, about)
 
-    def add_operators(self, trace: Trace, most: int, facts: RunFacts) -> int:
-        """Adds the longest operators and kernels of a trace. Returns how many these are."""
+    def add_operators(self, trace: Trace, ahead: float, most: int, facts: RunFacts) -> int:
+        """Adds the longest operators and kernels of a trace, whose clock is ahead. Returns how many."""
         node, rank = place_of_trace(trace, facts)
-        process, ahead = self._process(node, rank), self._clocks.of(node)
+        process = self._process(node, rank)
+        origin = trace.origin - ahead - self._clocks.of(node)
         self.operators_seen += len(trace)
         lengths = trace.ends - trace.starts
         rows = np.arange(len(trace))
         if len(rows) > most:
             rows = np.sort(np.argpartition(-lengths, most)[:most])
-        starts = trace.origin - ahead + trace.starts[rows] * MICRO
-        ends = trace.origin - ahead + trace.ends[rows] * MICRO
+        starts = origin + trace.starts[rows] * MICRO
+        ends = origin + trace.ends[rows] * MICRO
         columns = (trace.name_ids[rows], trace.thread_ids[rows], starts, ends)
         for name, thread, start, end in zip(*(column.tolist() for column in columns), strict=True):
             self._track(process, _lane(trace, thread)).add(trace.names[name], start, end)

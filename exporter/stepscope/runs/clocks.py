@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.common.words import count, duration
-from stepscope.runs.model import COMPONENTS, PHASES, NodeSamples, Steps, Times
+from stepscope.runs.model import COMPONENTS, PHASES, NodeSamples, RankTrace, Steps, Times
 
 T = TypeVar("T")
 Chunk = NodeSamples | Steps
@@ -35,11 +35,13 @@ def earlier(item: T, seconds: float) -> T:
     """Returns the chunk, the facts, or a part of them with all moments so many seconds earlier."""
     if not seconds or not is_dataclass(item):
         return item
+    if isinstance(item, RankTrace):
+        return item.later(-seconds)  # type: ignore[return-value]
     moved: dict[str, Any] = {
         name: value - seconds for name in MOMENTS if (value := getattr(item, name, None)) is not None
     }
     for name, parts in vars(item).items():
-        if isinstance(parts, tuple) and name != "traces":  # those are aligned by their collectives
+        if isinstance(parts, tuple):
             moved[name] = tuple(earlier(part, seconds) for part in parts)
     return replace(item, **moved)  # type: ignore[type-var]
 
@@ -57,10 +59,10 @@ class _Trained(NamedTuple):
 class Clocks:
     """The clocks of nodes: how far each is ahead of the first one's, and what is known about that."""
 
-    def __init__(self, nodes: int) -> None:
-        self.ahead = [0.0] * nodes
+    def __init__(self, nodes: int, known: Sequence[float] = ()) -> None:
+        self.ahead = list(known) or [0.0] * nodes
         self.notes: tuple[str, ...] = ()  # sentences
-        self._is_known = nodes < 2
+        self._is_known = nodes < 2 or bool(known)
 
     def aligned(self, streams: Sequence[Stream]) -> list[Stream]:
         """Returns the streams on the clock of the first node. Reads ahead until the clocks are known."""

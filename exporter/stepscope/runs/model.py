@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -456,6 +457,11 @@ class RankTrace:
     communicated: Times  # (s,) exposed
     work: Times  # (s, len(WORK))
 
+    def later(self, seconds: float) -> "RankTrace":
+        """Returns this trace with all its times moved."""
+        moved = {name: getattr(self, name) + seconds for name in ("starts", "ends", "exposed")}
+        return replace(self, **moved)
+
 
 @dataclass(frozen=True)
 class HostTime:
@@ -638,6 +644,7 @@ class RunFacts:
     pictures: tuple[StepPicture, ...] = ()  # of each rank with a trace whose steps are known
     first_and_last: tuple[tuple[TracedSteps, TracedSteps], ...] = ()  # of each rank with several traces
     unrecognised: int = 0  # events of a trace of categories that nobody here knows
+    damaged: tuple[str, ...] = ()  # those of `unknowns` that say so
     no_steps: str = ""  # sentences: why no steps were seen, and the fix; "": some were, or it is not known
     dumps: tuple[RankDump, ...] = ()  # of the flight recorder, by rank
     gauges: tuple[GaugeHistory, ...] = ()  # of the lowest rank of each node that publishes some
@@ -690,6 +697,10 @@ class Source(ABC):
     def traces(self) -> "Source | None":
         """Returns the traces of the run's profile windows, as a source; None if there are none."""
         return None
+
+    def trace_files(self) -> Iterator[tuple[Path, float]]:
+        """Yields the files of traces, and by how many seconds the clock of each is ahead."""
+        yield from ()
 
     def python_windows(self) -> Iterator[PythonWindow | UserError]:
         """Yields the windows of Python functions, or why one cannot be read."""

@@ -161,9 +161,9 @@ def merged(sources: Mapping[str, Source]) -> Source:
 
 
 class _Merged(Source):
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[Source], ahead: Sequence[float] = ()) -> None:
         self._sources = sources
-        self._clocks = Clocks(len(sources))
+        self._clocks = Clocks(len(sources), ahead)
         self.judged_whole = sources[0].judged_whole
 
     @property
@@ -190,8 +190,12 @@ class _Merged(Source):
         yield from in_time_order(self._clocks.aligned([source.read() for source in self._sources]))
 
     def traces(self) -> Source | None:
-        found = [traces for source in self._sources if (traces := source.traces()) is not None]
-        return _Merged(found) if len(found) > 1 else next(iter(found), None)
+        found = [(traces, ahead) for source, ahead in self._each() if (traces := source.traces()) is not None]
+        return _Merged([traces for traces, _ in found], [ahead for _, ahead in found]) if found else None
+
+    def trace_files(self) -> Iterator[tuple[Path, float]]:
+        for source, ahead in self._each():
+            yield from ((path, ahead + own) for path, own in source.trace_files())
 
     def python_windows(self) -> Iterator[PythonWindow | UserError]:
         for source, ahead in self._each():

@@ -19,7 +19,6 @@ MARKS = {
     "xla": "run each step in jax.profiler.StepTraceAnnotation, or profile with Keras's TensorBoard callback",
     "nsight": 'mark each step with a range of NVTX, such as torch.cuda.nvtx.range_push("step 7")',
 }
-NOT_UNDERSTOOD = "has events that are not understood, which count nowhere"
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,8 @@ class Capture:
     end: float
     summary: TraceSummary
     arrivals: RankTrace | None  # None: it took part in no collective
-    unknowns: tuple[str, ...]  # sentences
+    damaged: tuple[str, ...]  # sentences on events that nobody here knows
+    unknowns: tuple[str, ...]  # other sentences
     unrecognised: int  # events of categories that nobody here knows
 
     def is_copy_of(self, other: "Capture") -> bool:
@@ -54,18 +54,12 @@ class Capture:
     def later(self, seconds: float) -> "Capture":
         """Returns this capture with all its times moved."""
         steps = tuple(replace(step, start=step.start + seconds) for step in self.summary.steps)
-        arrivals = self.arrivals and replace(
-            self.arrivals,
-            starts=self.arrivals.starts + seconds,
-            ends=self.arrivals.ends + seconds,
-            exposed=self.arrivals.exposed + seconds,
-        )
         return replace(
             self,
             start=self.start + seconds,
             end=self.end + seconds,
             summary=replace(self.summary, steps=steps),
-            arrivals=arrivals,
+            arrivals=self.arrivals and self.arrivals.later(seconds),
         )
 
 
@@ -89,13 +83,22 @@ def _capture(trace: Trace) -> Capture:
         end=trace.end,
         summary=summary,
         arrivals=rank_trace(trace, host, trace.rank or 0, summary.steps) if trace.collectives else None,
+        damaged=tuple(_damaged(trace)),
         unknowns=tuple(_unknowns(trace, summary)),
         unrecognised=sum(trace.unknown.values()),
     )
 
 
+def _damaged(trace: Trace) -> Iterator[str]:
+    if trace.unknown:  # in words: a category, or what is wrong with events of it
+        found = listing(
+            [f"{category} ({number(count)})" for category, count in sorted(trace.unknown.items())]
+        )
+        yield f"{trace.path.name} has events that are not understood, which count nowhere: {found}."
+
+
 def _unknowns(trace: Trace, summary: TraceSummary) -> Iterator[str]:
-    """Yields sentences: what the trace does not contain, or what nobody here knows."""
+    """Yields sentences: what the trace does not contain."""
     name = trace.path.name
     if summary.steps_from == "optimizer":
         yield f"{name} marks no step: its steps are the times between calls of the optimizer."
@@ -116,11 +119,6 @@ def _unknowns(trace: Trace, summary: TraceSummary) -> Iterator[str]:
             f"{name} marks steps that overlap, by {duration(summary.overlap)} in all: each counts until "
             "the next one begins."
         )
-    if trace.unknown:  # in words: a category, or what is wrong with events of it
-        found = listing(
-            [f"{category} ({number(count)})" for category, count in sorted(trace.unknown.items())]
-        )
-        yield f"{name} {NOT_UNDERSTOOD}: {found}."
     yield from (f"{name} {note}." for note in trace.notes)
     if not is_date(trace.origin):
         yield f"{name} does not contain the date: its times count from the start of the profile."

@@ -103,11 +103,6 @@ class KinetoTraces(Source):
         self._chunks = self._everything()
 
     @property
-    def paths(self) -> list[Path]:
-        """Returns the files."""
-        return self._paths
-
-    @property
     def summaries(self) -> list[TraceSummary]:
         """Returns the summary of each trace that was read."""
         return [summary for rank in self._ranks.values() for summary in rank.summaries]
@@ -139,6 +134,7 @@ class KinetoTraces(Source):
             pictures=tuple(item for rank in ranks for item in rank.pictures()),
             first_and_last=tuple(item for rank in ranks for item in rank.first_and_last()),
             unrecognised=sum(rank.unrecognised for rank in ranks),
+            damaged=tuple(sentence for rank in ranks for sentence in rank.damaged),
             unknowns=(
                 "A trace contains only its own steps: no sample of the host or the GPUs was taken.",
                 *self._numbered(),
@@ -151,6 +147,9 @@ class KinetoTraces(Source):
     def read(self) -> Iterator[NodeSamples | Steps]:
         """Yields the steps of each rank; nothing when called again."""
         return self._chunks
+
+    def trace_files(self) -> Iterator[tuple[Path, float]]:
+        return ((path, 0.0) for path in self._paths)
 
     def events(self, facts: RunFacts | None = None) -> Iterator[TimedEvent]:
         """Yields operators, kernels, copies and collectives; `facts` are those of the traces' run."""
@@ -250,6 +249,7 @@ class _Rank:
         self.world_size: int | None = None
         self.start, self.end = np.inf, -np.inf
         self.unknowns: list[str] = []
+        self.damaged: list[str] = []
         self.unrecognised = 0
         self.captures: list[Capture] = []
         self.spans: list[tuple[float, float]] = []  # of captures, each without a date after the one before
@@ -267,7 +267,8 @@ class _Rank:
         self.start = min(self.start, capture.start)
         self.end = max(self.end, capture.end)
         self.spans.append((capture.start, capture.end))
-        self.unknowns += capture.unknowns
+        self.damaged += capture.damaged
+        self.unknowns += (*capture.damaged, *capture.unknowns)
         self.unrecognised += capture.unrecognised
 
     def steps(self) -> Steps:
