@@ -250,6 +250,39 @@ def test_the_time_between_captures_belongs_to_no_figure(tmp_path: Path) -> None:
     assert analysis.phase_seconds["other"] == pytest.approx(0, abs=1e-6)
 
 
+def test_the_time_in_which_a_profiler_was_paused_belongs_to_no_figure(tmp_path: Path) -> None:
+    """As by `toggle_collection_dynamic`: steps 10 to 12, 50 to 52 and so on in one trace, with a frame."""
+    rows = [row("python_function", "train.py(3): train", 1000, 13_300)]
+    for number in (each + more for each in (10, 50, 90, 130) for more in range(3)):
+        start = 100.0 * number
+        rows += [
+            marked(number, start, start + 100),
+            row("cuda_runtime", "cudaLaunchKernel", start, start + 1, correlation=number),
+            on_gpu("kernel", "gemm", start + 2, start + 99, correlation=number),
+        ]
+    source = KinetoTraces(write(tmp_path / "t.json", rows))
+    analysis = evaluate(source)
+    assert analysis.run_seconds == pytest.approx(1.2, abs=0.01)
+    assert analysis.phase_seconds["other"] == pytest.approx(0, abs=1e-6)
+    (device,) = analysis.devices
+    assert (device.compute, device.idle) == pytest.approx((12 * 0.097, 8 * 0.003))
+    assert verdict(analysis).status == "healthy"
+    assert [said for said in analysis.unknowns if "pause" in said] == [
+        "t.json has 3 pauses of its profiler, 11.1 s, which count in no figure."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "between"), [((10, 11), []), ((10, 50), [row("cpu_op", "aten::mm", 200, 4800)])]
+)
+def test_time_without_steps_is_no_pause_if_none_is_missing_or_something_was_recorded(
+    tmp_path: Path, numbers: tuple[int, int], between: list[Row]
+) -> None:
+    first, second = numbers
+    rows = [marked(first, 0, 100), *between, marked(second, 5000, 5100)]
+    assert evaluate(KinetoTraces(write(tmp_path / "t.json", rows))).run_seconds == pytest.approx(5.1)
+
+
 def test_begins_and_ends_are_events_and_what_nests_is_joined_on_its_own_thread(tmp_path: Path) -> None:
     def ends(phase: str, name: str, at: float, thread: int = 1) -> Row:
         return {**row("cpu_op", name, at, at, thread), "ph": phase}

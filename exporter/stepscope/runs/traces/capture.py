@@ -9,6 +9,7 @@ from stepscope.runs.malformed import is_date, naming
 from stepscope.runs.model import RankTrace
 from stepscope.runs.traces.arrivals import rank_trace
 from stepscope.runs.traces.events import Trace, traces_of
+from stepscope.runs.traces.pauses import parts_of
 from stepscope.runs.traces.trace import STEP, TraceSummary, summarise
 
 MOST = 0.5  # of the shorter capture: consecutive ones of a process overlap by their last kernels only
@@ -66,7 +67,7 @@ class Capture:
 def captures_of(path: Path, progress: Callable[[int], None] | None = None) -> list[Capture]:
     """Reads a file; calls `progress` with the bytes read since the last call. Raises UserError."""
     with naming(path, "a trace of the profiler", "export it again"):
-        return [_capture(trace) for trace in traces_of(path, progress)]
+        return [_capture(part) for trace in traces_of(path, progress) for part in parts_of(trace)]
 
 
 def _capture(trace: Trace) -> Capture:
@@ -79,7 +80,7 @@ def _capture(trace: Trace) -> Capture:
         rank=trace.rank,
         world_size=trace.world_size,
         devices=trace.devices,
-        start=trace.origin,
+        start=trace.start,
         end=trace.end,
         summary=summary,
         arrivals=rank_trace(trace, host, trace.rank or 0, summary.steps) if trace.collectives else None,

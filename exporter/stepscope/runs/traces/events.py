@@ -172,6 +172,11 @@ class Trace:
         return np.array([thread.device for thread in self.threads])
 
     @property
+    def start(self) -> float:
+        """Returns when the first event began, in seconds since the epoch."""
+        return self.origin + float(np.min(self.starts[self.kinds != PYTHON], initial=self.ends.max())) * MICRO
+
+    @property
     def end(self) -> float:
         """Returns when the last event ended, in seconds since the epoch."""
         return moment(self.origin + float(self.ends.max()) * MICRO)
@@ -385,7 +390,10 @@ def load(path: Path, progress: Callable[[int], None] | None = None) -> Trace:
                     "process"
                 )
         if not stream.has_events:
-            raise UserError(f"{path} is no trace (no traceEvents in it): give what torch.profiler exported")
+            raise UserError(
+                f"{path} is no trace (no traceEvents in it): give what torch.profiler exported, or what "
+                "`nsys export --type sqlite` wrote"
+            )
         columns.unknown |= pairs.without_partner()
         if not len(columns.kinds):
             if others := pairs.others() | columns.unknown:

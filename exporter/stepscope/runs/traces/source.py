@@ -139,7 +139,7 @@ class KinetoTraces(Source):
                 "A trace contains only its own steps: no sample of the host or the GPUs was taken.",
                 *self._numbered(),
                 *self._doubtful,
-                *(sentence for rank in ranks for sentence in rank.unknowns),
+                *dict.fromkeys(sentence for rank in ranks for sentence in rank.unknowns),
             ),
             gaps=tuple(Gap("file", str(error)) for error in self._unread),
         )
