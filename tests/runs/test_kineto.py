@@ -16,6 +16,7 @@ from stepscope.commands.cli import main
 from stepscope.common.errors import UserError
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.problems import problems_of
+from stepscope.report.sentences import traced
 from stepscope.report.verdict import verdict
 from stepscope.runs.model import COMPONENTS, RunFacts, Steps
 from stepscope.runs.traces.events import load
@@ -281,6 +282,16 @@ def test_time_without_steps_is_no_pause_if_none_is_missing_or_something_was_reco
     first, second = numbers
     rows = [marked(first, 0, 100), *between, marked(second, 5000, 5100)]
     assert evaluate(KinetoTraces(write(tmp_path / "t.json", rows))).run_seconds == pytest.approx(5.1)
+
+
+def test_the_work_of_a_device_that_the_file_does_not_list_is_that_of_a_gpu(tmp_path: Path) -> None:
+    kernels = [on_gpu("kernel", "gemm", 100 * number, 100 * number + 98) for number in range(30)]
+    said = verdict(evaluate(KinetoTraces(write(tmp_path / "t.json", kernels)))).sentence
+    assert said == "Not enough data: the trace marks no steps."
+    analysis = evaluate(KinetoTraces(write(tmp_path / "t.json", [*kernels, marked(1, 0, 3000)])))
+    assert traced(analysis).endswith("on 1 node with 1 GPU")
+    host = evaluate(KinetoTraces(write(tmp_path / "t.json", [marked(1, 0, 3000)])))
+    assert traced(host).endswith("on 1 node with no GPU seen")
 
 
 def test_begins_and_ends_are_events_and_what_nests_is_joined_on_its_own_thread(tmp_path: Path) -> None:
@@ -579,8 +590,10 @@ def test_a_trace_without_steps_is_split_as_a_whole_and_that_is_said(tmp_path: Pa
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"traceEvents": [\n{"ph": "X",', "line 2: not JSON"),
+        (b'{"traceEvents": [\n{"ph": "X",', "line 2: not JSON; the trace is cut off"),
+        (b'[{"ts": 0x262ca50},\n{}]', "line 1: not JSON; expecting ',' delimiter, export"),
         (b"{}", "no traceEvents"),
+        (b'{"Type": 48, "CudaEvent": {}}\n{"Type": 59}', "nsys export --type sqlite"),
         (b'{"traceEvents": []}', "holds no event"),
         (b'{"traceEvents": [{"ph": "b", "cat": "c", "name": "k"}]}', "only 1 asynchronous event"),
         (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k"}]}', "only 1 kernel without a duration"),

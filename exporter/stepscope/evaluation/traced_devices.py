@@ -39,7 +39,8 @@ WAITS = {
     ),
     "unknown": (
         "for a reason that the trace does not show",
-        "Record the host as well (ProfilerActivity.CPU): then the report says what the device waits for.",
+        "The work of the device is joined to no call that launched it. If the host was not recorded "
+        "(ProfilerActivity.CPU), record it: then the report says what the device waits for.",
     ),
 }
 COPY_LESS = (

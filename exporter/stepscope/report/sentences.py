@@ -114,10 +114,12 @@ def not_judged(analysis: Analysis) -> dict[tuple[Status, str], list[str]]:
 def hardware(analysis: Analysis) -> str:
     """Writes "2 nodes with 16 GPUs and 128 cores"."""
     cores = sum(analysis.cores.values())
-    gpus = sum(len(names) for names in analysis.gpus.values())
+    traced = {(device.node, device.rank, device.device) for device in analysis.devices if device.seconds}
+    gpus = sum(len(names) for names in analysis.gpus.values()) or len(traced)
     # Debugger's own reports have the use of GPUs, and not how many there were.
     used = any(row.resource == "GPU" and isfinite(row.p50) for row in analysis.usage)
-    parts = [count(gpus, "GPU") if gpus else "GPUs" if used else "no GPU"]
+    none = "no GPU seen" if analysis.is_trace else "no GPU"
+    parts = [count(gpus, "GPU") if gpus else "GPUs" if used else none]
     if cores:
         parts.append(count(cores, "core"))
     return f"{count(len(analysis.nodes), 'node')} with {' and '.join(parts)}" if analysis.nodes else "no node"
@@ -161,7 +163,7 @@ def run_summary(analysis: Analysis) -> list[str]:
 
 
 def traced(analysis: Analysis) -> str:
-    """Writes "The trace covers 667 ms with 6 steps of each of 8 ranks, on 2 nodes with no GPU"."""
+    """Writes "The trace covers 667 ms with 6 steps of each of 8 ranks, on 2 nodes with 8 GPUs"."""
     steps = sorted({row.count for row in analysis.steps})
     number_of = (
         count(steps[0], "step") if len(steps) == 1 else f"{steps[0]} to {steps[-1]} steps" if steps else ""

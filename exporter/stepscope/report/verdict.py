@@ -207,7 +207,8 @@ def _missing(analysis: Analysis) -> tuple[str, str]:
     if analysis.too_little:
         return analysis.too_little, CAPTURE_MORE
     if analysis.is_trace and not analysis.steps:
-        return "the trace marks no steps, and shows no device", CAPTURE_BOTH
+        seen = any(device.seconds for device in analysis.devices)
+        return f"the trace marks no steps{'' if seen else ', and shows no device'}", CAPTURE_BOTH
     if Status.COLLECTING in counts(analysis) and not analysis.steps:
         return "no step has finished yet", analysis.no_steps
     if analysis.no_steps or not (analysis.steps or analysis.is_trace):

@@ -140,7 +140,10 @@ def _share(device: DeviceTime) -> float:
 
 def _why_not(devices: Sequence[DeviceTime]) -> str:
     if devices:
-        return "The trace does not contain who launched the GPU's work: record the activity CPU, too."
+        return (
+            "The trace does not show which calls launched the GPU's work. Record the activity CPU, if it was "
+            "not."
+        )
     return "No GPU's work is in a trace. With torch.profiler, record the activity CUDA."
 
 

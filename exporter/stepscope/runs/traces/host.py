@@ -28,7 +28,8 @@ OPERATORS, FRAMES, CALLS, SYNCHRONISING, ALLOCATING, CAPTURING, COLLECTING, NOT_
 )
 # Calls that return only when the device has done its work; so does a copy from or to pageable memory.
 _WAITS = re.compile(
-    r"(?:cuda|cu|hip)\w*Synchronize\w*|(?:cuda|hip)Memcpy(?:2D|3D)?|(?:ze|mtia|xpu)\w*Synchronize\w*"
+    r"(?:cuda|cu|hip)\w*Synchronize\w*|(?:cuda|hip)Memcpy(?:2D|3D|WithStream)?|(?:ze|mtia|xpu)\w*Synchronize\w*"
+    r"|(?:cu|hip)Memcpy(?:DtoH|HtoD)(?:_v2)?|ur(?:QueueFinish|EventWait)"
 )
 _PAGEABLE = re.compile(r"Memcpy .*Pageable", re.IGNORECASE)
 # Calls that allocate memory of the device or pinned memory, or free it; most of them wait for the device.

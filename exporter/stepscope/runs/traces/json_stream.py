@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from stepscope.common.errors import UserError
+from stepscope.common.words import uncapitalised
 
 PIECE = 1 << 18  # bytes read at a time
 LONGEST = 1 << 26  # characters of one value; a longer one counts as damaged
@@ -68,9 +69,9 @@ class JsonTrace:
                 self.has_more = bool(self._next())
         except json.JSONDecodeError as error:
             line = self._lines + error.lineno
-            raise UserError(
-                f"{self.path}, line {line}: not JSON; the trace is cut off, export it again"
-            ) from error
+            ends = self.is_cut_off or error.pos >= len(error.doc.rstrip())
+            why = "the trace is cut off" if ends else uncapitalised(error.msg)
+            raise UserError(f"{self.path}, line {line}: not JSON; {why}, export it again") from error
         except (OSError, EOFError, RecursionError, zlib.error) as error:
             raise UserError(f"{self.path}: cannot be read ({error}); export the trace again") from error
 
