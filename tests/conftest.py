@@ -2,6 +2,7 @@
 
 import compileall
 import gc
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -23,6 +24,8 @@ from tests.support.world import ROOT
 
 prepare_servers()  # before any test looks for servers on the PATH
 sys.dont_write_bytecode = False  # of the tests, which each worker and call imports
+# Shells start what runs in the background with SIGINT ignored. Processes of tests would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes is the machine's business: no test asserts it. `make test` tries the same examples
 # each time, so that what passes always passes; `make trials` tries others, and more of them.
