@@ -16,12 +16,12 @@ from stepscope.demo.node import INTERVAL, SimulatedClock, make_exporter
 from stepscope.demo.scenarios import all_scenarios
 from stepscope.demo.simulation import Simulation
 from stepscope.evaluation.account import BEFORE, Account, Key, Leaf, account, lines_of, name_of
-from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.analysis import Analysis, GpuUse
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.places import places
 from stepscope.evaluation.problems import problems, problems_of, small_problems
 from stepscope.evaluation.settings import Settings
-from stepscope.evaluation.unexplained import unexplained, unseen
+from stepscope.evaluation.unexplained import is_accounted, is_busy, perhaps_idle, unexplained, unseen
 from stepscope.runs.model import COMPONENTS, PHASES, LineTime, RankFacts, ThreadTime
 from stepscope.runs.open import open_source
 from stepscope.runs.recording.live import LiveRecording
@@ -263,6 +263,7 @@ def run_with(**shares: float) -> Analysis:
         ({"eval__forward": 0.9, "eval__host": 0.1}, ["Evaluation steps: your own code"]),
         ({"train__forward": 0.8, "between_steps": 0.2}, ["Between steps"]),
         ({"train__forward": 0.71, "before_first_step": 0.29}, []),  # less than five minutes
+        ({"before_first_step": 1.0}, []),  # it may still be in its start
         ({"train__backward": 0.6, "train__optimizer": 0.4}, []),
     ],
 )
@@ -535,9 +536,13 @@ def test_who_holds_the_interpreter_lock_is_named_if_the_main_thread_waits_for_it
     run = replace(run_with(train__backward=0.95, train__host=0.05), threads=[thread])
     found = problems_of(run)
     assert [problem.seconds_lost for problem in found] == lost
+    as_much = run_with(train__backward=1 - sum(lost) / 1000, train__host=sum(lost) / 1000)
+    assert len(unexplained(replace(as_much, threads=[thread]))) == len(found), "own code waits for the lock"
     for problem in found:
         assert problem.title == "Waiting for Python’s interpreter lock"
         assert problem.lines == "99 % in summarise, train.py:14"
+        for ranks, waits in ((1, "thread waited"), (2, "thread of rank 0 waited")):
+            assert waits in problems_of(replace(run, ranks=ranks))[0].rule.finding
     alone = replace(thread, others=thread.others[1:])  # samples fell on short waits: nobody held the lock
     assert not problems_of(replace(run, threads=[alone]))
 
@@ -559,8 +564,10 @@ def test_own_code_of_which_lines_show_most_is_not_unseen() -> None:
     assert run.account is not None
     (host, *others) = run.account.leaves
     hardly = replace(host, lines=tuple(line("train.py:3", seconds) for seconds in (60.0, 60.0)))
+    half = replace(host, lines=(line("train.py:3", 150.0),))
     assert not unseen(run)
-    for leaf, share in ((hardly, 0.3), (replace(hardly, share=0.09), 0.0)):
+    large, small = (replace(hardly, share=share) for share in (0.1, 0.09))
+    for leaf, share in ((hardly, 0.3), (large, 0.1), (small, 0.0), (half, 0.0)):
         unclear = replace(run, account=replace(run.account, leaves=(leaf, *others)))
         assert unseen(unclear) == share
 
@@ -624,12 +631,17 @@ def test_the_loop_of_keras_itself_is_not_the_script_s_own_code() -> None:
 
 @pytest.mark.parametrize(
     ("collects", "seconds", "together"),
-    [("train.py:4", 190.0, 590.0), ("train.py:9", 190.0, 400.0), ("train.py:4", 401.0, 400.0)],
+    [
+        ("train.py:4", 190.0, 590.0),
+        ("train.py:5", 190.0, 590.0),  # in which it spends a tenth
+        ("train.py:9", 190.0, 400.0),
+        ("train.py:4", 401.0, 400.0),
+    ],
 )
 def test_garbage_that_the_own_code_makes_is_part_of_its_cost(
     collects: str, seconds: float, together: float
 ) -> None:
-    run = with_lines("train__host", 400, line("train.py:4", 1.0))
+    run = with_lines("train__host", 400, line("train.py:4", 9.0), line("train.py:5", 1.0))
     assert run.account is not None
     garbage = Leaf(Key("train", "gc"), seconds / 1000, {0: seconds}, (line(collects, seconds),))
     run = replace(run, account=replace(run.account, leaves=(garbage, *run.account.leaves)))
@@ -766,25 +778,43 @@ def test_a_start_of_one_rank_for_which_the_others_wait_names_its_lines() -> None
 
 def test_a_start_that_takes_longer_than_the_loop_is_a_finding_with_its_lines() -> None:
     imports, loads = line("train.py:1", 4.0, library="import"), line("load.py:8", 3.0, function="weights")
-    run = with_lines("before_first_step", 600, imports, loads, line("train.py:9", 3.0))
+    tenth = line("train.py:9", 1.0)
+    run = with_lines("before_first_step", 600, imports, loads, line("train.py:8", 2.0), tenth)
     (found,) = unexplained(run)
     assert (found.about.subject, found.seconds_lost) == ("Before the first step", 600.0)
     assert found.finding == (
         "60 % of the run, 10 min. From the first step to the last it took 40 %. The time before it went into "
-        "main, train.py:1 (import) (40 %), weights, load.py:8 (30 %) and main, train.py:9 (30 %)."
+        "main, train.py:1 (import) (40 %), weights, load.py:8 (30 %), main, train.py:8 (20 %) and main, "
+        "train.py:9 (10 %)."
     )
     (unsampled,) = unexplained(run_with(before_first_step=0.6, train__forward=0.4))
     assert "was not sampled" in unsampled.finding
     for cut_short in ({"end": None}, {"exit_status": 1}, {"stopped_by": "you"}):
         assert unexplained(replace(run, **cut_short)) == []
     assert run.account is not None
-    brief = Account(40.0, 1, tuple(replace(leaf, by_rank={0: 25.0}) for leaf in run.account.leaves))
-    assert unexplained(replace(run, account=brief)) == []
+    for shares, seconds, finds in (((0.6, 0.4), 29.9, 0), ((0.6, 0.4), 30.0, 1), ((0.5, 0.5), 200.0, 0)):
+        leaves = zip(run.account.leaves, shares, strict=True)
+        parts = tuple(replace(leaf, share=share, by_rank={0: seconds}) for leaf, share in leaves)
+        brief = replace(run, account=Account(2 * seconds, 1, parts))
+        assert [each.about.subject for each in unexplained(brief)] == ["Before the first step"] * finds
     starved = ThreadTime("node-a", 0, "training", 1, 1000.0, 400.0, 571.0, 0.0)
     assert unexplained(replace(run, threads=[starved])) == []
 
 
 def test_a_start_of_five_minutes_is_a_finding_from_a_tenth_of_the_run_on() -> None:
-    for share, large, finds in ((0.3, 0.1, True), (0.3, 0.31, False), (0.29, 0.1, False)):
+    for share, large, finds in ((0.3, 0.3, True), (0.3, 0.31, False), (0.29, 0.1, False)):
         run = replace(run_with(before_first_step=share, train__forward=1 - share), large=large)
         assert [each.about.subject for each in unexplained(run)] == ["Before the first step"] * finds
+
+
+def test_a_run_is_accounted_its_gpus_busy_or_perhaps_idle_from_limits_on() -> None:
+    def with_gpu(mean: float, p95: float, most: float) -> Analysis:
+        use = GpuUse("node-a", "GPU 0", mean, mean, p95, most, 50.0, 50.0, 50.0, 8e9)
+        return replace(run_with(), rules=[rule("LowGPUUtilization", Status.COLLECTING)], gpu_use=[use])
+
+    for share, accounted in ((0.05, False), (0.049, True)):
+        assert is_accounted(run_with(train__forward=1 - share, unknown=share).account) is accounted
+    for mean, busy in ((69.9, False), (70.0, True)):
+        assert is_busy(with_gpu(mean, 99.0, 99.0)) is busy
+    for p95, most, idle in ((0.0, 0.0, False), (0.0, 0.1, True), (69.9, 99.0, True), (70.0, 99.0, False)):
+        assert bool(perhaps_idle(with_gpu(0.0, p95, most))) is idle, "one that nobody uses is not the run's"

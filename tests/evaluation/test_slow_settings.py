@@ -467,7 +467,7 @@ def test_idle_cores_do_not_matter_if_a_gpu_computes() -> None:
     [
         (0.001, 0.004, 0.5, 400.0),  # four fifths of the forward time, as in each step
         (0.003, 0.012, 0.5, 200.0),  # the script evaluates in few steps, and the looks were at these
-        (0.003, 0.002, 0.9, None),  # the lines of the forward pass are not those of what is unused
+        (0.002, 0.002, 0.9, None),  # the lines of the forward pass are not those of what is unused
         (0.0, 0.004, 0.1, 100.0),
         (0.001, 0.004, 0.12, None),  # little
         (0.0, 0.0, 0.9, None),
