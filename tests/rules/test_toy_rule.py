@@ -23,7 +23,6 @@ from tests.support.prometheus import needs_prometheus
 from tests.support.scenarios import WrittenScenarios
 from tests.support.waiting import SECONDS
 
-TOLD = r"Playing with toys\b.*Somebody played for \d+ % of the run\..*Put the toys away\."
 TOY = Path(__file__).parents[1] / "support" / "toy_rule.py"
 
 

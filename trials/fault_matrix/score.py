@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import sqrt
 from typing import Literal
@@ -15,9 +15,6 @@ from trials.fault_matrix.training import Truth
 Outcome = Literal[
     "right", "not first", "wrong place", "wrong cause", "missed", "not printed", "silent", "accused"
 ]
-OF_FAULTS: Sequence[Outcome] = (
-    "right", "not first", "wrong place", "wrong cause", "missed", "not printed",
-)  # fmt: skip
 TOLERANCE = 0.2  # of the seconds lost
 BY_HAND = (GPU_BY_HAND, CPU_BY_HAND)
 NOTHING_SAID = "nothing"
