@@ -32,10 +32,10 @@ EXAMPLES = """\
 examples:
   stepscope actions --stop-on TrainingStalled     dry run: print on stderr which runs would be stopped
   stepscope actions --stop-on TrainingStalled --act \\
-      --token-file /etc/stepscope/token --audit-file /var/lib/stepscope/alertmanager/actions.log
+      --token-file /etc/stepscope/token --audit-file /var/lib/stepscope/actions.log
                                                    send SIGTERM to the run's processes on this node
-  sudo stepscope actions --profile-on Straggler --act \
-      --token-file /etc/stepscope/token --audit-file /var/lib/stepscope/alertmanager/actions.log
+  sudo stepscope actions --profile-on Straggler --act \\
+      --token-file /etc/stepscope/token --audit-file /var/lib/stepscope/actions.log
                                                    record some steps of the slow rank and of a median peer
 
 Alertmanager posts to http://HOST:9871/alerts; docs/actions.md has its side of the configuration.

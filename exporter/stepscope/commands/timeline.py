@@ -19,6 +19,7 @@ EXAMPLES = f"""\
 examples:
   stepscope timeline resnet                      the newest run of this name in stepscope-runs/
   stepscope timeline runs/7 -o /tmp/7.json.gz    another file than runs/7/{NAME}
+  stepscope timeline NODE1 NODE2 -o 8.json.gz    one run, whose nodes were recorded apart
 
 Open the file in https://ui.perfetto.dev or chrome://tracing. It has the steps of each rank, the operators of
 profile windows, findings, and the samples of nodes and GPUs, on one time axis. Nothing leaves this machine:

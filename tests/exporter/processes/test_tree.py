@@ -68,7 +68,10 @@ def test_a_new_child_is_seen_at_the_next_look_and_not_before(tmp_path: Path) -> 
 def test_a_new_child_is_seen_soon_although_it_took_long_to_read_all_processes_of_the_node(
     tmp_path: Path,
 ) -> None:
-    clock, stopwatch = Clock(), iter((0.0, 1.0, 1.0, 1.002, 2.0, 2.02, 3.0, 3.0)).__next__  # seconds with a core
+    clock, stopwatch = (
+        Clock(),
+        iter((0.0, 1.0, 1.0, 1.002, 2.0, 2.02, 3.0, 3.0)).__next__,
+    )  # seconds with a core
     trees = ProcessTrees(tmp_path, clock, stopwatch)
     write(tmp_path, {10: 1})
     assert trees.of([10]) == {10: {10}}
