@@ -622,6 +622,10 @@ def test_the_loop_of_keras_itself_is_not_the_script_s_own_code() -> None:
     assert found.about.subject == "Keras’s own loop"
     assert "Make epochs longer" in found.recommendation
     assert unexplained(with_lines("train__host", 90, fit)) == []
+    untimed = with_lines("train__host", 1000, fit)  # its graphs are in this time, too
+    assert untimed.account is not None
+    (loop, *_) = untimed.account.leaves
+    assert unexplained(replace(untimed, account=replace(untimed.account, leaves=(loop,)))) == []
     mine = line("train.py:4", 3.0, library="sklearn.cluster.kmeans.fit")
     assert {found.about.subject for found in unexplained(with_lines("train__host", 400, fit, mine))} == {
         "Your own code",

@@ -160,17 +160,28 @@ def test_batches_of_a_py_dataset_are_those_of_no_pipeline(variants: dict[str, Tr
     assert "tf_data_sequential_maps" not in gauges
 
 
+@pytest.mark.parametrize(
+    ("variant", "backend", "fetched"),  # phases in which Keras also fetches batches outside of its graphs
+    [
+        ("at once", "tensorflow", ["predict"]),
+        ("mirrored", "tensorflow", ["eval", "predict"]),
+        *(("Keras 2", "tf_keras", []), ("Keras 2, mirrored", "tf_keras", [])),
+    ],
+)
 def test_a_clock_in_a_graph_of_several_steps_counts_its_waits_for_batches(
-    variants: dict[str, Trained],
+    variant: str, backend: str, fetched: list[str], variants: dict[str, Trained]
 ) -> None:
-    trained = variants["at once"]
+    if find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    trained = variants[variant]
     assert trained.totals.steps == {"train": 12, "eval": 4, "predict": 1}
-    assert [loader.phase for loader in trained.totals.loaders] == ["predict"]
+    assert [loader.phase for loader in trained.totals.loaders] == fetched
     assert trained.seconds("train", "data_wait") > trained.seconds("train", "forward") > 0
     assert trained.seconds("eval", "forward") > 0
     assert trained.complaints == []
-    weights = dict(zip(("plain", "eager", "at once"), trained.words.splitlines(), strict=False))
-    assert weights["at once"] == bare("tensorflow", "").strip()  # without hooks, batch by batch
+    names = "plain", "eager", "at once", "watched", "py", "mirrored", "Keras 2", "Keras 2, mirrored"
+    weights = dict(zip(names, trained.words.splitlines(), strict=False))
+    assert weights[variant] == bare(backend, "").strip()  # without hooks, batch by batch
 
 
 def test_keras_2_has_a_variable_without_int_in_a_strategy() -> None:

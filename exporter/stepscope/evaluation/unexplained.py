@@ -381,9 +381,16 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
 
 
 def _loop_of_keras(account: Account, analysis: Analysis) -> Iterator[LargePart]:
-    """Yields the time of steps in which Keras does neither what it computes nor what the script gave it."""
+    """Yields the time of steps in which Keras does neither what it computes nor what the script gave it.
+
+    Without time that it computes, nobody timed its graphs: they are what its loop calls.
+    """
+    main = account.main_phase
+    computes = any(leaf.key.part == main and leaf.key.component in USEFUL for leaf in account.leaves)
+    if HOST in _judged(analysis) or not computes:
+        return
     for leaf in account.leaves:
-        if leaf.key != Key(account.main_phase, HOST) or HOST in _judged(analysis):
+        if leaf.key != Key(main, HOST):
             continue
         lost = leaf.share * sum(place.share for place in leaf.places if _is_of_keras(place.line))
         if lost >= analysis.large:

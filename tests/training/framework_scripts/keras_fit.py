@@ -7,7 +7,9 @@ import hashlib
 import os
 import sys
 import time
+from contextlib import nullcontext
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -44,19 +46,27 @@ class Batches(getattr(keras.utils, "PyDataset", object)):  # type: ignore[misc]
         return slowly(values), values.sum(1)
 
 
-def fit(eager: bool = False, at_once: int = 1, watch: bool = False, workers: str | None = None) -> None:
+def fit(
+    eager: bool = False,
+    at_once: int = 1,
+    watch: bool = False,
+    workers: str | None = None,
+    mirrored: bool = False,
+    keras: Any = keras,
+) -> None:
     keras.utils.set_random_seed(3)
-    model = keras.Sequential(
-        [
-            keras.Input((12, 1)),
-            keras.layers.Conv1D(4, 3, activation="relu"),
-            keras.layers.Flatten(),
-            keras.layers.Dropout(0.3),
-            keras.layers.Dense(1),
-        ]
-    )
-    metrics = [in_python] if watch else []
-    model.compile("adam", "mse", metrics=metrics, run_eagerly=eager, steps_per_execution=at_once)
+    with tf.distribute.MirroredStrategy().scope() if mirrored else nullcontext():
+        model = keras.Sequential(
+            [
+                keras.Input((12, 1)),
+                keras.layers.Conv1D(4, 3, activation="relu"),
+                keras.layers.Flatten(),
+                keras.layers.Dropout(0.3),
+                keras.layers.Dense(1),
+            ]
+        )
+        metrics = [in_python] if watch else []
+        model.compile("adam", "mse", metrics=metrics, run_eagerly=eager, steps_per_execution=at_once)
     values = np.random.default_rng(0).random((60, 12, 1)).astype("float32")  # the last batch is smaller
     batches = tf.data.Dataset.from_tensor_slices((values, values.sum(1))).batch(8)
     training = batches.map(wait) if late else batches.prefetch(2)
@@ -80,6 +90,10 @@ if os.environ.get("VARIANTS"):
 
     variants: dict[str, Any] = {"plain": {}, "eager": {"eager": True}, "at once": {"at_once": 2}}
     variants |= {"watched": {"watch": True}, "py": {"workers": "1"}}
+    variants["mirrored"] = {"at_once": 2, "mirrored": True}
+    if find_spec("tf_keras"):
+        keras_2 = {"at_once": 2, "keras": import_module("tf_keras")}
+        variants |= {"Keras 2": keras_2, "Keras 2, mirrored": {**keras_2, "mirrored": True}}
     for name, settings in variants.items():
         stepscope.start(run=name)
         fit(**settings)

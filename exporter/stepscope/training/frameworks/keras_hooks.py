@@ -31,6 +31,8 @@ from stepscope.training.frameworks.computing import (
 )
 from stepscope.training.frameworks.published import after, publish
 from stepscope.training.frameworks.tensorflow_hooks import (
+    SEVERAL,
+    fetches_here,
     optimizer_is_traced,
     settings_of_dataset,
     step_is_traced,
@@ -305,8 +307,8 @@ def fetching_first(
             return None  # of one batch, as in `train_on_batch`
         several = batches_at_once(trainer) != 1
         if several or not _gives_tensors(iterator, tensorflow):
-            of_process = isinstance(iterator, tensorflow.data.Iterator) and not trainer.run_eagerly
-            if of_process and hasattr(trainer, "_autoconvert_optionals"):  # it has a clock inside
+            has_clock = untraced or hasattr(trainer, "_autoconvert_optionals")
+            if has_clock and fetches_here(iterator) and not trainer.run_eagerly:
                 if not _loop.begin:
                     _of_phase("train")
                 return None
@@ -363,7 +365,7 @@ def _gives_tensors(iterator: Any, tensorflow: Any) -> bool:
     plain = tensorflow.TensorSpec, tensorflow.RaggedTensorSpec, tensorflow.SparseTensorSpec
     leaves = tensorflow.nest.flatten(getattr(iterator, "element_spec", None))
     parts = chain.from_iterable(getattr(leaf, "_value_specs", (leaf,)) for leaf in leaves)
-    alone = not strategy.startswith(("MultiWorker", "CollectiveAllReduce", "TPU", "ParameterServer"))
+    alone = not strategy.startswith(SEVERAL)
     return alone and all(isinstance(part, plain) for part in parts)
 
 

@@ -42,12 +42,14 @@ from stepscope.training.session import recorder, session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from stepscope.training.frameworks.batches import Asked
 
 _DATA_WAIT, _COMMUNICATION = COMPONENT_INDEX["data_wait"], COMPONENT_INDEX["communication"]
 _ALL_REDUCE = OPERATIONS.index("all_reduce") + 1.0
+SEVERAL = ("MultiWorker", "CollectiveAllReduce", "TPU", "ParameterServer")  # strategies that wait for others
 _WAITS = "_stepscope"  # attribute of a dataset that the script watches, and of an iterator that is timed
 _installed: set[str] = set()
 
@@ -70,6 +72,7 @@ def install() -> None:
     strategy = getattr(sys.modules.get("tensorflow.python.distribute.distribute_lib"), "StrategyBase", None)
     around(strategy, "reduce", _reduce_begins, leave)
     after(strategy, "run", _replicas_ran)
+    around_traced(strategy, "run", _replicas_run, step_was_traced)
     tensorflow_profiler.install()
 
 
@@ -79,12 +82,35 @@ def time_iterators() -> None:
         return
     _installed.add("iterators")
     iterators = sys.modules.get("tensorflow.python.data.ops.iterator_ops")
-    around(getattr(iterators, "OwnedIterator", None), "__next__", _asks, got)
-    for name in ("get_next", "get_next_as_optional"):
-        wrapper = partial(timed, name=name, begin=_fetch_is_traced, end=_nothing, see=_fetch_was_traced)
-        replace(getattr(iterators, "OwnedIterator", None), name, wrapper)
     distributed = sys.modules.get("tensorflow.python.distribute.input_lib")
-    around(getattr(distributed, "DistributedIteratorBase", None), "__next__", _asks, got)
+    for module, name in ((iterators, "OwnedIterator"), (distributed, "DistributedIteratorBase")):
+        owner = getattr(module, name, None)
+        around(owner, "__next__", _asks, got)
+        for each in ("__next__", "get_next", "get_next_as_optional"):
+            around_traced(owner, each, _fetch_is_traced, _fetch_was_traced, _fetch_ended)
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+def around_traced(
+    owner: Any,
+    name: str,
+    begin: Callable[..., Any],
+    see: Callable[[Any, Any], None],
+    end: Callable[[Any, bool], None] = _nothing,
+) -> None:
+    """Calls `begin` before and `see` after what a function adds to a graph. `end` follows an error, too."""
+    replace(owner, name, partial(timed, name=name, begin=begin, end=end, see=see))
+
+
+def fetches_here(iterator: object) -> bool:
+    """Returns whether an iterator gets its batches in this process, without a wait for other ones."""
+    tensorflow = sys.modules["tensorflow"]
+    if isinstance(iterator, tensorflow.distribute.DistributedIterator):
+        return not type(getattr(iterator, "_strategy", None)).__name__.startswith(SEVERAL)
+    return isinstance(iterator, tensorflow.data.Iterator)
 
 
 def runs_eagerly() -> bool:
@@ -180,7 +206,9 @@ class _Graphs:
         self.with_steps: WeakSet[Any] = WeakSet()
         self.with_collectives: WeakKeyDictionary[Any, float] = WeakKeyDictionary()  # and which operation
         self.clocked: WeakSet[Any] = WeakSet()
-        self.fetches = False  # the outermost one gets an iterator of tf.data
+        self.fetches = False  # the outermost one gets an iterator of tf.data,
+        self.fetching = False  # and what asks it for a batch is traced,
+        self.fetch_is_timed = False  # or was, with a clock
         self.python = set[object]()  # tokens of functions of Python that they call
         self.python_seconds = dict.fromkeys((GRAPH_PYTHON, PIPELINE_PYTHON), 0.0)  # of these, and of others,
         self.published_seconds = dict(self.python_seconds)
@@ -205,7 +233,7 @@ def _called(function: Any, *arguments: Any, **_: object) -> tuple[Any, int | Non
     traced = function.experimental_get_tracing_count()
     _graphs.tracing.append(function)
     iterators = [each for each in arguments if hasattr(each, "get_next_as_optional")]
-    _graphs.fetches = any(isinstance(each, sys.modules["tensorflow"].data.Iterator) for each in iterators)
+    _graphs.fetches, _graphs.fetch_is_timed = any(map(fetches_here, iterators)), False
     place = None
     if _graphs.only_communicate(function):
         place = computing.begin(_COMMUNICATION, _graphs.with_collectives[function])
@@ -243,25 +271,35 @@ def _returned(call: tuple[Any, int | None, int, float], done: bool) -> None:
 
 
 def _fetches_in_loop() -> bool:
-    """Returns whether a graph of Keras is traced that fetches its batches, without a strategy."""
+    """Returns whether a graph of Keras is traced that fetches its batches in this process."""
     return computing.in_loop and _graphs.fetches and bool(_graphs.tracing) and not runs_eagerly()
 
 
-def _fetch_is_traced(*_: object) -> tuple[Any] | None:
-    return (graph_clock.begin(),) if _fetches_in_loop() else None
+def _fetch_is_traced(*_: object, **__: object) -> tuple[Any] | None:
+    if _graphs.fetching or not _fetches_in_loop():
+        return None
+    _graphs.fetching = True
+    return (graph_clock.begin(),)
+
+
+def _fetch_ended(*_: object) -> None:
+    _graphs.fetching = False
 
 
 def _fetch_was_traced(begun: tuple[Any], batch: Any) -> None:
-    graph_clock.end(FETCHES, begun[0], batch)
+    _graphs.fetch_is_timed |= graph_clock.end(FETCHES, begun[0], batch)
 
 
-def _nothing(*_: object) -> None:
-    pass
+def _replicas_run(
+    _strategy: object, _function: object, args: Any = (), *_: object, **__: object
+) -> tuple[Any] | None:
+    """Begins to time a step of Keras 2. Those of Keras 3 have their own graph, which XLA may compile."""
+    return step_is_traced(args) if len(_graphs.tracing) == 1 else None
 
 
 def step_is_traced(data: Any) -> tuple[Any] | None:
     """Begins to time a step of Keras inside of a graph that fetches its batch. Returns that moment."""
-    if not _fetches_in_loop():
+    if not _fetches_in_loop() or not _graphs.fetch_is_timed:
         return None
     _graphs.clocked.add(_graphs.tracing[0])
     return (graph_clock.begin(data),)
