@@ -53,6 +53,7 @@ from tests.support.source import node_samples, node_steps
 NOTEBOOK = Path(__file__).with_name("debugger_notebook.ipynb")
 SCRIPT = Path(__file__).parents[1] / "analysis" / "imdb_like.py"
 SECONDS, CORES, GPUS = 320.0, 4, 2  # of the job of Debugger
+NAN = float("nan")
 
 
 @pytest.fixture(scope="module")
@@ -622,3 +623,88 @@ def test_a_name_that_is_no_run_is_refused_and_no_class_has_any_attribute(job: Pa
         TrainingJob(str(job)).get_everything()
     assert list(signature(TrainingJob).parameters) == ["training_job_name", "region"]
     assert Metrics("tottime") is Metrics.TOTAL_TIME
+
+
+@pytest.mark.parametrize("kind", [LocalSystemMetricsReader, LocalAlgorithmMetricsReader])
+@pytest.mark.parametrize("cache", [False, True])
+def test_events_between_any_two_times_are_those_that_are_there(
+    kind: type[LocalSystemMetricsReader | LocalAlgorithmMetricsReader], cache: bool, job: Path
+) -> None:
+    reader = kind(str(job), cache)
+    every = len(reader.get_events(0, 0))
+    assert every > 0
+    for late in (2**52, 2.0**52, 2**63, 1e300, float("inf")):
+        assert len(reader.get_events(0, late)) == every, late
+        assert reader.get_events(late, late) == [], late
+    assert reader.get_events(0, -5) == []
+    assert reader.get_events(5, 1) == []
+
+
+def test_a_name_alone_is_a_list_of_it(job: Path) -> None:
+    reader = LocalAlgorithmMetricsReader(str(job))
+    for name in ("pythontimeline.json", "model_timeline.json"):
+        one, listed = (reader.get_events(0, 0, file_suffix_filter=each) for each in (name, [name]))
+        assert one == listed
+    frame = PandasFrame(str(job))
+    assert len(frame.get_all_system_metrics("cpu0")) == len(frame.get_all_system_metrics(["cpu0"])) > 0
+    statistics: Any = PandasFrameAnalysis(frame.get_all_system_metrics(), frame.get_all_framework_metrics())
+    assert statistics.get_utilization_stats("cpu").equals(statistics.get_utilization_stats(Resource.CPU))
+
+
+def of_samples(job: Path) -> Any:  # types would forbid the odd arguments
+    return LocalSystemMetricsReader(str(job))
+
+
+def of_steps(job: Path) -> Any:
+    return LocalAlgorithmMetricsReader(str(job))
+
+
+def frame_of(job: Path) -> Any:
+    return PandasFrame(str(job))
+
+
+def profiles(job: Path) -> Any:
+    return cProfileAnalysis(str(job))
+
+
+def charts(job: Path, **arguments: Any) -> TimelineCharts:
+    return TimelineCharts(of_samples(job), of_steps(job), **arguments)
+
+
+@pytest.mark.usefixtures("shown")
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda job: of_steps(job).get_events("a", 1), "time='a': is not a number"),
+        (lambda job: of_steps(job).get_events(None, None), "time=None: is not a number"),
+        (lambda job: of_samples(job).get_events(0, NAN), "time=nan: is not a number"),
+        (lambda job: of_steps(job).get_events(0, 1, "seconds"), "unit='seconds': choose one of TimeUnits."),
+        (lambda job: of_steps(job).get_events_by_step("a", "b"), "steps 'a' to 'b': are not numbers"),
+        (lambda job: of_steps(job).get_events_by_step(2**70, 2**71), "were not recorded; train has steps"),
+        (lambda _: LocalSystemMetricsReader(None), "None: is no source"),  # type: ignore[arg-type]
+        (lambda job: charts(job, select_dimensions=["*"]), "'*': is not a regular expression"),
+        (lambda job: Heatmap(of_samples(job), select_events=["[cpu"]), "'[cpu': is not a regular expression"),
+        (lambda job: StepHistogram(of_steps(job)).plot(select_metrics=["*"]), "is not a regular expression"),
+        (lambda job: charts(job, x=0), "x=0: give a whole number above 0"),
+        (lambda job: charts(job, starttime="x"), "time='x': is not a number"),
+        (lambda job: StepTimelineChart(of_steps(job), None), "width=None: give a whole"),  # type: ignore[arg-type]
+        (lambda job: charts(job).find_time_annotations([]), "indexes=[]: give numbers of samples"),
+        (lambda job: charts(job).find_time_annotations([-1]), "indexes=[-1]: give numbers of samples"),
+        (lambda job: charts(job).find_time_annotations([10**9]), "give numbers of samples, from 0 to"),
+        (lambda job: frame_of(job).get_profiler_data_by_time("a", "b"), "time='a': is not a number"),
+        (lambda job: frame_of(job).get_all_dataloader_metrics(["*"]), "is not a regular expression"),
+        (lambda job: frame_of(job).convert_datetime_to_timestamp("now"), "'now': is not a time"),
+        (
+            lambda job: frame_of(job).get_framework_metrics_by_begin_and_end_timesteps(["a"], []),
+            "1 times begin and 0 end",
+        ),
+        (lambda job: MergedTimeline(str(job)).merge_timeline(NAN, 1, "step"), "start=nan: is not a number"),
+        (lambda job: profiles(job).fetch_profile_stats_by_time("a", 1), "time='a': is not"),
+        (lambda job: profiles(job).fetch_profile_stats_by_step("a"), "start_step='a': is not"),
+    ],
+)
+def test_an_odd_argument_is_named_in_one_line(call: Callable[[Path], Any], error: str, job: Path) -> None:
+    with pytest.raises(UserError) as raised:
+        call(job)
+    assert error in str(raised.value)
+    assert "\n" not in str(raised.value)

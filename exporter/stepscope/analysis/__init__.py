@@ -68,6 +68,8 @@ def open(  # noqa: A001  # read as stepscope.analysis.open
     Raises UserError for a source that cannot be read, a parameter that does not exist, or a bad price.
     """
     _check_price(price)
+    if not isinstance(source, (str, Path, Sequence)):
+        raise UserError(f"{source!r}: is no source; give a path, a name or an address")
     if not scan_interval > 0:
         raise UserError(f"scan_interval={scan_interval:g}: is not a duration; give seconds above 0")
     given = [source] if isinstance(source, str | Path) else source

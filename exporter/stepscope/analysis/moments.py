@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -257,7 +258,10 @@ def chosen_steps(steps: pa.Table, numbers: tuple[int, int], phase: str | None, r
     if rank is not None:
         of_phase = of_phase.filter(pc.field("rank") == rank)
     first, last = numbers
-    found = of_phase.filter((pc.field("number") >= first) & (pc.field("number") <= last))
+    if not all(isinstance(each, Real) for each in numbers):
+        raise UserError(f"steps {first!r} to {last!r}: are not numbers")
+    number = of_phase["number"].to_numpy()
+    found = of_phase.filter(pa.array((number >= first) & (number <= last)))
     if not len(found):
         known = pc.min_max(of_phase["number"]).as_py()
         has = f"{phase} has steps {known['min']} to {known['max']}" if len(of_phase) else f"{phase} has none"

@@ -1,6 +1,5 @@
 """Samples and steps of a run as Debugger's events: Arrow tables. Times are microseconds since the epoch."""
 
-import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
@@ -10,6 +9,7 @@ import pyarrow.compute as pc
 from stepscope.analysis import Run, UserError
 from stepscope.analysis.plots import ROWS
 from stepscope.analysis.samples import Device
+from stepscope.compat.smdebug.given import limit, matches, several
 from stepscope.compat.smdebug.not_served import not_served
 from stepscope.runs.debugger.files import natural
 from stepscope.runs.debugger.framework import STEP
@@ -56,25 +56,25 @@ def chosen_rows(run: Run, select_dimensions: Sequence[str], select_events: Seque
 
     The name of a dimension's mean is "total". What has no dimension is chosen by its name.
     """
-    found = []
+    found, events = [], several(select_events)
     for row, (dimension, name, _) in READINGS.items():
-        if any(re.search(each, dimension or name) for each in select_dimensions):
-            found += _chosen_devices(run, row, select_events)
+        if any(matches(each, dimension or name) for each in several(select_dimensions)):
+            found += _chosen_devices(run, row, events)
     return found
 
 
 def _chosen_devices(run: Run, row: str, events: Sequence[str]) -> list[str]:
     """Returns the row, or some of its devices, and its mean."""
     name = READINGS[row][1]
-    total = any(re.search(each, "total") for each in events)
+    total = any(matches(each, "total") for each in events)
     device: Device = "cpu" if ROWS[row][0] == "cpu" else "gpu"
     if ROWS[row][0] == "node":
-        return [row] if total or any(re.search(each, name) for each in events) else []
+        return [row] if total or any(matches(each, name) for each in events) else []
     means = [f"{row}_mean"] if total else []
     if ".*" in events:
         return [row, *means]
     numbers = pc.unique(run.samples(device, columns=[device])[device].cast(pa.string())).to_pylist()
-    chosen = [n for n in numbers if any(re.search(each, name.format(n)) for each in events)]
+    chosen = [n for n in numbers if any(matches(each, name.format(n)) for each in events)]
     return [*(f"{row}/{number}" for number in sorted(chosen, key=natural)), *means]
 
 
@@ -85,7 +85,8 @@ def microseconds(moment: datetime | None) -> int:
 
 def elapsed(run: Run, time_us: float | None) -> float | None:
     """Returns seconds since the run's start; None for 0 and None, which mean no limit."""
-    return (time_us - microseconds(run.start)) / 1e6 if time_us else None
+    known = limit(time_us)
+    return None if known is None else (known - microseconds(run.start)) / 1e6
 
 
 class Events:
@@ -115,7 +116,8 @@ class Events:
 def system_events(run: Run, start_us: float | None = None, end_us: float | None = None) -> pa.Table:
     """Returns a row per reading (percent, or bytes per second) from `start_us` to `end_us`, both included."""
     start = elapsed(run, start_us)
-    end = elapsed(run, end_us + 1 if end_us else None)
+    last = limit(end_us)
+    end = elapsed(run, None if last is None else last + 1)
     found = []
     for device in DEVICES:
         rows = [row for row in READINGS if ROWS[row][0] == device]
@@ -207,7 +209,7 @@ def events_of_files(
 
 def files_of(suffixes: Sequence[str]) -> set[str]:
     """Returns the kinds of files that these suffixes of names choose."""
-    endings = tuple(suffix.lstrip("*_") for suffix in suffixes)
+    endings = tuple(suffix.lstrip("*_") for suffix in several(suffixes))
     return {kind for name, of_name in FILES.items() if name.endswith(endings) for kind in of_name}
 
 
@@ -231,10 +233,11 @@ def _microseconds(timed: pa.Table) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
 
 def during(events: pa.Table, start_us: float | None, end_us: float | None) -> pa.Table:
     """Returns the events that overlap the time, or touch it."""
+    begin, end = limit(start_us), limit(end_us)
     first, last = ("time_us", "time_us") if "time_us" in events.column_names else ("start_us", "end_us")
-    if start_us:
-        events = events.filter(pc.field(last) >= start_us)
-    return events.filter(pc.field(first) <= end_us) if end_us else events
+    if begin is not None:
+        events = events.filter(pc.field(last) >= pa.scalar(begin))
+    return events if end is None else events.filter(pc.field(first) <= pa.scalar(end))
 
 
 def selected_events(
@@ -244,7 +247,7 @@ def selected_events(
 
     Raises NotImplementedError if the run has none of them at any time.
     """
-    steps = events.of(framework_events, start_us, end_us)
+    steps, names = events.of(framework_events, start_us, end_us), several(names)
     if not names:
         return steps
     known = {*STEP_NAMES.values(), *(word for part in PARTS.values() for word in part)}

@@ -3,6 +3,9 @@
 from datetime import UTC, datetime
 from enum import Enum
 
+from stepscope.analysis import UserError
+from stepscope.compat.smdebug.given import number
+
 WORDS = "%Y-%m-%dT%H:%M:%S:%f"  # of a time in UTC in Debugger's data frames
 
 
@@ -27,7 +30,10 @@ def convert_utc_timestamp_to_microseconds(
     timestamp: float, unit: TimeUnits = TimeUnits.MICROSECONDS
 ) -> float:
     """Returns a time in microseconds."""
-    return timestamp * _MICROSECONDS[unit]
+    if not isinstance(unit, TimeUnits):
+        raise UserError(f"unit={unit!r}: choose one of {', '.join(map(str, TimeUnits))}")
+    microseconds: float = number(timestamp, "time") * _MICROSECONDS[unit]
+    return microseconds
 
 
 def us_since_epoch_to_human_readable_time(us_since_epoch: float) -> str:

@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from stepscope import analysis
 from stepscope.compat.smdebug.events import microseconds
+from stepscope.compat.smdebug.given import number
 from stepscope.compat.smdebug.not_served import not_served
 from stepscope.compat.smdebug.profiler.analysis.utils.python_profile_analysis_utils import (
     cProfileFunctionStats,
@@ -37,8 +38,9 @@ class PythonProfileAnalysis:
     ) -> cProfileStats:
         """Returns the functions of the profile windows that have some of these steps."""
         self._refresh(refresh_stats)
-        last = start_step if end_step is None else end_step
-        return self._functions(self.run.functions(steps=(start_step, last)), node_id, "by step")
+        first = number(start_step, "start_step")
+        last = first if end_step is None else number(end_step, "end_step")
+        return self._functions(self.run.functions(steps=(first, last)), node_id, "by step")
 
     def fetch_profile_stats_by_time(
         self,
@@ -50,8 +52,9 @@ class PythonProfileAnalysis:
         """Returns the functions of the profile windows that were open between two times."""
         self._refresh(refresh_stats)
         begin = microseconds(self.run.start) / 1e6
-        times = start_time_since_epoch_in_secs - begin, end_time_since_epoch_in_secs - begin
-        return self._functions(self.run.functions(times=times), node_id, "by time")
+        given = start_time_since_epoch_in_secs, end_time_since_epoch_in_secs
+        first, last = (number(each, "time") - begin for each in given)
+        return self._functions(self.run.functions(times=(first, last)), node_id, "by time")
 
     def _functions(self, functions: pa.Table, node_id: str, by: str) -> cProfileStats:
         rows = _of_node(functions, node_id).to_pylist()

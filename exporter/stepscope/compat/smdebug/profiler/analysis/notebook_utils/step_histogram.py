@@ -1,12 +1,12 @@
 """Histograms of steps (smdebug.profiler.analysis.notebook_utils.step_histogram)."""
 
-import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 
 import pyarrow.compute as pc
 
 from stepscope.compat.smdebug.events import PARTS, STEP_NAMES, elapsed
+from stepscope.compat.smdebug.given import matches, several
 from stepscope.compat.smdebug.not_served import not_served
 from stepscope.compat.smdebug.profiler.algorithm_metrics_reader import AlgorithmMetricsReader
 from stepscope.compat.smdebug.profiler.analysis.notebook_utils.chart import Chart
@@ -32,8 +32,8 @@ class StepHistogram(Chart):
         self.by_rank = show_workers
         self.start, self.end = elapsed(self.run, starttime), elapsed(self.run, endtime)
         found = {
-            metric: [drawn for name, drawn in self._known() if re.search(metric, name)]
-            for metric in select_metrics
+            metric: [drawn for name, drawn in self._known() if matches(metric, name)]
+            for metric in several(select_metrics)
         }
         self.chosen = list(dict.fromkeys(each for drawn in found.values() for each in drawn))
         missing = [metric for metric, drawn in found.items() if not drawn]

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from stepscope.compat.smdebug.given import begin_of_last
 from stepscope.compat.smdebug.profiler.algorithm_metrics_reader import AlgorithmMetricsReader
 from stepscope.compat.smdebug.profiler.analysis.notebook_utils.chart import Chart
 
@@ -17,5 +18,5 @@ class StepTimelineChart(Chart):
     def create_plot(self) -> None:
         """Draws the last `width` steps."""
         starts = self.run.steps()["elapsed_seconds"].to_pylist()
-        start = starts[-self.width] if self.width < len(starts) else None
+        start = begin_of_last(self.width, "width", starts)
         self.show([partial(self.run.plot.step_timeline, start)])

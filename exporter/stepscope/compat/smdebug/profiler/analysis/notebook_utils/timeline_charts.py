@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
+from numbers import Integral
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from stepscope.compat.smdebug.events import (
     part_events,
     single_events,
 )
+from stepscope.compat.smdebug.given import begin_of_last
 from stepscope.compat.smdebug.profiler.algorithm_metrics_reader import AlgorithmMetricsReader
 from stepscope.compat.smdebug.profiler.analysis.notebook_utils.chart import Chart
 from stepscope.compat.smdebug.profiler.system_metrics_reader import SystemMetricsReader
@@ -48,7 +50,8 @@ class TimelineCharts(Chart):
         """Draws the last `x` samples of what was selected."""
         times = self.run.samples(start=self.start, end=self.end, columns=["elapsed_seconds"])
         every = sorted(set(times["elapsed_seconds"].to_pylist()))
-        start = every[-self.x] if self.x < len(every) else self.start
+        latest = begin_of_last(self.x, "x", every)
+        start = self.start if latest is None else latest
         self.show([partial(self.run.plot.utilization, start, self.end, self.by_node, self.rows)])
 
     def find_time_annotations(self, indexes: Sequence[int]) -> None:
@@ -96,4 +99,8 @@ class TimelineCharts(Chart):
     def _times(self, indexes: Sequence[int]) -> tuple[float, float]:
         """Returns seconds since the run's start of the first and the last of these samples."""
         times = self.run.samples(columns=["elapsed_seconds"])["elapsed_seconds"].to_pylist()
-        return times[min(indexes)], times[min(max(indexes), len(times) - 1)]
+        given = list(indexes or ())
+        known = given and all(isinstance(each, Integral) for each in given)
+        if not known or not 0 <= min(given) < len(times):
+            raise UserError(f"indexes={indexes!r}: give numbers of samples, from 0 to {len(times) - 1}")
+        return times[min(given)], times[min(max(given), len(times) - 1)]

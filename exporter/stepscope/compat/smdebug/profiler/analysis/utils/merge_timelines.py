@@ -7,6 +7,7 @@ from typing import Any
 
 from stepscope import analysis
 from stepscope.compat.smdebug.events import elapsed, files_of, times_of_steps
+from stepscope.compat.smdebug.given import number
 from stepscope.report.merged_timeline import KINDS, NAME, OPERATORS, SAMPLES, STEPS
 
 LOW = 0.85  # of the library: a utilisation below it is low
@@ -48,7 +49,7 @@ class MergedTimeline:
         per GPU with the times in which it was used less than 85 %.
         """
         if MergeUnit(unit) is MergeUnit.STEP:
-            start, end = times_of_steps(self.run, int(start), int(end))
+            start, end = times_of_steps(self.run, number(start, "start"), number(end, "end"))
         times = elapsed(self.run, start), elapsed(self.run, end)
         below = LOW if sys_metrics_filter else None
         print(self.run.write_timeline(Path(self.out_dir) / NAME, *times, self._kinds(below), below))

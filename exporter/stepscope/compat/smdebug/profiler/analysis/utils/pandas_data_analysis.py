@@ -5,6 +5,7 @@ from enum import Enum
 from importlib import import_module
 from typing import Any
 
+from stepscope.compat.smdebug.given import several
 from stepscope.compat.smdebug.not_served import say_unknown
 from stepscope.runs.debugger.system import CPU, GPU
 
@@ -62,7 +63,7 @@ class PandasFrameAnalysis:
         """Returns microseconds per phase; a step lasts from its first rank's start to its last one's end."""
         steps = self.framework_metrics_df.groupby(["framework_metric", "step"])
         took = steps["end_time_us"].max() - steps["start_time_us"].min()
-        return _statistics(took.groupby("framework_metric"), [by.value], "duration_{}_us")
+        return _statistics(took.groupby("framework_metric"), [StatsBy(by).value], "duration_{}_us")
 
     def get_utilization_stats(
         self,
@@ -78,7 +79,7 @@ class PandasFrameAnalysis:
         samples = samples[samples["dimension"].isin([CPU, GPU]) | ~samples["type"].isin(["cpu", "gpu"])]
         samples = samples[samples["type"].isin(_types(resource, tuple(Resource)))]
         columns = {"type": "Resource", "nodeID": "nodeID"}
-        if by is StatsBy.TRAINING_PHASE:
+        if by is not None and StatsBy(by) is StatsBy.TRAINING_PHASE:
             samples = samples.assign(phase=None)
             for each in self.get_training_phase_intervals(phase).to_dict("records"):
                 within = samples["timestamp_us"].between(each["start_time_us"], each["end_time_us"])
@@ -95,7 +96,7 @@ class PandasFrameAnalysis:
         """
         steps, samples = self.framework_metrics_df.sort_values("start_time_us"), self.sys_metrics_df
         if phase is not None:
-            wanted = [phase] if isinstance(phase, str) else list(phase)
+            wanted = several(phase)
             say_unknown(wanted, steps["framework_metric"].unique(), "phase")
             steps = steps[steps["framework_metric"].isin(wanted)]
         rows: list[tuple[float, float, str]] = []
@@ -134,8 +135,8 @@ class PandasFrameAnalysis:
 
 
 def _types(given: Resource | Sequence[Resource] | None, every: Sequence[Resource]) -> list[str]:
-    chosen = every if given is None else [given] if isinstance(given, Resource) else given
-    return [resource.value for resource in chosen]
+    chosen = every if given is None else [given] if isinstance(given, (Resource, str)) else given
+    return [Resource(resource).value for resource in chosen]
 
 
 def _statistics(groups: Any, keys: list[str], name: str) -> Any:

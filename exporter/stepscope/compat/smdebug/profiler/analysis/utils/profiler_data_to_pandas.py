@@ -1,6 +1,5 @@
 """Samples and steps as data frames (smdebug.profiler.analysis.utils.profiler_data_to_pandas)."""
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stepscope import analysis
+from stepscope.analysis import UserError
 from stepscope.compat.smdebug.events import (
     FRAMEWORK,
     STEP_NAMES,
@@ -25,6 +25,7 @@ from stepscope.compat.smdebug.events import (
     times_of_steps,
     wait_events,
 )
+from stepscope.compat.smdebug.given import matches, several
 from stepscope.compat.smdebug.not_served import not_served, say_unknown
 from stepscope.compat.smdebug.profiler.utils import WORDS, us_since_epoch_to_human_readable_time
 
@@ -58,15 +59,20 @@ class PandasFrame:
 
     def get_all_dataloader_metrics(self, selected_framework_metrics: Sequence[str] = ()) -> Any:
         """Returns a row per wait for a batch, with duration_us. The selection is of regular expressions."""
-        names = selected_framework_metrics
-        if names and not any(re.match(name, each) for name in names for each in (WAIT, WAIT_KIND)):
-            raise not_served(f"metrics of data loaders {list(names)}", "use run.loaders()")
+        names = several(selected_framework_metrics)
+        if names and not any(matches(f"^(?:{name})", each) for name in names for each in (WAIT, WAIT_KIND)):
+            raise not_served(f"metrics of data loaders {names}", "use run.loaders()")
         frame = self._framework(self._events.of(wait_events))
         return frame.assign(duration_us=frame["end_time_us"] - frame["start_time_us"])
 
     def convert_datetime_to_timestamp(self, timestamp: datetime | str) -> int:
         """Returns microseconds since the epoch of a time in UTC, or of a time in words of a frame."""
-        moment = datetime.strptime(timestamp, WORDS) if isinstance(timestamp, str) else timestamp
+        try:
+            moment = timestamp if isinstance(timestamp, datetime) else datetime.strptime(timestamp, WORDS)
+        except (TypeError, ValueError):
+            raise UserError(
+                f"{timestamp!r}: is not a time; give a datetime, or words as a frame has"
+            ) from None
         return microseconds(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 
     def get_framework_metrics_by_timesteps(
@@ -86,9 +92,10 @@ class PandasFrame:
         selected_framework_metrics: Sequence[str] = (),
     ) -> tuple[dict[str, float], dict[str, float]]:
         """Returns the parts of steps in these intervals by kind and by name, as shares of the largest."""
-        ends = (
-            map(self.convert_datetime_to_timestamp, each) for each in (begin_timestep_list, end_timestep_list)
-        )
+        given = list(begin_timestep_list), list(end_timestep_list)
+        if len(given[0]) != len(given[1]):
+            raise UserError(f"{len(given[0])} times begin and {len(given[1])} end: give as many of both")
+        ends = (map(self.convert_datetime_to_timestamp, each) for each in given)
         parts, _ = self._meanwhile(list(zip(*ends, strict=True)), selected_framework_metrics)
         return _shares(_spent(parts, "kind")), _shares(_spent(parts))
 
@@ -151,10 +158,10 @@ class PandasFrame:
         return frame.assign(bytes=-1, tid=0)
 
 
-def _named(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    if names:
+def _named(table: pa.Table, given: Sequence[str]) -> pa.Table:
+    if names := several(given):
         say_unknown(names, pc.unique(table["name"]).to_pylist(), "system metric")
-    return table.filter(pc.field("name").isin(list(names))) if names else table
+    return table.filter(pc.field("name").isin(names)) if names else table
 
 
 def _overlapping(events: pa.Table, intervals: Intervals) -> pa.Table:

@@ -49,7 +49,7 @@ class cProfileStats:  # noqa: N801  # smdebug's name
         known = [each for each in self.function_stats_list if getattr(each, name, None) is not None]
         if not known:
             raise not_served(f"{by}", "record with stepscope run --profile 2:8,python, or use TOTAL_TIME")
-        for each in sorted(known, key=lambda each: -getattr(each, name))[:n]:
+        for each in sorted(known, key=lambda each: -getattr(each, name))[: max(n, 0)]:
             print(f"{getattr(each, name):12.6g}  {each.function_name}")
 
     def get_function_stats(self) -> Any:
