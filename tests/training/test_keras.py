@@ -18,6 +18,7 @@ import pytest
 from stepscope.commands.run.hooks import STARTUP
 from stepscope.exporter.ledgers.reader import LedgerReader, LedgerTotals, open_ledgers
 from stepscope.runs.model import COMPONENTS
+from stepscope.training.frameworks import keras_hooks
 from stepscope.training.frameworks.computing import computing
 from stepscope.training.frameworks.keras_hooks import batches_at_once, fetching_first
 
@@ -271,6 +272,23 @@ def test_the_verdict_names_the_late_pipeline_and_accuses_no_prompt_one(slow: str
     if slow == "map":
         assert "Give `map` num_parallel_calls=tf.data.AUTOTUNE" in starved["recommendation"]
         assert "num_workers" not in starved["recommendation"]
+
+
+def test_a_loop_goes_on_after_another_one_that_its_callback_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keras_hooks, "_loop", keras_hooks._Loop())
+    monkeypatch.setattr(computing, "in_loop", True)
+
+    class Callbacks:
+        pass
+
+    outer, inner = Callbacks(), Callbacks()
+    keras_hooks._training_begins(outer)
+    keras_hooks._training_begins(inner)
+    keras_hooks._training_begins(Callbacks())  # ended by an error: nobody has it any more
+    keras_hooks._training_ended(None, inner)
+    assert computing.in_loop
+    keras_hooks._training_ended(None, outer)
+    assert not computing.in_loop
 
 
 @pytest.mark.parametrize("jit", [True, False])

@@ -107,6 +107,7 @@ class _Loop:
         self.backend = ""
         self.begin: Moment = ()  # of the latest batch that is not trained on
         self.is_alone = False  # an evaluation outside `fit`
+        self.fits: list[Callable[[], object]] = []  # return the callbacks: a callback may call `fit`, too
 
 
 _loop = _Loop()
@@ -134,7 +135,8 @@ def _nothing(*_: object) -> None:
     pass
 
 
-def _training_begins(*_: object, **__: object) -> None:
+def _training_begins(callbacks: object, *_: object, **__: object) -> None:
+    _loop.fits.append(ref(callbacks))
     automatic.begin_anew()
     computing.in_loop = True
     _use_profiler()
@@ -146,8 +148,10 @@ def _trained(*_: object, **__: object) -> None:
     automatic.step_ended(-1)
 
 
-def _training_ended(*_: object, **__: object) -> None:
-    computing.in_loop, computing.adapter = False, None
+def _training_ended(_result: object = None, callbacks: object = None, *_: object, **__: object) -> None:
+    _loop.fits = [fit for fit in _loop.fits if fit() not in (None, callbacks)]
+    if not _loop.fits:
+        computing.in_loop, computing.adapter = False, None
     automatic.begin_anew()
 
 
