@@ -69,13 +69,16 @@ ROUNDS = 5  # mutants of each rule
 EVERY_MUTANT = bool(os.environ.get("STEPSCOPE_ALL_MUTANTS"))
 
 # Mutants that decide the same on this recording: each is another rule, but it would take other data to tell.
-# tests/prometheus/rules/test_sample_rules.py has runs that save for long, only evaluate or start late. The
-# recorded one does not.
-OF_SAVING = r'|min without \(rank, component|component=~"another"|host"\}\[\w+\]\)\) (< |> \d+3\))'
+# tests/prometheus/rules/test_sample_rules.py has runs that save for long, stop, only evaluate or start late.
+# The recorded one does not.
+OF_SAVING = (
+    r'|min without \(rank, (component|state)|component=~"another"|host"\}\[\w+\]\)\) (< |> \d+3 or)'
+    r'|process_state\{state="another'
+)
 OF_EVALUATIONS = (
     r'phase="another"|phase="\w+"\}\[\w+\]\)\) (< 0|> 3)|min without \(phase, rank\)'
     r"|age_seconds\S+ (> 3600|< 72003|< 3600 unless|> 1200|< 24003)"
-    rf'{OF_SAVING}|host"\}}\[3m7s'
+    rf'{OF_SAVING}|(host|stopped)"\}}\[3m7s'
 )
 UNSEEN = {
     # 0 or 1, of whichever element; no scrape failed, no exporter lost its counts or is lean.
@@ -84,9 +87,12 @@ UNSEEN = {
     r'|samples_total\{run=~"another"'
     # No GPU lacks its utilisation: tests/prometheus/rules/test_gpu_rules.py has a MIG device.
     r"|^stepscope:rule_status: .*(utilization_samples_count\[\w+\]\)|distance:samples) (> 3|>= 0)",
-    # Some ranks are missing, and none is in known work; one half of the threshold decides.
+    # Some ranks are missing, and none is in known work, in two operations or stopped; one half of the
+    # threshold decides. All nodes stand still for as long: test_hang_rule.py has one that does not.
     "CollectiveHang": r"> 1203 or [^)]+\) unless on \(cluster|120003|(<|>=) 20 \* |403 \* |(<|>=) 6000"
-    r"|6000 unless|age_seconds\{component=~.another|count \) and on \(run\)",
+    r"|6000 unless|age_seconds\{component=~.another|count \) and on \(run\)"
+    r'|wait:seconds: (min|.*state="another")|hang:seconds: .*( <= max by|\( \(min by|(<|unless) min by)'
+    r"|missing:count: .*min without",
     # Each share that is above its threshold is of many samples, or steps. Communication rises from less than
     # 5 % to more than 15 % between two evaluations. Each window has more than 3 s of steps.
     "CommunicationBound": r"finding: \( \S+ > 0.[01]5 and|min without \(phase\)|step_seconds: .*>= 3\)",
@@ -96,17 +102,19 @@ UNSEEN = {
     "IOBottleneck": r"finding: \( \S+ > 0.2 and \S+ > 120 or",
     # One training loader per rank; never too many workers; it is not known which cores the run may use.
     "Dataloader": r"min without|> 43|workers:(sum [*]|min /) \(\(|cores\[\w+\]\) > ",
-    # One kind of error per GPU in 5 minutes; a difference of two selectors has the kinds that both select.
-    "GPUError": r'min without|"another"\}\[\w+\]( offset|\) - )',
-    # It rises at once by far more, and long after a short start.
-    "GPUMemoryIncrease": r"rise > 0\.15 |age_seconds\S+ > 1200|\+ \(\S+first_step|< 24003",
+    # One kind of error per GPU in 5 minutes, and more than 3 of them; a difference of two selectors has the
+    # kinds that both select.
+    "GPUError": r'min without|ecc_errors:delta5m: .*>= 3\)|"another"\}\[\w+\]( offset|\) - )',
+    # It rises at once by far more, and long after a short start. More than 3 samples are in every window.
+    "GPUMemoryIncrease": r"rise > 0\.15 |age_seconds\S+ > 1200|\+ \(\S+first_step|< 24003"
+    r"|memory:mean: .*>=? 3\)|memory:rise: .*max_over_time",
     # Longer than the recording; all growth that is recorded is above its threshold.
     "GPUMemoryLeak": r"36m|1h12m|1h48m|2 - 23 [*]",
     # It grows alike in every quarter; it is full soon or never.
     "GPUMemoryNearlyFull": r"\(\S+ \+ \S+ offset 6m|offset 6m > [^>]+ and \S+ offset 4m|> 0.0025|< 72003"
     r"|\* 1\.5 (>|\+) |(> 3|>= 0) or|seconds (< 3|>= 0)\)",
     # No evaluation is in the first 3 minutes.
-    "LoadBalancing": rf'3e-12|"another"\}}\[\w+\]\)\) >= 0|host"\}}\[9m7s{OF_SAVING}',
+    "LoadBalancing": rf'3e-12|"another"\}}\[\w+\]\)\) >= 0|(host|stopped)"\}}\[9m7s{OF_SAVING}',
     # One loss and norm per node. It is finite only before the group has recorded anything under this mutant:
     # until then it is not known that Prometheus evaluates the group.
     "LossNotFinite": r"min without|^run_instance:stepscope_loss_finite:age_seconds: .*another",
@@ -114,7 +122,7 @@ UNSEEN = {
     "LowGPUUtilization": rf"> 0.15 |{OF_EVALUATIONS}",
     "MaxInitializationTime": r"end_time_seconds\S* \+ ",  # no run ends before its first step
     # No step takes seconds; each third of the window has many; a loss is far above the threshold, or none.
-    "StepOutlier": r"(bucket|count) > 3\)|bucket:some: .*>=? 3\)"
+    "StepOutlier": r"(bucket|count) > 3\)|(bucket:some|duration:seconds): .*>=? 3\)"
     r"|>= 9003|third:stepscope_step_duration:mean_seconds: .*>=? 3\)|count < 30 |seconds < 450"
     r"|>= 30 unless|>= 603|lost_ratio > 0\.003",
     # Each window has more than 3 s of steps; one rank is slow, by far more than its thresholds. The recording

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from stepscope.prometheus.crosscheck.offline.check import check_recording
@@ -14,6 +15,7 @@ from stepscope.prometheus.rules.files import RULES, render
 from stepscope.prometheus.rules.options import Options
 
 from tests.prometheus.rules.test_component_rules import pausing
+from tests.prometheus.rules.test_sample_rules import gpu_series
 from tests.prometheus.rules.test_straggler_rules import EXACT, crowded
 from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import Values
@@ -73,3 +75,15 @@ def test_prometheus_takes_a_run_for_suspended_when_numpy_does(stopped: int) -> N
             1.0 if 40 < scrape <= 100 else None for scrape in range(121)
         ]
     assert ScrapedRun(series).firing("TrainingStalled", Options()) == 15
+
+
+@pytest.mark.parametrize(("stopped", "firing"), [(range(0), 5), (range(80, 92), 3)])
+def test_prometheus_judges_no_idle_gpu_of_a_stopped_rank_when_numpy_judges_none(
+    stopped: range, firing: int
+) -> None:
+    """The GPU never works, in 30 minutes; its rank is stopped for three, which are in two of five windows."""
+    labels = f'job="stepscope",instance="node-a",run="{ScrapedRun.name}",rank="0",state="stopped"'
+    series = gpu_series(np.zeros((120 * 30, 1)), ScrapedRun.name)
+    states = [1.0 if scrape in stopped else None for scrape in range(121)]
+    found = ScrapedRun(series | {f"stepscope_rank_process_state{{{labels}}}": states})
+    assert found.firing("LowGPUUtilization", Options()) == firing

@@ -265,6 +265,7 @@ def test_gpus_idle_before_the_first_step_or_in_a_long_pause_are_no_finding_of_th
         "downloads": (minute < 40, minute < 40, 40),
         "saves": (saves, np.zeros(len(minute)), 1),  # the second GPU waits in a kernel for the first
         "waits": (saves, np.zeros(len(minute)), 1),
+        "suspended": (saves, np.zeros(len(minute)), 1),
         "idles": (saves, np.zeros(len(minute)), 1),
     }
     test = RuleTest(rules)
@@ -282,12 +283,15 @@ def test_gpus_idle_before_the_first_step_or_in_a_long_pause_are_no_finding_of_th
     for run, component in (("saves", "checkpoint"), ("waits", "host")):
         of_rank = f'{{job="stepscope",instance="node-a",run="{run}",rank="0",component="{component}"}}'
         test.add({f"stepscope_rank_component_age_seconds{of_rank}": stay})
+    stopped = '{job="stepscope",instance="node-a",run="suspended",rank="0",state="stopped"}'
+    states = [1.0 if 1800 <= age < 2160 else None for age in ages]
+    test.add({f"stepscope_rank_process_state{stopped}": states})
     for each in range(minutes):
         for rule in ("IdleGPU", "LowGPUUtilization"):
             test.firing(rule, 60 * each, 0, run="compiles")
         for rule in ("LoadBalancing", "LowGPUUtilization"):
-            test.firing(rule, 60 * each, 0, run="saves")
-            test.firing(rule, 60 * each, 0, run="waits")
+            for run in ("saves", "waits", "suspended"):
+                test.firing(rule, 60 * each, 0, run=run)
         test.firing("MaxInitializationTime", 60 * each, int(20 < each < 40), run="downloads", stage="waiting")
         if each < 20:
             test.firing("IdleGPU", 60 * each, 0, run="downloads")

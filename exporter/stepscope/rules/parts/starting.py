@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepscope.measurements.hangs import STOPPED
 from stepscope.measurements.pauses import HOST, KNOWN_PLACES, TIMES_LONGER
 from stepscope.measurements.scraped import Labels, Moment, Vector, highest, without
 from stepscope.rules.parts.expressions import Expression, LastValues, time_span
@@ -21,6 +22,7 @@ START = "stepscope_run_start_time_seconds"
 FIRST_STEP = "stepscope_run_first_step_time_seconds"
 STAYS = "stepscope_rank_component_age_seconds"
 OF_WORK = f'component=~"{"|".join((*KNOWN_PLACES, HOST))}"'
+STOPPED_RANKS = f'stepscope_rank_process_state{{state="{STOPPED}"}}'  # no series while none is stopped
 AGE = "stepscope_run_age_seconds"  # on the exporter's own clock
 PHASE_SECONDS = "stepscope_phase_seconds_total"
 SLOW = 20 * MINUTE  # a longer start is a finding of MaxInitializationTime, and rules may say why
@@ -89,7 +91,8 @@ def recorded_as_before(now: Moment, stay: str, scraping: Scraping) -> Vector:
 class Pausing:
     """The runs, by node, that saved a checkpoint, compiled, or ran code of the script between steps.
 
-    They did so for more than `share` of the last `window` seconds. TrainingStalled says if it takes too long.
+    They did so for more than `share` of the last `window` seconds, or a rank was stopped in it, such as by
+    Slurm's `scontrol suspend`. TrainingStalled says if it takes too long.
     """
 
     scraping: Scraping
@@ -107,11 +110,9 @@ class Pausing:
     @property
     def _expression(self) -> Expression:
         # The last age of a stay is its length so far: nearly a scrape less than it becomes.
-        stays = LastValues(f"{STAYS}{{{OF_WORK}}}", self.scraping.reach(self.window), 0.0)
-        return (
-            stays.max_without("rank", "component", "operation")
-            > self.share * self.window - self.scraping.interval
-        )
+        least, reach = self.share * self.window - self.scraping.interval, self.scraping.reach(self.window)
+        stays = LastValues(f"{STAYS}{{{OF_WORK}}}", reach, 0.0).max_without("rank", "component", "operation")
+        return (stays > least) | LastValues(STOPPED_RANKS, reach, 0.0).max_without("rank", "state")
 
 
 class Beginning(NamedTuple):
