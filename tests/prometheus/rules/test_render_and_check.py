@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 from stepscope.commands.cli import main
-from stepscope.prometheus.rules.files import META, render
+from stepscope.prometheus.rules.files import META, RULES, render
 from stepscope.prometheus.rules.options import Options
+from stepscope.rules.parts.promql import Scraping
 
 from tests.support.servers import DEBIAN
 
@@ -185,6 +186,11 @@ def test_windows_are_whole_scrapes_at_any_interval(interval: str, tmp_path: Path
     assert main(["rules", "render", "--out", out, "--scrape-interval", interval]) == 0
     window = {"1s": "4m10s", "7s": "4m12s", "15s": "4m15s", "30s": "4m30s", "1m": "5m", "2m": "6m"}[interval]
     assert f"offset {window})" in text_of(tmp_path)
+
+
+def test_hangs_are_looked_for_every_30_s_however_seldom_nodes_are_scraped() -> None:
+    groups = yaml.safe_load(render(Options(scraping=Scraping(60), only=("CollectiveHang",)))[RULES])["groups"]
+    assert [group["interval"] for group in groups] == ["30s"]
 
 
 def test_a_directory_that_cannot_be_written_is_said_in_one_line(

@@ -170,7 +170,7 @@ def _groups(options: Options, others: OtherExporters, knows_runs: bool) -> list[
     return [
         {
             "name": f"stepscope-{rule.name}-{'other-sources' if knows_runs else 'existing-clusters'}",
-            "interval": time_span(max(rules.every, options.scraping.interval)),
+            "interval": time_span(rules.every or options.scraping.interval),
             "rules": _rules(rule, _restricted(rules, rule, others, knows_runs), options, knows_runs),
         }
         for rule in options.rules()

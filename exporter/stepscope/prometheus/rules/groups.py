@@ -124,7 +124,7 @@ def _group(rule: Rule[Any, Any], rules: PrometheusRules, options: Options) -> Gr
     rules = _of_training(rule, rules, options)
     return {
         "name": f"stepscope-{rule.name}",
-        "interval": time_span(max(rules.every, options.scraping.interval)),
+        "interval": time_span(rules.every or options.scraping.interval),
         "rules": [
             *(record(each.name, each.expression) for each in rules.records),
             *(_finding(rule.name, alert) for alert in rules.alerts),

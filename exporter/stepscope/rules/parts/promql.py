@@ -91,7 +91,7 @@ class PrometheusRules:
     """The recording rules and alerts of one rule.
 
     `targets` selects one series per judged node, GPU or rank of a run, with the labels of the alerts. Each
-    has a status, 0 or 1, at all times. `every` is the minimum evaluation interval in seconds, for expressions
+    has a status, 0 or 1, at all times. `every` is the evaluation interval in seconds, longer for expressions
     that are expensive and change slowly; 0 means every scrape interval.
     """
 
