@@ -13,6 +13,7 @@ from trials.day.score import OWNER, PLATFORM, Result, audience_of
 
 HEAD = ("incident", "what happens", "to the platform", "to owners", "critical", "rules")
 SWEEP, SHORT = 500, 2000  # runs
+NOTEBOOKS = 100_000  # the number of the first one: no other job has it
 
 
 class Incident(NamedTuple):
@@ -64,6 +65,34 @@ def _reset_gpus(day: Day) -> None:
     for place in _shared(day)[:2]:
         _free(day, place, begin, begin + 3 * MINUTE)
         day.nodes[place].lost = (begin + MINUTE, begin + 2 * MINUTE)
+
+
+def _reboot_smaller(day: Day) -> None:
+    """Two nodes are off for 5 minutes, and come back without their last GPU."""
+    begin = day.seconds / 2
+    for place in _shared(day)[:2]:
+        _free(day, place, begin, begin + 5 * MINUTE)
+        day.jobs = [job for job in day.jobs if job.begin < begin or GPUS - 1 not in job.parts.get(place, ())]
+        node = day.nodes[place]
+        node.smaller, node.restarts = begin, [begin + 5 * MINUTE]
+        node.unscraped = [(begin, begin + 5 * MINUTE)]
+
+
+def _restart_often(day: Day) -> None:
+    first = int(day.seconds / 2)
+    for place, node in enumerate(day.nodes):
+        node.restarts = [*range(first + 7 * place, int(day.seconds), 300)]
+
+
+def _open_notebooks(day: Day) -> None:
+    """One user opens a notebook on each GPU, and thinks for most of the time."""
+    kind = next(kind for kind in KINDS if kind.name == "notebook")
+    begin, end = day.seconds / 2, day.seconds
+    for place in [place for place, node in enumerate(day.nodes) if node.devices == "gpus"]:
+        _free(day, place, begin, end)
+        for gpu in range(GPUS):
+            number, seed = NOTEBOOKS + GPUS * place + gpu, f"day {day.seed} notebook {place} {gpu}"
+            day.jobs = [*day.jobs, Job(number, kind, "user00", begin + 5, end, {place: [gpu]}, seed)]
 
 
 def _switch_off(day: Day) -> None:
@@ -135,6 +164,9 @@ INCIDENTS = {
         f"{SHORT:,} runs of one user, each of which fails after 20 s", lambda day: _sweep(day, SHORT, 20)
     ),
     "GPU reset": Incident("all GPUs of two idle nodes do not answer for a minute", _reset_gpus),
+    "fewer GPUs": Incident("two nodes are off for 5 min, and have one GPU less afterwards", _reboot_smaller),
+    "restarts": Incident("every exporter restarts every 5 min", _restart_often),
+    "notebooks": Incident("one user opens a notebook on each GPU", _open_notebooks),
     "new drivers": Incident(
         "each node gets a new driver: NVML fails for 5 min, without a job", _update_drivers
     ),

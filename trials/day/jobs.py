@@ -170,6 +170,7 @@ class Node:
     unknown: tuple[float, float] = NEVER  # Prometheus has no such target, or is off
     without_driver: tuple[float, float] = NEVER  # NVML does not answer
     lost: tuple[float, float] = NEVER  # nor does any GPU
+    smaller: float = inf  # from then on, the last GPU is gone
     upgraded: bool = False  # its exporter has another version after each restart
 
 

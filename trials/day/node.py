@@ -154,6 +154,7 @@ class _Exporter:
         is_whole = self._node.devices == "gpus"
         scrapes = self._scrapes
         lost, absent = (_during(scrapes, span) for span in (self._node.lost, self._node.without_driver))
+        absent |= (scrapes >= self._node.smaller) & (gpu == GPUS - 1)
         hot, errors, share = (
             np.zeros(len(scrapes)),
             np.zeros(len(scrapes)),
