@@ -145,6 +145,7 @@ class _Run:
     ) -> None:
         self._steps, self._totals, self._now, self._end = steps, totals, now, end
         self.operators: dict[tuple[int, str], dict[str, float]] = {}
+        self.flops_per_step: dict[int, float] = {}
         names = ("name", "framework", "framework_version", "scheduler", "scheduler_job", "namespace", "pod")
         header = SimpleNamespace(**dict.fromkeys(names, ""), start=0.0, attempt=0, world_size=1)
         self.ledgers = [SimpleNamespace(header=header, key=run_totals.RunKey("run", 0))]

@@ -2,7 +2,8 @@
 
 The process has the rights of the trace's owner, little memory and little time, so a trace costs only itself.
 It first prints the training steps up to the window's end, and then reads the trace. Then it prints a line of
-JSON: self seconds by kind of device and operator, those with most first.
+JSON: self seconds by kind of device and operator, those with most first, and the floating-point operations of
+a step, or null.
 """
 
 import json
@@ -35,13 +36,17 @@ def child(folder: str, owner: str, rank: str, pid: str, start: str, after: str) 
     """
     _limit()
     from stepscope.runs.traces.capture import captures_of  # numpy, which the owner may be unable to read
+    from stepscope.runs.traces.trace import flops_per_step
 
     _become(int(owner))
     found = _find(folder, int(rank), int(pid), float(start), int(after))
     if found is not None:
         end, path = found
         print(end, flush=True)
-        print(json.dumps(_operators(captures_of(Path(path)))), flush=True)
+        captures = captures_of(Path(path))
+        print(
+            json.dumps([_operators(captures), flops_per_step(each.summary for each in captures)]), flush=True
+        )
 
 
 def _limit() -> None:

@@ -108,6 +108,26 @@ def test_windows_add_up(ledgers: Path, tmp_path: Path, trainer: TrainingProcess)
     assert case.read() == pytest.approx({"mm": 1.0, "add": 1.25, "copy": 2.0})
 
 
+def test_operations_that_the_first_window_measured_count_in_all_training_steps(
+    ledgers: Path, tmp_path: Path, trainer: TrainingProcess
+) -> None:
+    case, folder = Case(ledgers), tmp_path / "profiles"
+    for first, columns in ((2, 2), (8, 200)):
+        products = [event("aten::mm", each + 0.1, 0.5) for each in (0.0, 1.0)]
+        for product in products:
+            product["args"] = {"Input Dims": [[4, 8], [8, columns]]}
+        steps = [event(f"ProfilerStep#{each}", each, 1.0, "user_annotation") for each in (0, 1)]
+        content = gzip.compress(json.dumps({"traceEvents": [*steps, *products]}).encode())
+        case.write(trainer, folder, first, content)
+        case.wait()
+    trainer.steps(*[0.5] * 7)
+    case.tick()
+    assert case.values("run_counted_total") == {(RESNET, "0", "flops"): 7 * 2 * 4 * 8 * 2}
+    trainer.do("stepscope.count('flops', 5.0)")
+    case.tick()
+    assert case.values("run_counted_total") == {(RESNET, "0", "flops"): 5.0}
+
+
 def test_operators_of_later_windows_take_the_place_of_those_without_time_and_no_counter_falls(
     ledgers: Path, tmp_path: Path, trainer: TrainingProcess
 ) -> None:
@@ -177,13 +197,17 @@ def test_a_trace_of_an_earlier_process_with_the_same_names_is_not_counted(
         "4",
         "4\n[]",
         "4\n[[[",
-        '4\n{"cpu": []}',
-        '4\n{"cpu": {"mm": NaN}}',
-        '4\n{"cpu": {"mm": -1}}',
-        '4\n{"cpu": {"mm": 1e999}}',
-        '4\n{"cpu": {"mm": true}}',
-        f'4\n{{"cpu": {{"mm": {10**4000}}}}}',
-        '4\n{"cpu 0": {"mm": 1}}',
+        '4\n{"cpu": {"mm": 1}}',
+        '4\n[{"cpu": {"mm": 1}}]',
+        '4\n[{"cpu": {"mm": 1}}, -1]',
+        '4\n[{"cpu": {"mm": 1}}, true]',
+        '4\n[{"cpu": []}, null]',
+        '4\n[{"cpu": {"mm": NaN}}, null]',
+        '4\n[{"cpu": {"mm": -1}}, null]',
+        '4\n[{"cpu": {"mm": 1e999}}, null]',
+        '4\n[{"cpu": {"mm": true}}, null]',
+        f'4\n[{{"cpu": {{"mm": {10**4000}}}}}, null]',
+        '4\n[{"cpu 0": {"mm": 1}}, null]',
         "4\n" + "[" * 100_000,
         "9" * 5000,
         "-3\n{}",
@@ -206,7 +230,7 @@ def test_long_names_and_many_devices_are_cut(
     ledgers: Path, tmp_path: Path, trainer: TrainingProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = {device * 3: {"k" * 5000: 1.0, "\ud800": 2.0} for device in "abcdefgh"}
-    (tmp_path / "printed").write_text(f"4\n{json.dumps(found)}")
+    (tmp_path / "printed").write_text(f"4\n{json.dumps([found, 0.5])}")
     program = f"import sys; sys.stdout.write(open({str(tmp_path / 'printed')!r}).read())"
     monkeypatch.setattr(operators, "fresh_python", lambda *_: [sys.executable, "-c", program])
     case = Case(ledgers)

@@ -25,13 +25,13 @@ from stepscope.exporter.ledgers.reader import (
     StepRecord,
 )
 from stepscope.exporter.ledgers.run_processes import Command, RunProcesses
-from stepscope.exporter.ledgers.run_totals import Ledger, Run
+from stepscope.exporter.ledgers.run_totals import Ledger, RankTotals, Run
 from stepscope.exporter.sampling.apart import raise_if_exhausted
 from stepscope.exporter.sampling.collector import Collector, collector
 from stepscope.exporter.sampling.exposition import number
 from stepscope.exporter.sampling.families import Family, Kind, LabelValues
 from stepscope.exporter.sampling.sample import Sample
-from stepscope.training.layout import FETCH_BOUNDS, STEP_BOUNDS, WAIT_BOUNDS
+from stepscope.training.layout import FETCH_BOUNDS, FLOPS, STEP_BOUNDS, WAIT_BOUNDS
 
 
 @collector
@@ -357,7 +357,8 @@ class Families:
         self.counted = self._add(
             "run_counted_total",
             "counter",
-            "Totals that the training script counts, such as its tokens, samples and flops.",
+            "Totals that the training script counts, such as its tokens, samples and flops, or the latter by "
+            "a profile window.",
             ("run", "rank", "name"),
         )
         self.refused = self._add(
@@ -398,7 +399,7 @@ class Families:
         self.component.publish(_flat({key: total.component_seconds for key, total in totals.items()}))
         self.device.publish(_flat({key: total.device_seconds for key, total in totals.items()}))
         self.account.publish(_flat({key: total.spent for key, total in totals.items()}))
-        self.counted.publish(_flat({key: total.counts for key, total in totals.items()}))
+        self.counted.publish(_flat({key: _counts(*entry) for key, entry in ranks.items()}))
         own = {key: total for key, total in totals.items() if "train" in total.steps}
         own = {key: total for key, total in own.items() if not isnan(total.own_seconds)}
         self.own.publish({key: total.own_seconds for key, total in own.items()})
@@ -501,6 +502,13 @@ class Families:
         family = Family(f"stepscope_{name}", kind, help, labels, bounds)
         self.all.append(family)
         return family
+
+
+def _counts(totals: RankTotals, run: Run, rank: int) -> dict[str, float]:
+    """Returns what the rank's script counts, with the operations that a window measured if it counts none."""
+    per_step, steps = run.flops_per_step.get(rank), totals.steps.get("train")
+    measured = {} if per_step is None or steps is None else {FLOPS: per_step * sum(steps.counts)}
+    return measured | totals.counts
 
 
 def _flat(values: Mapping[tuple[str, str], Mapping[str, float]]) -> dict[LabelValues, float]:

@@ -126,21 +126,30 @@ class _Reading:
         found = int(end) if end.isdigit() and len(end) <= 15 else self._until  # there is none any more
         ledger.traced_steps = min(max(found, ledger.traced_steps + 1), self._until)
         with suppress(ValueError, RecursionError):
-            for device, operators in _checked(json.loads(text)).items():
+            seconds, flops = _checked(json.loads(text))
+            for device, operators in seconds.items():
                 _add(self._run.operators, ledger.header.rank, device, operators)
+            if flops is not None:  # of the first window: a counter follows
+                self._run.flops_per_step.setdefault(ledger.header.rank, flops)
 
 
-def _checked(values: object) -> dict[str, dict[str, float]]:
-    """Returns seconds by device and operator. Raises ValueError."""
-    if not isinstance(values, dict):
-        raise ValueError("not a table")
-    for device, operators in values.items():
+def _checked(values: object) -> tuple[dict[str, dict[str, float]], float | None]:
+    """Returns seconds by device and operator, and the operations of a step. Raises ValueError."""
+    if not isinstance(values, list) or len(values) != 2 or not isinstance(values[0], dict):
+        raise ValueError("not a table and a number")
+    seconds, flops = values
+    for device, operators in seconds.items():
         if not isinstance(operators, dict) or not device.isalpha():
             raise ValueError("not a device")
-        for seconds in operators.values():
-            if type(seconds) not in (int, float) or not 0 <= seconds <= LARGEST:  # nor is NaN
-                raise ValueError("not seconds")
-    return values
+        if not all(map(_is_amount, operators.values())):
+            raise ValueError("not seconds")
+    if flops is not None and not _is_amount(flops):
+        raise ValueError("not a number of operations")
+    return seconds, flops
+
+
+def _is_amount(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= value <= LARGEST  # type: ignore[operator] # nor is NaN
 
 
 def _add(

@@ -173,6 +173,7 @@ class Run:
         self.retired = retired or {}
         self.retired_times = times
         self.operators: dict[tuple[int, str], OperatorSeconds] = {}  # by rank and device
+        self.flops_per_step: dict[int, float] = {}  # by rank, as a profile window measured them
         self._left: dict[int, Presence] = {}  # how the last process of a rank without a ledger is gone
         self._exemplars: dict[tuple[int, str], dict[int, Exemplar]] = {}
         self._began = inf

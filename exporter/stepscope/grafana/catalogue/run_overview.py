@@ -358,10 +358,11 @@ def _of_the_script() -> list[Panel]:
         shares(
             "Model FLOPs utilisation (MFU)",
             """Operations that the script counts as `flops`, of those that its GPUs can do according to its
-            gauge `peak_flops`. Utilisation counts a kernel that waits as busy: MFU does not.""",
+            gauge `peak_flops`. If it counts none, a profile window does. Utilisation counts a kernel that
+            waits as busy: MFU does not.""",
             lines(f"sum({flops}) / sum({peak})", "MFU"),
             width=8,
-            nothing="the script gives no flops, or no peak_flops",
+            nothing="the script gives no peak_flops, or no flops, and had no profile window",
         ),
         time_series(
             "Gauges of rank 0",

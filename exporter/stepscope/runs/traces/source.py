@@ -45,7 +45,7 @@ from stepscope.runs.traces.intervals import Intervals
 from stepscope.runs.traces.moments import place_of, total_memory
 from stepscope.runs.traces.nsight import is_export
 from stepscope.runs.traces.reading import Progress, read_files
-from stepscope.runs.traces.trace import NamedTime, StepTime, TraceSummary, total_of
+from stepscope.runs.traces.trace import NamedTime, StepTime, TraceSummary, flops_per_step, total_of
 
 ENDINGS = (".json", ".json.gz", ".sqlite")
 GZIP = 16 + zlib.MAX_WBITS  # of zlib, which reads what a file has before it is cut off
@@ -297,15 +297,9 @@ class _Rank:
             end=self.end,
             framework=self.framework,
             world_size=self.world_size or ranks,
-            flops_per_step=self._flops_per_step(),
+            flops_per_step=flops_per_step(self.summaries),
             **known,
         )
-
-    def _flops_per_step(self) -> float | None:
-        """Returns the operations in a step of the captures that know them."""
-        known = [each for each in self.summaries if each.marked and each.flops > 0]
-        steps = sum(len(each.steps) for each in known)
-        return sum(each.flops for each in known) / steps if steps else None
 
     def operators(self) -> Iterator[OperatorTime]:
         """Yields operators on the CPU and kernels on the GPUs."""

@@ -328,6 +328,13 @@ def _shapes(trace: Trace, operators: Rows, self_times: Numbers) -> dict[str, dic
     return found
 
 
+def flops_per_step(summaries: Iterable[TraceSummary]) -> float | None:
+    """Returns the operations in a step of the traces that know them; None if none does."""
+    known = [each for each in summaries if each.marked and each.flops > 0]
+    steps = sum(len(each.steps) for each in known)
+    return sum(each.flops for each in known) / steps if steps else None
+
+
 def _flops(trace: Trace, marks: _Marks) -> float:
     """Returns the operations in the steps. An operator may call another one that is known: it counts once."""
     rows = np.flatnonzero(trace.flops)
