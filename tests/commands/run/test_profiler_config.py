@@ -27,6 +27,12 @@ def parts(**given: Any) -> dict[str, Any]:
     return {"ProfilingParameters": given}
 
 
+def job_with(**parameters: str) -> dict[str, Any]:
+    """A part of describe-training-job's answer, whose only rule has these parameters."""
+    rule = {"RuleConfigurationName": "R", "RuleParameters": {"rule_to_invoke": "CPUBottleneck", **parameters}}
+    return {"ProfilerConfig": {}, "ProfilerRuleConfigurations": [rule], "DebugRuleConfigurations": []}
+
+
 def test_steps_and_interval_are_followed_as_the_sdk_writes_them(tmp_path: Path) -> None:
     """Numbers may be strings, parts are strings of JSON with a comma too many."""
     config = read(
@@ -48,7 +54,7 @@ def test_steps_and_interval_are_followed_as_the_sdk_writes_them(tmp_path: Path) 
 def test_names_are_read_without_case_and_parts_may_be_objects(tmp_path: Path) -> None:
     config = read(tmp_path, parts(DETAILEDProfilingConfig={"startstep": 4}))
     assert config == ProfilerConfig(None, ("4:4",), ())
-    assert read(tmp_path, {}) == ProfilerConfig(None, (), ())
+    assert read(tmp_path, {}) == read(tmp_path, job_with()) == ProfilerConfig(None, (), ())
 
 
 def test_python_functions_come_after_operators(tmp_path: Path) -> None:
@@ -102,6 +108,12 @@ def test_a_time_is_that_of_the_calendar(tmp_path: Path) -> None:
         (parts(DataloaderProfilingConfig={"MetricsRegex": "a"}), "MetricsRegex: waits for data are"),
         (parts(DataloaderProfilingConfig={"StartStep": 1}), "DataloaderProfilingConfig: waits for data"),
         (parts(Colour="red"), "Colour: is not known"),
+        (
+            job_with(cpu_threshold="80"),
+            "ProfilerRuleConfigurations: parameters of rules are not read",
+        ),
+        ({"ProfilerConfig": {}, "DebugHookConfig": {"S3OutputPath": "s3://b"}}, "DebugHookConfig: tensors"),
+        ({"ProfilerConfig": {}, "DebugRuleConfigurations": [{}]}, "DebugRuleConfigurations: rules on"),
         (parts(DetailedProfilingConfig={"StartStep": 0}), "DetailedProfilingConfig.StartStep: a window beg"),
         (parts(DetailedProfilingConfig={"NumSteps": 9999}), "DetailedProfilingConfig.NumSteps: a window has"),
         (

@@ -37,6 +37,12 @@ PARTS = {
     PYTHON: (*RANGE, "ProfilerName", "cProfileTimer"),
 }
 TIMERS = {"default": WALL, "total_time": WALL, "cpu_time": ON_CPU, "off_cpu_time": OFF_CPU}
+RULES = "ProfilerRuleConfigurations"
+OF_JOB = {  # settings next to the ProfilerConfig
+    RULES: "parameters of rules are not read; use --set Rule.parameter=value",
+    "DebugHookConfig": "tensors are not recorded",
+    "DebugRuleConfigurations": "rules on tensors have no twin",
+}
 TOP = ("ProfilingIntervalInMilliseconds", "ProfilingParameters", "DisableProfiler", "ProfilerEnabled")
 SOON = 0.001  # seconds: as early as a window can begin
 LONG = LONGEST - 1  # seconds: the longest window
@@ -92,9 +98,8 @@ class _Reader:
         self._notes: dict[str, list[str]] = {}  # names of settings by what is said of them
 
     def config(self, document: Mapping[str, Any]) -> ProfilerConfig:
-        given = _by_name(
-            _by_name(document, ("ProfilerConfig",)).get("ProfilerConfig", document), TOP, INSTEAD
-        )
+        job = _by_name(document, ("ProfilerConfig",), OF_JOB)
+        given = _by_name(job.get("ProfilerConfig", job), TOP, INSTEAD)
         parameters = self._part(given, "ProfilingParameters", (*PARTS, *TOP, *INSTEAD))
         if _is_true(given.get("DisableProfiler")) or _is_false(parameters.get("ProfilerEnabled")):
             raise UserError(
@@ -103,8 +108,11 @@ class _Reader:
         milliseconds = self._number(given, "ProfilingIntervalInMilliseconds")
         if milliseconds is not None and milliseconds <= 0:
             raise UserError(f"{self._path}: ProfilingIntervalInMilliseconds must be above 0, such as 500")
+        for name, said in OF_JOB.items():
+            if job.get(name) and (name != RULES or _sets_parameters(job[name])):
+                self._note(name, said)
         for name in [*given, *parameters]:
-            if name not in (*TOP, *PARTS, "ProfilerConfig"):
+            if name not in (*TOP, *PARTS, *OF_JOB, "ProfilerConfig"):
                 self._note(name, INSTEAD.get(name, "is not known"))
         self._dataloader(self._part(parameters, DATALOADER, PARTS[DATALOADER]))
         windows = self._windows(parameters)
@@ -203,6 +211,12 @@ def _by_name(given: Any, *known: Any, where: str = "ProfilerConfig") -> dict[str
         raise UserError(f"{where}: is not an object of JSON; give a ProfilerConfig")
     written = {name.lower(): name for names in known for name in names}
     return {written.get(str(name).lower(), str(name)): value for name, value in given.items()}
+
+
+def _sets_parameters(rules: Any) -> bool:
+    """Returns whether a rule has parameters; each names itself among them."""
+    given = [rule.get("RuleParameters") for rule in rules if isinstance(rule, Mapping)]
+    return any(isinstance(each, Mapping) and each.keys() - {"rule_to_invoke"} for each in given)
 
 
 def _object(text: str, where: str) -> Any:
