@@ -262,7 +262,7 @@ def test_waiting_for_data_ends_with_the_first_step(monkeypatch: pytest.MonkeyPat
 
 
 def test_waiting_for_data_that_never_comes_ends_with_the_reason() -> None:
-    with pytest.raises(UserError, match="memory: has ended without steps"):
+    with pytest.raises(UserError, match="memory: has ended without steps; the run's verdict says"):
         growing(node_samples([[0.5]]), end=START + 9).wait_for_data("steps")
     with pytest.raises(UserError, match="has no samples after 0 s; wait longer with timeout="):
         growing(None).wait_for_data(timeout=0)

@@ -11,6 +11,7 @@ import pytest
 from stepscope.analysis import Run, samples, tables
 from stepscope.common.errors import UserError
 from stepscope.compare import compared_run
+from stepscope.compare.figures import Figure
 from stepscope.evaluation.engine import evaluate
 from stepscope.runs.gauge_history import GaugeHistory
 from stepscope.runs.model import GpuFacts, Loader, NodeFacts, Source
@@ -216,6 +217,8 @@ def test_a_comparison_has_the_figures_of_both_runs_in_base_units() -> None:
         "change_high_ratio": -0.5,
     }
     assert (rows["data_wait"]["unit"], rows["data_wait"]["a"]) == ("ratio", 0.25)
+    (share,) = tables.figures([Figure("data_wait", "waiting", "%", True, 40.0, 10.0)]).to_pylist()
+    assert share["change_ratio"] == pytest.approx(share["b"] - share["a"]) == pytest.approx(-0.3)
     assert (rows["cpu_p50"]["unit"], rows["cpu_p50"]["b"]) == ("ratio", 0.5)
     assert (rows["steps"]["unit"], rows["steps"]["a"]) == ("", 40)
     assert rows["duration"]["change_low_ratio"] is None

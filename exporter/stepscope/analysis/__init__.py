@@ -162,7 +162,8 @@ class Run:
             if any(isinstance(chunk, KINDS[kind]) and len(chunk) for chunk in source.read()):
                 return self.refresh()
             if source.facts.end is not None or (self.process and not self._goes_on):
-                raise UserError(f"{self.source}: has ended without {kind}; {' '.join(self.unknowns)}".strip())
+                why = " ".join(self.unknowns) or "the run's verdict says what was seen"
+                raise UserError(f"{self.source}: has ended without {kind}; {why}")
             if time.monotonic() >= until:
                 raise UserError(
                     f"{self.source}: has no {kind} after {timeout:g} s; wait longer with timeout="
@@ -655,7 +656,7 @@ class Run:
         name               in words
         unit               of a and b: seconds, ratio, bytes/second, dollars, joules, steps/second, ...
         a, b               values of this run and of `other`
-        change_ratio       (b - a) / a
+        change_ratio       (b - a) / a; b - a if the unit is ratio
         change_low_ratio   for step times: bounds of the 95 % confidence interval;
         change_high_ratio  an interval that includes 0 shows no difference"""
         return tables.figures(compare(self._evaluated, other._evaluated).figures.values())

@@ -411,7 +411,7 @@ def figures(compared: Iterable[Figure]) -> pa.Table:
             "unit": BASE_UNITS[figure.unit],
             "a": _in_base_unit(figure.a, figure.unit),
             "b": _in_base_unit(figure.b, figure.unit),
-            "change_ratio": figure.change,
+            "change_ratio": figure.change / 100 if figure.is_share and figure.change else figure.change,
             "change_low_ratio": interval.low if interval else None,
             "change_high_ratio": interval.high if interval else None,
         }
