@@ -51,6 +51,13 @@ def test_the_published_case_saves_what_was_published() -> None:
     assert first(after, before).endswith("it costs $5.09 more, 475.7 %.")
 
 
+def test_one_step_that_compiles_does_not_hide_that_the_others_became_faster() -> None:
+    a, b = (run_of([6.0, *[seconds] * 315]) for seconds in (0.04, 0.015))
+    said = first(a, b)
+    assert said.startswith("No difference seen in the time per step (−")
+    assert said.endswith("), but half of the steps took 15.0 ms or less in B and 40.0 ms in A.")
+
+
 def test_speed_and_money_are_the_first_sentence() -> None:
     a, b = (
         run_of([0.18] * 1000, data_wait=0.1, price=100.0),

@@ -111,11 +111,19 @@ def _speed(comparison: Comparison) -> str:
     interval = figure.interval
     if interval is not None and not interval.seen:
         between = f"{change(interval.low)} to {change(interval.high)}"
-        return f"{NO_DIFFERENCE} in the time per {work} ({between})"
+        return f"{NO_DIFFERENCE} in the time per {work} ({between}){_but_half(comparison)}"
     if figure.a == figure.b:
         return f"B takes as long per {work}"
     said = _faster_or_slower(figure.a, figure.b, work)
     return f"{said} (too few steps to be sure)" if too_few_steps(comparison) else said
+
+
+def _but_half(comparison: Comparison) -> str:
+    """Says what half of the steps took, if that differs where the mean does not: a few steps compile."""
+    median = comparison.figures.get("step_p50")
+    if comparison.work.unit != "step" or median is None or not (median.interval and median.interval.seen):
+        return ""
+    return f", but half of the steps took {_at_most(median)}"
 
 
 def within_noise(comparison: Comparison, figure: Figure) -> bool:
@@ -276,10 +284,13 @@ def steps(comparison: Comparison) -> str:
     for key, name in (("step_p50", "half of the steps took"), ("step_p95", "19 of 20")):
         figure = _known(comparison.figures.get(key))
         if figure is not None:
-            change = f"{amount(figure.b, 's')} or less in B and {amount(figure.a, 's')} in A"
             unseen = figure.interval is not None and not figure.interval.seen
-            said.append(f"{name} {change}{f' ({NO_DIFFERENCE})' if unseen else ''}")
+            said.append(f"{name} {_at_most(figure)}{f' ({NO_DIFFERENCE})' if unseen else ''}")
     return f"{capitalised('; '.join(said))}."
+
+
+def _at_most(percentile: Figure) -> str:
+    return f"{amount(percentile.b, 's')} or less in B and {amount(percentile.a, 's')} in A"
 
 
 def rules(comparison: Comparison) -> str:
