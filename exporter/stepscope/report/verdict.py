@@ -266,4 +266,4 @@ def _lost(analysis: Analysis, finding: Finding) -> str:
     if problem.title.startswith("Waiting"):
         return f"Your run {has}spent {time}, {uncapitalised(problem.title)}."
     place = f": {problem.places[0].words}" if problem.places else ""
-    return f"{problem.title} {has}cost your run {time}{place}."
+    return f"{problem.title} cost your run {time}{place}."
