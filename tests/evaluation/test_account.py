@@ -254,6 +254,7 @@ def run_with(**shares: float) -> Analysis:
     [
         ({"train__host": 0.0999, "train__forward": 0.9}, []),
         ({"train__host": 0.11, "train__forward": 0.89}, ["Your own code"]),
+        ({"train__host": 1.0}, []),  # nothing was timed in steps
         ({"train__host": 0.3, "train__data_wait": 0.4}, ["Waiting for data", "Your own code"]),
         ({"train__compile": 0.8, "train__forward": 0.2}, ["Compiling"]),
         ({"train__forward": 0.66, "eval__forward": 0.34}, ["Evaluation steps"]),

@@ -355,6 +355,8 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
         spent = leaf.share * (own_share(leaf) if component == HOST and sampled else 1.0)
         if component == HOST and spent <= waited:
             continue
+        if component == HOST and not sampled and leaf.share == of_main:
+            continue  # nothing was timed in steps, as in Debugger's of TensorFlow: what they did is not known
         if component in USEFUL or spent < analysis.large or component in judged:
             continue
         if component == COMPILE and part in PHASES and 0 < analysis.compiled_steps <= COMPILES_ONCE:
