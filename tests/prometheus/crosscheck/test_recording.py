@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from stepscope.commands import crosscheck as command
 from stepscope.commands.cli import main
+from stepscope.prometheus.crosscheck.compare import Disagreement, Outcome
 from stepscope.prometheus.rules.files import RULES, command_of, render
 from stepscope.prometheus.rules.options import Options
 
@@ -61,15 +63,15 @@ def recording(scenarios: WrittenScenarios, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def of_committed_rules(recording: Path) -> subprocess.CompletedProcess[str]:
-    return crosscheck("--recording", recording, "--rules", COMMITTED)
+    return crosscheck("--recording", recording, "--rules", COMMITTED, "--strict")
 
 
 def test_the_committed_rules_say_of_a_recording_what_its_counters_say(
     of_committed_rules: subprocess.CompletedProcess[str],
 ) -> None:
     answer = of_committed_rules
-    assert (answer.returncode, answer.stderr) == (0, ""), answer.stdout
-    assert answer.stdout.splitlines()[-1] == "No disagreement."
+    assert answer.stderr == ""
+    assert answer.stdout.splitlines()[-1] == "No disagreement.", answer.stdout
     for rule, row in table(answer).items():
         assert row["values"] > row["evaluations"] > 2, rule
         assert row["by last scrape"] == 0
@@ -91,6 +93,26 @@ def test_prometheus_fires_on_the_trouble_of_the_recording_and_on_nothing_else(
         "ThermalThrottling",
         "TrainingStalled",
     }
+
+
+def test_strict_exits_with_3_because_thresholds_were_not_tested(
+    of_committed_rules: subprocess.CompletedProcess[str],
+) -> None:
+    answer = of_committed_rules
+    untested = {rule for rule, row in table(answer).items() if not row["firing"]}
+    said = f"Threshold not tested, because the rule never fired: {', '.join(sorted(untested))}."
+    assert (answer.returncode, answer.stdout.splitlines()[-2]) == (3, said)
+
+
+def test_strict_exits_with_0_if_every_rule_fired_and_with_1_if_one_disagrees(
+    recording: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fired = Outcome("CPUBottleneck", RUN, evaluations=1, firing=1, values=1)
+    differs = Disagreement("IOBottleneck", 0, "a status", frozenset(), 1, 0)
+    wrong = Outcome("IOBottleneck", RUN, evaluations=1, disagreements=[differs])
+    for outcomes, status in (([fired], 0), ([fired, wrong], 1), ([fired, Outcome("BatchSize", RUN)], 3)):
+        monkeypatch.setattr(command, "check_recording", lambda *_, given=outcomes: given)
+        assert main(["crosscheck", "--recording", str(recording), "--strict"]) == status
 
 
 @pytest.fixture(
