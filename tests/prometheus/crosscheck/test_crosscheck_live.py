@@ -34,8 +34,9 @@ CHANGES = {
     "stepscope_run_age_seconds": "stepscope_run_old_seconds",
     "- name: stepscope-Dataloader\n    interval: 4m": "- name: stepscope-Dataloader\n    interval: 2m",
 }
-WRONG = ("CPUBottleneck", "CollectiveHang", "Dataloader", "TrainingStalled")
 SAY_NOTHING = {"LossNotFinite", "MaxInitializationTime"}
+WRONG = sorted({"CPUBottleneck", "CollectiveHang", "Dataloader", "TrainingStalled", *SAY_NOTHING})
+UNEVALUATED = "BatchSize"
 
 
 class Checked(NamedTuple):
@@ -50,7 +51,7 @@ class Checked(NamedTuple):
 
 @pytest.fixture(scope="module")
 def server(scenarios: WrittenScenarios, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checked]:
-    """A Prometheus that has scraped a run, and evaluated the committed rules with changes."""
+    """A Prometheus that has scraped a run, and evaluated the committed rules with changes, but one."""
     folder = tmp_path_factory.mktemp("crosscheck")
     rules = committed = COMMITTED.read_text()
     for old, new in CHANGES.items():
@@ -67,7 +68,8 @@ def server(scenarios: WrittenScenarios, tmp_path_factory: pytest.TempPathFactory
         store = LocalPrometheus(running.url)
         store.write(run.scraped(moments, metrics([*groups, *read_groups(committed, RULES)]), lambda _: None))
         with Server(running.url) as reading:
-            evaluate(reading, store, groups, begin, moments[-1], lambda _: None)
+            evaluated = [group for group in groups if group.name != f"stepscope-{UNEVALUATED}"]
+            evaluate(reading, store, evaluated, begin, moments[-1], lambda _: None)
         scrapes = ScrapeTimes(1000 * SCRAPE_SECONDS, unseen=0)
         yield Checked(running.url, Window(run.name, begin, moments[-1], scrapes, restarted=None))
 
@@ -88,7 +90,7 @@ def test_rules_that_were_changed_by_hand_disagree_and_no_others(
     assert {rule for rule, row in rows.items() if row["disagreements"]} == {*WRONG}
     assert {rule for rule, row in rows.items() if row["firing"]} == {"DataStarved", "LowGPUUtilization"}
     # The run is in no cgroup, and publishes no norm of gradients.
-    silent = {"CPUThrottled", "MemoryPressure", "GradientsExploding", *SAY_NOTHING}
+    silent = {"CPUThrottled", "MemoryPressure", "GradientsExploding", UNEVALUATED}
     for rule in rows.keys() - silent - {*WRONG}:
         assert rows[rule]["values"] >= rows[rule]["evaluations"] > 2, rule
 
@@ -107,14 +109,22 @@ def test_a_disagreement_names_the_moment_the_series_and_both_values(
     assert re.search(r"(?m)^Dataloader: \S+Z interval: expected 240, Prometheus has 120$", answer.stdout)
 
 
-def test_a_rule_that_is_loaded_but_says_nothing_disagrees_if_the_server_ran_all_the_time(
+def test_a_rule_that_is_evaluated_but_says_nothing_disagrees_at_each_evaluation(
+    answer: subprocess.CompletedProcess[str],
+) -> None:
+    for rule in SAY_NOTHING:
+        row = table(answer)[rule]
+        assert row["disagreements"] >= row["evaluations"] > 2, rule
+
+
+def test_a_rule_that_is_loaded_but_not_evaluated_disagrees_if_the_server_ran_all_the_time(
     server: Checked,
 ) -> None:
     options = Options()
     with Server(server.url) as reading:
         checked = check_rules(reading, options, rules_of(options), reading.pace(), [server.window])
     said = {(found.rule, found.expected) for outcome in checked for found in outcome.disagreements}
-    assert {rule for rule, expected in said if expected == "a status"} == SAY_NOTHING
+    assert {rule for rule, expected in said if expected == "a status"} == {UNEVALUATED}
 
 
 @pytest.mark.parametrize(

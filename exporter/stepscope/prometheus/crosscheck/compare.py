@@ -38,8 +38,8 @@ class Disagreement:
 class Outcome:
     """The result of checking one rule for one run.
 
-    `firing` counts the `evaluations` at which Prometheus had a firing alert of the rule. `by_last_scrape`
-    counts those `values` that agree only if the last scrapes were not stored yet.
+    `evaluations` counts those that judged the run. At `firing` of them, Prometheus had a firing alert of the
+    rule. `by_last_scrape` counts those `values` that agree only if the last scrapes were not stored yet.
     """
 
     rule: str
@@ -113,8 +113,9 @@ class _Check:
             self._expect_nothing()
         for time in self.times:
             if time >= self.window.start:
-                self.result.evaluations += 1
+                before = self.result.values
                 self._compare_records(time)
+                self.result.evaluations += self.result.values > before
         for position, alert in enumerate(self.stored.rules.alerts):
             self._compare_alert(position, alert)
         self.result.firing = sum("firing" in alerting.values() for _, alerting in self.stored.alerting)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from stepscope.common.errors import UserError
-from stepscope.measurements.scraped import Labels, Vector, without
+from stepscope.measurements.scraped import Labels, Points, Vector, without
 from stepscope.prometheus.crosscheck.readings import matcher
 from stepscope.prometheus.crosscheck.server import Grid, Milliseconds, Server
-from stepscope.prometheus.rules.groups import FINDING, STATUS
+from stepscope.prometheus.rules.groups import FINDING, INFO, STATUS
 from stepscope.rules.parts.base import Rule
 from stepscope.rules.parts.promql import OWNER, Alert, Scraping
 
@@ -84,10 +84,27 @@ class Stored:
             }
         self._alerting = samples("ALERTS", of_rule)
         self._added = frozenset(added.items())
-        self.times = sorted(
-            {*self._alerting, *(time for samples in self.records.values() for time in samples)}
-        )
+        own = {*self._alerting, *(time for samples in self.records.values() for time in samples)}
+        words = server.points(f"{INFO}{{{of_rule}}}", since, window.end)
+        self.times = sorted(own | self._evaluations(words, min(own, default=None), interval))
         self.grid = _grid(rule.name, self.times, interval)
+
+    def _evaluations(
+        self, words: Mapping[Labels, Points], one: Milliseconds | None, interval: Milliseconds
+    ) -> set[Milliseconds]:
+        """Returns when the rule's group recorded its words: each evaluation does, also if nothing is judged.
+
+        Another cluster's words, with other external labels or at moments unlike `one`, are left out.
+        """
+        target = dict(next((labels for vector in self.records[STATUS].values() for labels in vector), ()))
+        of_cluster = [
+            times.tolist()
+            for labels, (times, _) in words.items()
+            if all(target.get(name, value) == value for name, value in labels)
+        ]
+        found = {time for times in of_cluster for time in times}
+        phase = min(found, default=0) if one is None else one
+        return {time for time in found if (time - phase) % interval == 0}
 
     @cached_property
     def alerting(self) -> list[tuple[Milliseconds, dict[Labels, str]]]:
