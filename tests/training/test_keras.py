@@ -65,6 +65,7 @@ def run(folder: Path, script: str, *words: str, **variables: str) -> subprocess.
 PLAIN = ("tensorflow", "")
 WAYS = [PLAIN, ("torch", "1"), ("tf_keras", "")]
 MORE = [("torch", ""), ("jax", ""), ("torch", "2"), *product(("tensorflow", "jax"), "12")]
+REST = ("tf_keras", "torch", "jax")
 PY_SETTINGS = ("workers", "processes", "queue")
 PY_DATASET: dict[str, list[float | None]] = {"": [None, None, None], "1": [0, 0, 0], "2": [2, 0, 4]}
 
@@ -237,6 +238,19 @@ def test_a_loop_of_tensorflow_makes_steps_with_its_optimizer_and_reading_makes_n
         parts = ("backward", "optimizer") if name == "eager" else ("compile",)
         for component in ("data_wait", "forward", *parts):
             assert trained.seconds("train", component) > 0, (name, component)
+
+
+@pytest.mark.parametrize(
+    "backend", ["tensorflow", *(pytest.param(name, marks=pytest.mark.trial) for name in REST)]
+)
+def test_the_first_call_of_train_on_batch_is_a_step_too(backend: str, tmp_path: Path) -> None:
+    if find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    [trained] = train(tmp_path, "keras_on_batch", **{"KERAS": "keras", **settings(backend, "")}).values()
+    assert trained.complaints == []
+    assert trained.totals.steps == {"train": 16}
+    if backend != "torch":
+        assert trained.seconds("train", "compile") > 0
 
 
 def test_workers_of_a_strategy_are_ranks_and_what_they_wait_for_each_other_is_communication(

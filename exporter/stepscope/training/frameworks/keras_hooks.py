@@ -77,6 +77,7 @@ def install() -> None:
     trainer = sys.modules.get(f"keras.src.backend.{backend}.trainer")
     if backend == "tensorflow":
         trainer = getattr(trainer, "TensorFlowTrainer", None)
+        around(trainer, "train_on_batch", _trains_on_batch, _nothing)
         replace(trainer, "_make_function", _with_fetches)
         replace(trainer, "_autoconvert_optionals", _with_clock)
     elif backend == "jax":
@@ -142,6 +143,11 @@ def _training_begins(callbacks: object, *_: object, **__: object) -> None:
     _use_profiler()
     if recorder.in_automatic_step():
         _name_framework()
+
+
+def _trains_on_batch(*_: object, **__: object) -> None:
+    """Begins the first step of a loop without a loader: its call says before it compiles that it trains."""
+    recorder.in_automatic_step()
 
 
 def _trained(*_: object, **__: object) -> None:
@@ -378,6 +384,7 @@ def _gives_tensors(iterator: Any, tensorflow: Any) -> bool:
 
 def _hook_jax(trainer: Any) -> None:
     """Hooks steps on JAX. When it compiles, jax_hooks say."""
+    around(trainer, "train_on_batch", _trains_on_batch, _nothing)
     replace(trainer, "_make_function", _with_timed_iterators)
     after(trainer, "train_on_batch", lambda *_, **__: computing.step_ended(trainer))
 
