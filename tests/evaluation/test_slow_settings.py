@@ -44,9 +44,10 @@ def found(run: Analysis) -> list[tuple[str, float]]:
     return [(each.about.subject, each.seconds_lost) for each in slow_settings(run)]
 
 
-def models_in_numpy(run: Analysis) -> tuple[Analysis, Analysis]:
-    """Returns the run as one whose script marks its steps: without PyTorch, and with PyTorch's loader."""
-    return replace(run, gauges={}), replace(run, framework="", steps=trained(15))
+def models_in_numpy(run: Analysis) -> list[Analysis]:
+    """Returns the run as those whose scripts mark their steps: with PyTorch's loader, and without PyTorch."""
+    without = (replace(run, framework=name, gauges={}, steps=trained(15)) for name in ("", "numpy 2.2.0"))
+    return [replace(run, gauges={}), *without]
 
 
 def with_forward(run: Analysis, libraries: dict[str, float]) -> Analysis:
@@ -239,7 +240,7 @@ def test_functions_without_tensors_in_forward_passes_are_a_finding(library: str,
     run = with_forward(run_with({"graph_operators": 20.0}, forward=0.3, backward=0.4), libraries)
     assert [round(lost) for _, lost in found(run)] == seconds
     assert found(replace(run, gpu_use=[GPU])) == []
-    assert [found(run) for run in models_in_numpy(run)] == [[], []]
+    assert [found(run) for run in models_in_numpy(run)] == [[], [], []]
 
 
 def trained(steps: int) -> list[StepDistribution]:
@@ -445,7 +446,7 @@ def test_own_code_that_backward_passes_and_optimizers_call_is_a_finding_with_its
     assert [round(lost) for _, lost in found(run)] == [seconds] * is_found
     short = replace(run, gauges={}, steps=trained(15))  # before any look at operators
     assert [round(lost) for _, lost in found(short)] == [seconds] * is_found
-    assert [found(run) for run in models_in_numpy(run)] == [[], []]
+    assert [found(run) for run in models_in_numpy(run)] == [[], [], []]
     assert [problem.lines for problem in problems_of(run)] == [
         f"{share(seconds, 500)} in {function}, t.py:3" + (f" ({library})" if library else "")
     ] * is_found
