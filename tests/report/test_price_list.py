@@ -1,13 +1,14 @@
 """Price lists: read or refused in one line, matched with a run's nodes, and named in right-sizing."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from stepscope.commands.cli import main
 from stepscope.common.errors import UserError
-from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.analysis import Analysis, RunUse
 from stepscope.measurements.usage import UsageRow
 from stepscope.report.document import document
 from stepscope.report.markdown import render_markdown
@@ -100,6 +101,9 @@ def test_the_type_of_a_run_is_the_only_one_that_looks_like_its_nodes() -> None:
     assert machine_of(unnamed, P3) == P3[1]
     larger = replace(on_p3(), gpu_use=[replace(use, memory_bytes=32.0 * 2**30) for use in on_p3().gpu_use])
     assert machine_of(larger, P3) is None
+    for gib, found in ((240.0, P3[1]), (64.0, P3[1]), (math.nan, P3[1]), (488.0, None)):  # less: a limit
+        uses = [RunUse(node, 1.0, 32.0, 0.0, 0.0, 0.0, memory_capacity=gib * 2**30) for node in on_p3().nodes]
+        assert machine_of(replace(on_p3(), run_use=uses), P3) == found
 
 
 def test_a_list_is_read_from_csv_and_from_yaml(tmp_path: Path) -> None:
@@ -152,7 +156,7 @@ def test_a_report_and_a_comparison_take_the_price_of_the_run_s_type(
     recording = scenarios.written("few-dataloaders").recording
     (cores,), (gpus,) = recording.cores.values(), recording.gpus.values()
     prices = tmp_path / "prices.yaml"
-    rows = [{"name": "big", "price_per_hour": 36.0, "gpus": len(gpus), "cores": cores, "memory_gib": 512}]
+    rows = [{"name": "big", "price_per_hour": 36.0, "gpus": len(gpus), "cores": cores, "memory_gib": 1024}]
     prices.write_text(json.dumps(rows))
     place = str(scenarios.written("few-dataloaders").recording_directory)
     assert main(["report", place, "--prices", str(prices), "--format", "json"]) == 0

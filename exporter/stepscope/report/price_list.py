@@ -135,6 +135,7 @@ def price_of_node(analysis: Analysis, machines: Sequence[Machine], price: float 
 
 def _looks_like(machine: Machine, analysis: Analysis) -> bool:
     sizes = [use.memory_bytes / GIB for use in analysis.gpu_use if use.memory_bytes]
+    allowed = [use.memory_capacity / GIB for use in analysis.run_use]  # NaN if unknown; less, if limited
     # A model follows the number of a GPU, if it is known.
     models = [name.partition(": ")[2].lower() for names in analysis.gpus.values() for name in names]
     return (
@@ -142,6 +143,7 @@ def _looks_like(machine: Machine, analysis: Analysis) -> bool:
         and all(len(analysis.gpus.get(node, ())) == machine.gpus for node in analysis.nodes)
         and all(analysis.cores.get(node) == machine.cores for node in analysis.nodes)
         and all(machine.gpu.lower() in model for model in models if model)
+        and not any(size > (1 + ALIKE) * machine.memory_gib for size in allowed)
         and (not machine.gpu_memory_gib or all(_near(size, machine.gpu_memory_gib) for size in sizes))
     )
 
