@@ -8,7 +8,7 @@
 _shtab_stepscope_rules_subparsers=(render export check)
 _shtab_stepscope_dashboards_subparsers=(render export check)
 _shtab_stepscope_alertmanager_subparsers=(render export check)
-_shtab_stepscope_subparsers=(run exporter actions hooks stacks profile timeline report list open compare score usage crosscheck doctor demo rules dashboards alertmanager)
+_shtab_stepscope_subparsers=(run exporter actions hooks stacks profile timeline report list open compare usage crosscheck doctor demo rules dashboards alertmanager)
 
 _shtab_stepscope_run_option_strings=(-h --help --name --out --interval --listen --external-url --stacks --profile --profiler-config --profile-findings --no-command-line --no-lines --set --parameters --scan-interval --live-interval --steps --no-status-line --price --prices --docs-url --recording.max-age --recording.max-size)
 _shtab_stepscope_exporter_option_strings=(-h --help --web.listen-address --web.external-url --web.config.file --web.max-connections --web.max-header-bytes --web.read-timeout --web.write-timeout --web.idle-timeout --web.listen-fd --report-dir --sample-interval --run --state-dir --run-retention --recording.dir --recording.lines --node --path.procfs --path.sysfs --collector.cpu --no-collector.cpu --collector.disk --no-collector.disk --collector.disk.device-exclude --collector.training --no-collector.training --ledger-dir --ledger-retention --collector.gpu --no-collector.gpu --path.nvml-library --collector.infiniband --no-collector.infiniband --collector.memory --no-collector.memory --collector.network --no-collector.network --collector.network.device-exclude --collector.pressure --no-collector.pressure --collector.file_systems --no-collector.file_systems --collector.rank_pauses --no-collector.rank_pauses --collector.gpu_holders --no-collector.gpu_holders --collector.run_gpus --no-collector.run_gpus --collector.run_processes --no-collector.run_processes --metrics.profile --limit.series --limit.runs --limit.ledgers --limit.ranks --limit.devices --limit.label-length --log-level --exit-with-parent)
@@ -21,7 +21,6 @@ _shtab_stepscope_report_option_strings=(-h --help --out --format --notebook --pr
 _shtab_stepscope_list_option_strings=(-h --help --number -n --json)
 _shtab_stepscope_open_option_strings=(-h --help --print)
 _shtab_stepscope_compare_option_strings=(-h --help --out --format --price-a --price-b --prices --workload-a --workload-b --fail-if --set --parameters --scan-interval)
-_shtab_stepscope_score_option_strings=(-h --help --json)
 _shtab_stepscope_usage_option_strings=(-h --help --prometheus --week --days --end --format --price)
 _shtab_stepscope_crosscheck_option_strings=(-h --help --prometheus --ruler --recording --run --start --end --strict --rules)
 _shtab_stepscope_doctor_option_strings=(-h --help --ledger-dir --python --prometheus --path.procfs --path.sysfs --path.nvml-library --json)
@@ -60,7 +59,7 @@ _shtab_stepscope_rules_export___profile_choices=(lean default)
 _shtab_stepscope_rules_pos_0_choices=(render export check)
 _shtab_stepscope_dashboards_pos_0_choices=(render export check)
 _shtab_stepscope_alertmanager_pos_0_choices=(render export check)
-_shtab_stepscope_pos_0_choices=(run exporter actions hooks stacks profile timeline report list open compare score usage crosscheck doctor demo rules dashboards alertmanager)
+_shtab_stepscope_pos_0_choices=(run exporter actions hooks stacks profile timeline report list open compare usage crosscheck doctor demo rules dashboards alertmanager)
 
 _shtab_stepscope_run_pos_0_nargs=...
 _shtab_stepscope_run__h_nargs=0
@@ -128,9 +127,6 @@ _shtab_stepscope_open___help_nargs=0
 _shtab_stepscope_open___print_nargs=0
 _shtab_stepscope_compare__h_nargs=0
 _shtab_stepscope_compare___help_nargs=0
-_shtab_stepscope_score__h_nargs=0
-_shtab_stepscope_score___help_nargs=0
-_shtab_stepscope_score___json_nargs=0
 _shtab_stepscope_usage__h_nargs=0
 _shtab_stepscope_usage___help_nargs=0
 _shtab_stepscope_usage___week_nargs=0

@@ -9,14 +9,12 @@ import pytest
 from stepscope.compare import predicted
 from stepscope.compare.compared_run import ComparedRun
 from stepscope.compare.comparison import compare
-from stepscope.compare.predicted import CheckedPrediction, predictions_of, stored_predictions
+from stepscope.compare.predicted import CheckedPrediction, stored_predictions
 from stepscope.compare.sentences import prediction as sentence
 from stepscope.compare.work import work_of
 from stepscope.report.right_sizing import Prediction, predictions
-from stepscope.report.track_record import Outcome, TrackRecord
 from stepscope.report.write import write_report
 
-from tests.report.test_right_sizing import run as starved_run
 from tests.support.compared import run_of
 from tests.support.comparisons import MORE_WORKERS
 
@@ -110,24 +108,6 @@ def test_what_a_report_stores_is_read_back(tmp_path: Path) -> None:
     read = stored_predictions(tmp_path)
     assert read is not None
     assert read == predictions(run.analysis)
-
-
-def test_a_range_that_the_report_widened_is_as_wide_in_the_comparison(tmp_path: Path) -> None:
-    loading: dict[str, Any] = {"percent": 60.0, "cause": "too few workers", "workers": 1, "workers_needed": 3}
-    analysis = starved_run(fired=("DataStarved",), **loading)
-    missed = [
-        Outcome("more_workers", f"a-{at}", f"b-{at}", at, at + 1, 0.5, 0.0, 0.6, 0.0, 0.7, 0.0)
-        for at in range(9)
-    ]
-    write_report(analysis, tmp_path, 36.0, "json", record=TrackRecord(tuple(missed)))
-    said = predictions_of(replace(trained(0.5, place=str(tmp_path), price=36.0), analysis=analysis))
-    assert {row.metric for row in said if row.change == "more_workers"} == {
-        *("step_seconds_mean", "run_seconds", "cost")
-    }
-    assert said == stored_predictions(tmp_path)
-    for row in predictions(analysis, 36.0):
-        (wide,) = [one for one in said if (one.change, one.metric) == (row.change, row.metric)]
-        assert (wide.low < row.low and wide.high > row.high) == (row.change == "more_workers")
 
 
 def test_without_a_report_the_predictions_are_made_anew() -> None:

@@ -25,7 +25,6 @@ COMMANDS = {
     "list": ("stepscope.commands.list", "list the runs here: state, verdict, cost and trend"),
     "open": ("stepscope.commands.open", "open the report of a run, or the page of all runs"),
     "compare": ("stepscope.commands.compare", "compare two runs: speed, cost, and where they differ"),
-    "score": ("stepscope.commands.score", "show how often predictions of earlier reports came true"),
     "usage": ("stepscope.commands.usage", "show who used the GPUs, in hours, kWh and dollars"),
     "crosscheck": (
         "stepscope.commands.crosscheck",

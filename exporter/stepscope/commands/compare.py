@@ -9,11 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from stepscope.common.console import Console
-from stepscope.common.errors import UserError, describe
+from stepscope.common.errors import UserError
 from stepscope.common.whole_file import write_whole
-from stepscope.common.words import percent
 from stepscope.compare import gate
-from stepscope.compare.achieved import record_outcomes
 from stepscope.compare.compared_run import ComparedRun, read_run
 from stepscope.compare.comparison import Comparison, compare
 from stepscope.compare.document import as_json
@@ -53,9 +51,6 @@ may have exceptions ("any_rule except DataStarved, CPUBottleneck").
 If no difference is seen between the steps of A and B, their change counts as 0.
 Figures: {", ".join([*KINDS, *ALIASES])}; and _{", _".join(UTILISATION)} of
 {", ".join(RESOURCES)}.
-
-If both runs are in stepscope-runs/, the predictions of A that came true in B are recorded there for
-`stepscope score`.
 
 With --fail-if the exit status is 0 if no condition is met, 1 if one is, and 3 if one is inconclusive: too few
 or too noisy steps, different work, missing data. It is 2 for a wrong argument.
@@ -136,7 +131,6 @@ def run(arguments: Namespace) -> int:
         _write(arguments.out, rendered)
         said = [line for each in verdict(comparison) for line in console.wrapped(one_line(each), rest=2)]
         console.write(*said, "", console.link(arguments.out))
-    _record(comparison)
     states = {outcome.state for outcome in comparison.outcomes}
     for outcome in comparison.not_passed:
         print(f"stepscope: {outcome.state}: {outcome.condition.text}: {outcome.reason}", file=sys.stderr)
@@ -146,23 +140,6 @@ def run(arguments: Namespace) -> int:
 def _priced(run: ComparedRun, machines: Sequence[Machine]) -> ComparedRun:
     """Returns the run with the price of its instance type, unless one was given."""
     return replace(run, price=price_of_node(run.analysis, machines, run.price))
-
-
-def _record(comparison: Comparison) -> None:
-    """Records which predictions of A came true. Whatever prevents that never costs the comparison."""
-    try:
-        recorded = record_outcomes(comparison)
-    except (OSError, UserError) as error:
-        print(f"stepscope: outcomes of predictions are not recorded: {describe(error)}", file=sys.stderr)
-        return
-    folder, new = recorded or (RUNS, [])
-    for outcome in new:
-        print(
-            f"stepscope: recorded for `stepscope score {os.path.relpath(folder)}`: {outcome.kind}, "
-            f"{percent(100 * outcome.predicted)} of the step time predicted, "
-            f"{percent(100 * outcome.achieved)} saved",
-            file=sys.stderr,
-        )
 
 
 def _sources(first: str | None, second: str | None) -> tuple[str, str]:

@@ -20,7 +20,6 @@ from stepscope.report.printed import print_verdict
 from stepscope.report.run_list import source_of
 from stepscope.report.sentences import gaps
 from stepscope.report.terminal import Progress, add_price, add_prices
-from stepscope.report.track_record import record_of
 from stepscope.report.write import FORMS, write_report
 from stepscope.runs.debugger.reports import DebuggerReports
 from stepscope.runs.open import open_sources
@@ -98,11 +97,10 @@ def run(arguments: Namespace) -> int:
         progress.end()
     for line in gaps(analysis.gaps):
         print(f"stepscope: {line}", file=sys.stderr)
-    record = record_of(Path(places[0]), analysis.date)
     price = price_of_node(analysis, machines, arguments.price)
     if printed:
         render = render_json if arguments.format == "json" else render_markdown
-        sys.stdout.write(render(analysis, price, record, machines))
+        sys.stdout.write(render(analysis, price, machines))
         return 0
     if out is None:
         out = new_directory(source.facts.label)
@@ -115,7 +113,7 @@ def run(arguments: Namespace) -> int:
         print(f"stepscope: {reason}, so the report goes to {out}", file=sys.stderr)
     try:
         typed, docs_url = arguments.typed, arguments.docs_url
-        page = write_report(analysis, out, price, arguments.format, typed, docs_url, record, machines)
+        page = write_report(analysis, out, price, arguments.format, typed, docs_url, machines)
         if arguments.notebook:
             page = out / NOTEBOOK
             write_whole(page, render_notebook(analysis, places, out, settings, price))

@@ -4,17 +4,15 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from stepscope.compare.compared_run import ComparedRun
 from stepscope.compare.work import Work
 from stepscope.report.document import SCHEMA_VERSION
 from stepscope.report.figures import figure
-from stepscope.report.predicted_savings import PredictedSaving, predicted_savings
 from stepscope.report.right_sizing import Prediction, predictions
 
 STORED = "report.json"  # `stepscope run` and `stepscope report` write it next to the page
-Row = TypeVar("Row", Prediction, PredictedSaving)
 
 
 @dataclass(frozen=True)
@@ -37,28 +35,18 @@ def stored_predictions(directory: Path) -> list[Prediction] | None:
 
     People may move, cut or edit a report: one with other fields counts as no report.
     """
-    return _stored(directory, "predictions", Prediction)
-
-
-def savings_of(run: ComparedRun) -> list[PredictedSaving]:
-    """Returns the predicted savings stored with the report, or computes them."""
-    stored = _stored(Path(run.place), "predicted_savings", PredictedSaving)
-    return predicted_savings(run.analysis) if stored is None else stored
-
-
-def _stored(directory: Path, name: str, row: type[Row]) -> list[Row] | None:
     try:
         document = json.loads((directory / STORED).read_text(encoding="utf-8"))
         if document["schema_version"] != SCHEMA_VERSION:
             return None
-        return [_row(row, content) for content in document[name]]
+        return [_prediction(content) for content in document["predictions"]]
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def predictions_of(run: ComparedRun) -> list[Prediction]:
     """Returns the predictions stored with the report, or computes them; always computes the cost."""
-    now = predictions(run.analysis, run.price, {saving.kind: saving.widened for saving in savings_of(run)})
+    now = predictions(run.analysis, run.price)
     stored = stored_predictions(Path(run.place))
     if stored is None:
         return now
@@ -93,13 +81,13 @@ def _checked(
     return CheckedPrediction(predicted, made, measured, in_range, why_not)
 
 
-def _row(of: type[Row], content: dict[str, Any]) -> Row:
+def _prediction(content: dict[str, Any]) -> Prediction:
     """Raises KeyError or TypeError if the content is of another kind."""
-    kinds = {item.name: str if item.type is str else (int, float) for item in fields(of)}
+    kinds = {item.name: str if item.type is str else (int, float) for item in fields(Prediction)}
     for name, kind in kinds.items():
         if not isinstance(content[name], kind):
             raise TypeError(f"{name} is {content[name]!r}")
-    return of(**{name: content[name] for name in kinds})
+    return Prediction(**{name: content[name] for name in kinds})
 
 
 def _of_train_loaders(setting: str) -> Callable[[ComparedRun], float | None]:

@@ -21,10 +21,8 @@ from stepscope.report.ended import failed, failure, out_of_memory, signal_name, 
 from stepscope.report.figures import cost_of_run, main_steps
 from stepscope.report.findings import Finding, cut_across
 from stepscope.report.hot_lines import Part, parts
-from stepscope.report.predicted_savings import predicted_savings
 from stepscope.report.price_list import Machine
 from stepscope.report.right_sizing import predictions
-from stepscope.report.track_record import NO_RECORD, TrackRecord
 from stepscope.report.verdict import RunVerdict, verdict
 from stepscope.rules.communication_bound import CommunicationBound
 from stepscope.runs.model import DeviceTime, ThreadTime
@@ -40,12 +38,11 @@ SCHEMA_VERSION = 1
 def document(
     analysis: Analysis,
     price: float | None = None,
-    record: TrackRecord = NO_RECORD,
     machines: Sequence[Machine] = (),
 ) -> dict[str, Any]:
     """Returns the whole report without charts, as JSON values; None for unknown numbers.
 
-    `price`: dollars per hour of one node. `record`: of the predictions of earlier runs. `machines`: the price
+    `price`: dollars per hour of one node. `machines`: the price
     list of right-sizing.
     """
     said = verdict(analysis, price)
@@ -72,8 +69,7 @@ def document(
         "rules": [_rule(rule) for rule in analysis.rules],
         "energy": _energy(analysis),
         "cost": _cost(analysis, price),
-        "predictions": [asdict(row) for row in predictions(analysis, price, record.widening, machines)],
-        "predicted_savings": [asdict(saving) for saving in predicted_savings(analysis, record)],
+        "predictions": [asdict(row) for row in predictions(analysis, price, machines)],
         "measurement": {
             "complete": not sentences.measuring_failures(analysis),
             "failures": sentences.measuring_failures(analysis),
@@ -87,13 +83,11 @@ def document(
 def render_json(
     analysis: Analysis,
     price: float | None = None,
-    record: TrackRecord = NO_RECORD,
     machines: Sequence[Machine] = (),
 ) -> str:
     """Returns the document as text with a newline at the end."""
     return (
-        json.dumps(document(analysis, price, record, machines), indent=2, ensure_ascii=False, allow_nan=False)
-        + "\n"
+        json.dumps(document(analysis, price, machines), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     )
 
 

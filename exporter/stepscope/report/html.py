@@ -17,14 +17,12 @@ from stepscope.report.hot_lines import parts as hot_parts
 from stepscope.report.leads import Leads
 from stepscope.report.markdown import render_markdown
 from stepscope.report.page import ECHARTS, render_page
-from stepscope.report.predicted_savings import words_by_kind
 from stepscope.report.price_list import Machine
 from stepscope.report.right_sizing import predictions
 from stepscope.report.rows import boxes, during, gauges, outliers, pairs, places, stalls
 from stepscope.report.savings import savings
 from stepscope.report.strip import memory_over_time, slow_and_median, strip
 from stepscope.report.summary import at_a_glance, facts
-from stepscope.report.track_record import NO_RECORD, TrackRecord
 from stepscope.report.usage import usage
 from stepscope.report.verdict import verdict
 from stepscope.rules import all_rules
@@ -66,14 +64,13 @@ def render_html(
     leads: Leads = NO_LEADS,
     path: Path | None = None,
     total_steps: int | None = None,
-    record: TrackRecord = NO_RECORD,
     machines: Sequence[Machine] = (),
 ) -> str:
     """Returns the whole report as one HTML document; with `refresh_seconds` it refreshes itself in place.
 
     The live page names the `path` at which the report will be, and says when `total_steps` will be made.
-    `price`: dollars per hour of one node, for costs in the verdict. `leads`: where it leads. `record`: of the
-    predictions of earlier runs. `machines`: the price list of right-sizing.
+    `price`: dollars per hour of one node, for costs in the verdict. `leads`: where it leads. `machines`: the
+    price list of right-sizing.
     """
     live = refresh_seconds is not None
     sections = dict(SECTIONS)
@@ -83,8 +80,7 @@ def render_html(
         items = list(SECTIONS.items())
         sections = dict([*items[:before], *more.items(), *items[before:]])
     shown = views(analysis)
-    predicted = predictions(analysis, price, record.widening, machines)
-    track_record = words_by_kind(analysis, record)
+    predicted = predictions(analysis, price, machines)
     busy = usage(analysis)
     lines, charts = hot_parts(analysis), chart_data(analysis)
     said = verdict(analysis, price)
@@ -113,7 +109,7 @@ def render_html(
         analysis=analysis,
         price=price,
         leads=leads,
-        markdown=render_markdown(analysis, price, record, machines),
+        markdown=render_markdown(analysis, price, machines),
         say=sentences,
         verdict=said,
         cut_across=cut_across,
@@ -124,8 +120,7 @@ def render_html(
         facts=facts(analysis, price),
         glance=at_a_glance(analysis, price),
         predictions=predicted,
-        savings=savings(analysis, said.findings, predicted, track_record),
-        track_record=track_record,
+        savings=savings(analysis, said.findings, predicted),
         strip=strip(analysis),
         slow_and_median=slow_and_median,
         memory_over_time=memory_over_time,

@@ -1,6 +1,6 @@
 """The report in Markdown, short enough for a pull request or a chat: the verdict first."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from stepscope.common.words import (
     NO_NUMBER,
@@ -18,12 +18,10 @@ from stepscope.report import profile, sentences, shares
 from stepscope.report.findings import Finding
 from stepscope.report.hot_lines import parts as hot_parts
 from stepscope.report.markdown_text import code, plain, sentence, table
-from stepscope.report.predicted_savings import words_by_kind
 from stepscope.report.price_list import Machine
 from stepscope.report.right_sizing import Prediction, predicted_figure, predictions
 from stepscope.report.savings import gains
 from stepscope.report.summary import at_a_glance
-from stepscope.report.track_record import NO_RECORD, TrackRecord
 from stepscope.report.verdict import verdict
 from stepscope.runs.model import DeviceMemory
 
@@ -37,28 +35,24 @@ STATISTICS = ("max", "p95", "p50", "min")
 def render_markdown(
     analysis: Analysis,
     price: float | None = None,
-    record: TrackRecord = NO_RECORD,
     machines: Sequence[Machine] = (),
 ) -> str:
     """Returns paragraphs and tables, separated by empty lines. `price`: dollars per hour of one node."""
-    return "\n\n".join(_blocks(analysis, price, record, machines)) + "\n"
+    return "\n\n".join(_blocks(analysis, price, machines)) + "\n"
 
 
-def _blocks(
-    analysis: Analysis, price: float | None, record: TrackRecord, machines: Sequence[Machine]
-) -> Iterator[str]:
-    track_record = words_by_kind(analysis, record)
+def _blocks(analysis: Analysis, price: float | None, machines: Sequence[Machine]) -> Iterator[str]:
     yield f"## Training run {code(analysis.run) or 'without a name'}"
     missing = sentences.gaps(analysis.gaps)
     if missing:
         yield "\n".join([f"**{sentence(missing[0])}**", "", *(f"- {sentence(gap)}" for gap in missing[1:])])
     said = verdict(analysis, price)
     yield " ".join([f"**{said.status.icon} {said.status}**", *map(sentence, said.sentences)])
-    found, suggestions = said.findings, predictions(analysis, price, record.widening, machines)
+    found, suggestions = said.findings, predictions(analysis, price, machines)
     if found:
         gained = gains(analysis, found[:FINDINGS], suggestions)
         yield "\n".join(
-            _finding(number, finding, gain, track_record.get(finding.problem.estimate.rule, ""))
+            _finding(number, finding, gain)
             for number, (finding, gain) in enumerate(zip(found, gained, strict=False), 1)
         )
     if sum(finding.seconds > 0 for finding in found[:FINDINGS]) > 1:
@@ -71,7 +65,7 @@ def _blocks(
     if suggestions:
         yield "### Right-sizing"
         yield "Each row predicts the effect of one change, with everything else as before."
-        yield _suggestions(suggestions, track_record)
+        yield _suggestions(suggestions)
     yield "### Time breakdown"
     yield " ".join(map(sentence, (sentences.phases(analysis), sentences.inside_steps(analysis))))
     accounted = shares.where_time_went(analysis)
@@ -102,9 +96,8 @@ def _blocks(
     yield "\n".join(f"- {sentence(words)}" for words in _measured(analysis))
 
 
-def _finding(number: int, finding: Finding, gain: str, track_record: str) -> str:
+def _finding(number: int, finding: Finding, gain: str) -> str:
     problem, rule = finding.problem, finding.problem.rule
-    found = " ".join(filter(None, (finding.evidence, track_record)))
     lost = ", ".join(finding.amounts)
     title = f"{problem.title}: about {lost}." if lost else f"{problem.title}."
     code = f": `{problem.code.replace('`', ' ')}`" if problem.code else ""
@@ -113,7 +106,7 @@ def _finding(number: int, finding: Finding, gain: str, track_record: str) -> str
     source = f"({'Rules' if len(rules) > 1 else 'Rule'}: {listing(rules)})"
     best = f"**Gain:** {sentence(gain)}. " if gain else ""
     return (
-        f"{number}. **{plain(title)}** {sentence(found)} {lines}**What to do:** "
+        f"{number}. **{plain(title)}** {sentence(finding.evidence)} {lines}**What to do:** "
         f"{sentence(rule.recommendation)} {best}{plain(source)}"
     )
 
@@ -128,7 +121,7 @@ def _glance(analysis: Analysis, price: float | None) -> str:
     return table(("at a glance", "", ""), rows)
 
 
-def _suggestions(rows: list[Prediction], track_record: Mapping[str, str]) -> str:
+def _suggestions(rows: list[Prediction]) -> str:
     """Returns a table with one row per change and one column per predicted metric."""
     metrics = [metric for metric in METRICS if any(row.metric == metric for row in rows)]
     changes: dict[str, dict[str, Prediction]] = {}
@@ -140,12 +133,9 @@ def _suggestions(rows: list[Prediction], track_record: Mapping[str, str]) -> str
             (
                 _change(next(iter(by_metric.values()))),
                 *(_predicted(by_metric[metric]) if metric in by_metric else NO_NUMBER for metric in metrics),
-                sentence(
-                    f"{max((row.assumption for row in by_metric.values()), key=len)} "
-                    f"{track_record.get(name, '')}".rstrip()
-                ),
+                sentence(max((row.assumption for row in by_metric.values()), key=len)),
             )
-            for name, by_metric in changes.items()
+            for by_metric in changes.values()
         ),
     )
 

@@ -6,7 +6,6 @@ Every prediction is for one change, with everything else as before. docs/right-s
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 from stepscope.common.status import Status
@@ -35,7 +34,6 @@ from stepscope.report.step_model import (
     fewer_devices,
     larger_batch,
     loading_in_workers,
-    widened,
 )
 from stepscope.report.usage import WELL_USED
 from stepscope.rules.batch_size import BatchSize
@@ -51,7 +49,6 @@ EVERY_CHANGE = (
     "fewer_gpus",
     "fewer_cores",
 )
-AS_COMPUTED: Mapping[str, float] = MappingProxyType({})  # ranges that nothing widens
 WELL = WELL_USED / 100
 FILL = 0.9  # of a GPU's memory: the rest is for what the allocator cannot use, and for longer inputs
 UNUSED_UTILISATION, UNUSED_MEMORY = 1.0, 5.0  # percent: a driver and a monitor may take this
@@ -96,26 +93,19 @@ class _Change:
 def predictions(
     analysis: Analysis,
     price: float | None = None,
-    widening: Mapping[str, float] = AS_COMPUTED,
     machines: Sequence[Machine] = (),
 ) -> list[Prediction]:
     """Returns the changes worth trying, those that make the run faster first; empty for a well-used machine.
 
-    `price`: dollars per hour of one node. `widening`: by change, how much further out each end of its
-    range is, as a share of the time in training steps. `machines`: of which the change names the cheapest
-    that serves, if the run's own is one of them.
+    `price`: dollars per hour of one node. `machines`: of which the change names the cheapest that serves, if
+    the run's own is one of them.
     """
     found: list[Prediction] = []
     run, current = _Run(analysis), machine_of(analysis, machines, price)
     for change in _changes(run):
         named = change if current is None else _on_machine(change, run, current, machines)
-        found += _predictions(analysis, _widened(named, widening.get(change.name, 0.0)), price)
+        found += _predictions(analysis, named, price)
     return found
-
-
-def factors(analysis: Analysis) -> list[tuple[str, Factor]]:
-    """Returns each suggested change with its effect on the time for the same work, not widened."""
-    return [(change.name, change.factor) for change in _changes(_Run(analysis))]
 
 
 class _Run:
@@ -397,15 +387,6 @@ def _fewer_cores(run: _Run) -> Iterator[_Change]:
 
 
 # -------------------------------------------------------------------------------- figures and words
-
-
-def _widened(change: _Change, more: float) -> _Change:
-    """Returns the change with a range that is wider at each end, by the errors of earlier predictions."""
-    if not more:
-        return change
-    work = change.suggested / change.current if change.step else 1.0  # of a step, which then has other work
-    step = change.step and widened(change.step, work * more)
-    return replace(change, factor=widened(change.factor, more), step=step)
 
 
 def _predictions(analysis: Analysis, change: _Change, price: float | None) -> Iterator[Prediction]:

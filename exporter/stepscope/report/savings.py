@@ -1,8 +1,7 @@
 """Sorts what could be saved: the time lost to findings, and the cost of too large machines."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from stepscope.common.words import (
     count,
@@ -22,7 +21,6 @@ from stepscope.rules.batch_size import BatchSize
 # The predicted changes that would end a problem, by its topic, or its rule where it has none.
 CHANGES = {"data loading": ("more_workers", "more_cores"), BatchSize.__name__: ("larger_batch",)}
 ROUNDED = 0.95  # of what was lost: a prediction above it, in two digits, might exceed the whole
-NO_WORDS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -61,8 +59,6 @@ class Saving:
     link: str
     expected: Amounts | None
     best: Amounts
-    kind: str = ""  # of prediction, as in Outcome
-    track_record: str = ""  # how earlier predictions of this kind fared; "": there were none
 
     @property
     def gain(self) -> str:
@@ -76,20 +72,15 @@ def savings(
     analysis: Analysis,
     findings: Sequence[Finding],
     predicted: Sequence[Prediction],
-    track_record: Mapping[str, str] = NO_WORDS,
 ) -> list[Saving]:
-    """Returns the time that each problem cost, longest first, then what a smaller machine would save.
-
-    `track_record`: sentences by kind of prediction.
-    """
+    """Returns the time that each problem cost, longest first, then what a smaller machine would save."""
     found = [
         _of_finding(analysis, finding, predicted, f"#problem-{place}")
         for place, finding in enumerate(findings, 1)
         if finding.seconds > 0
     ]
     found.sort(key=lambda saving: -(saving.best.seconds or 0.0))
-    found += sorted(_smaller_machines(predicted), key=lambda saving: -(saving.best.dollars or 0.0))
-    return [replace(saving, track_record=track_record.get(saving.kind, "")) for saving in found]
+    return found + sorted(_smaller_machines(predicted), key=lambda saving: -(saving.best.dollars or 0.0))
 
 
 def gains(analysis: Analysis, findings: Sequence[Finding], predicted: Sequence[Prediction]) -> list[str]:
@@ -117,7 +108,7 @@ def _of_finding(analysis: Analysis, finding: Finding, predicted: Sequence[Predic
         part, dollars = min(1.0, lost / gained), gains.get("cost")
         dollars = None if dollars is None else part * dollars
         expected = amounts(part * gained, dollars, predicted=part * gained <= ROUNDED * lost)
-    return Saving(problem.title, link, expected, amounts(lost, finding.dollars), problem.estimate.rule)
+    return Saving(problem.title, link, expected, amounts(lost, finding.dollars))
 
 
 def _smaller_machines(predicted: Sequence[Prediction]) -> Iterator[Saving]:
@@ -128,7 +119,7 @@ def _smaller_machines(predicted: Sequence[Prediction]) -> Iterator[Saving]:
                 Amounts((one.measured - cost) / one.measured, None, one.measured - cost, None, True)
                 for cost in (one.expected, one.low)
             )
-            yield Saving(title, "#right-sizing", expected, best, one.change)
+            yield Saving(title, "#right-sizing", expected, best)
 
 
 def _names(prediction: Prediction) -> tuple[str, str]:

@@ -9,7 +9,6 @@ import math
 from dataclasses import dataclass
 
 SOME = 0.001  # of a GPU or its memory: below this, the training does not use it
-LEAST = 0.01  # of the best case: a range that earlier errors widened ends there
 
 
 @dataclass(frozen=True)
@@ -23,11 +22,6 @@ class Factor:
     def __post_init__(self) -> None:
         if not 0 < self.low <= self.expected <= self.high:
             raise ValueError(f"not in order: {self}")
-
-
-def widened(factor: Factor, more: float) -> Factor:
-    """Returns a factor whose bounds are `more` further apart at each end; no time becomes 0."""
-    return Factor(factor.expected, max(factor.low - more, LEAST * factor.low), factor.high + more)
 
 
 def faster_loading(waiting: float, times: float) -> Factor:

@@ -14,7 +14,6 @@ from stepscope.report.index_page import is_runs_folder, refresh_index
 from stepscope.report.leads import Leads, leads_of
 from stepscope.report.markdown import render_markdown
 from stepscope.report.price_list import Machine
-from stepscope.report.track_record import NO_RECORD, TrackRecord
 
 DOCUMENT = "report.json"
 
@@ -26,7 +25,6 @@ def write_report(
     form: str = "html",
     typed: Sequence[str] = (),
     docs_url: str = "",
-    record: TrackRecord = NO_RECORD,
     machines: Sequence[Machine] = (),
 ) -> Path:
     """Writes the report in a format (a key of FORMS), and returns its main file.
@@ -39,8 +37,8 @@ def write_report(
     """
     page, render = FORMS[form]
     leads = leads_of(analysis, directory, is_runs_folder(directory.absolute().parent), typed, docs_url)
-    texts = {DOCUMENT: render_json(analysis, price, record, machines)}
-    texts |= render(analysis, price, leads, record, machines)
+    texts = {DOCUMENT: render_json(analysis, price, machines)}
+    texts |= render(analysis, price, leads, machines)
     texts[page] = texts.pop(page)
     for name, text in texts.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
@@ -50,16 +48,16 @@ def write_report(
 
 
 def _html(
-    analysis: Analysis, price: float | None, leads: Leads, record: TrackRecord, machines: Sequence[Machine]
+    analysis: Analysis, price: float | None, leads: Leads, machines: Sequence[Machine]
 ) -> dict[str, str]:
-    page = render_html(analysis, price=price, leads=leads, record=record, machines=machines)
+    page = render_html(analysis, price=price, leads=leads, machines=machines)
     return {**_rules(analysis), "report.html": page}
 
 
 def _markdown(
-    analysis: Analysis, price: float | None, _: Leads, record: TrackRecord, machines: Sequence[Machine]
+    analysis: Analysis, price: float | None, _: Leads, machines: Sequence[Machine]
 ) -> dict[str, str]:
-    return {"report.md": render_markdown(analysis, price, record, machines)}
+    return {"report.md": render_markdown(analysis, price, machines)}
 
 
 def _rules(analysis: Analysis, *_: Any) -> dict[str, str]:

@@ -373,11 +373,9 @@ def _report(plan: Plan, live: LiveView) -> bool:
         from stepscope.report.price_list import price_of_node
         from stepscope.report.printed import print_summary
         from stepscope.report.sentences import gaps
-        from stepscope.report.track_record import record_of
         from stepscope.report.write import write_report
 
         analysis = live.final_analysis()
-        record = record_of(plan.directory, analysis.date, lambda line: say(line, "warning"))
         price = price_of_node(analysis, plan.machines, plan.price)
         write_report(
             analysis,
@@ -385,7 +383,6 @@ def _report(plan: Plan, live: LiveView) -> bool:
             price,
             typed=plan.typed,
             docs_url=plan.docs_url,
-            record=record,
             machines=plan.machines,
         )
         for line in gaps(analysis.gaps):

@@ -150,7 +150,6 @@ class LiveView:
 
     def _update(self) -> None:
         from stepscope.report.html import render_html
-        from stepscope.report.track_record import record_of
         from stepscope.report.verdict import status_of_run
 
         if self._failure or self._evaluator is None:
@@ -166,9 +165,7 @@ class LiveView:
         self.status = Status.FOUND if self._findings.present else status_of_run(analysis)
         path = self._directory / "report.html"
         every = round(self._every) or 1
-        # The end of the run says why there is no record.
-        record = record_of(self._directory, analysis.date, lambda _: None)
-        page = render_html(analysis, every, self._price, path=path, total_steps=self._steps, record=record)
+        page = render_html(analysis, every, self._price, path=path, total_steps=self._steps)
         write_whole(path, page)
 
     def _new_evaluator(self) -> Evaluator:
