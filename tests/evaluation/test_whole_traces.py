@@ -14,7 +14,7 @@ from stepscope.report.html import render_html
 from stepscope.report.markdown import render_markdown
 from stepscope.report.summary import at_a_glance
 from stepscope.report.verdict import verdict
-from stepscope.runs.model import IDLE_REASONS, DeviceTime, Steps
+from stepscope.runs.model import IDLE_REASONS, DeviceTime, Span, Steps
 from stepscope.runs.traces.source import KinetoTraces
 
 from tests.support.few_rules import of_rule
@@ -24,7 +24,7 @@ from tests.support.source import MemorySource, node_steps, run_facts
 
 
 def whole(*steps: Steps, unobserved: float = 0.0) -> Analysis:
-    facts = run_facts(unobserved_seconds=unobserved)
+    facts = run_facts(captures=(Span(0.0, 0.0), Span(unobserved, unobserved)))
     return evaluate(MemorySource(*steps, facts=facts, judged_whole=True))
 
 

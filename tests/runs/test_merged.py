@@ -8,7 +8,7 @@ import pytest
 import stepscope.analysis
 from stepscope.commands.cli import main
 from stepscope.common.errors import UserError
-from stepscope.runs.model import Gap, NodeFacts, NodeSamples, RankStack, Source, Steps
+from stepscope.runs.model import Gap, NodeFacts, NodeSamples, RankStack, Source, Span, Steps
 from stepscope.runs.open import merged
 
 from tests.support.scenarios import WrittenScenarios
@@ -140,6 +140,13 @@ def test_no_time_is_changed_without_steps_that_show_by_how_much(
 def test_what_is_no_other_node_of_the_run_is_refused(other: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         both(**other)
+
+
+def test_the_traces_of_nodes_add_what_nobody_knows_and_were_not_taken_when_none_of_them_was() -> None:
+    first = {"captures": (Span(0.0, 10.0), Span(60.0, 70.0)), "unrecognised": 2}
+    second = {"captures": (Span(5.0, 30.0), Span(65.0, 66.0), Span(90.0, 95.0)), "unrecognised": 3}
+    facts = merged({"a": node("node-a", 0, **first), "b": node("node-b", 1, **second)}).facts
+    assert (facts.unrecognised, facts.unobserved_seconds) == (5, 30.0 + 20.0)
 
 
 def test_a_single_source_is_read_as_it_is() -> None:

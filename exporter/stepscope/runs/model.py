@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -610,6 +611,14 @@ class Gap:
 
 
 @dataclass(frozen=True)
+class Span:
+    """From when to when something lasted. Times are since the epoch."""
+
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
 class RunFacts:
     """The run as a whole. Times are since the epoch; None is "not known (yet)"."""
 
@@ -636,7 +645,7 @@ class RunFacts:
     stacks: tuple[RankStack, ...] = ()  # that were taken during a hang
     windows: tuple[ProfileWindow, ...] = ()  # of the profiler, in the order in which they began
     threads: tuple[ThreadTime, ...] = ()  # where their main threads were; empty: not sampled
-    unobserved_seconds: float = 0.0  # between captures of traces: no part of the run's duration
+    captures: tuple[Span, ...] = ()  # when ranks were traced, if the source is traces
     transfers: tuple[TransferTime, ...] = ()  # by node and rank, if a trace has them
     devices: tuple[DeviceTime, ...] = ()  # by node, rank and device, if a trace has them
     memory: tuple[DeviceMemory, ...] = ()  # by node, rank and device, if a trace has it
@@ -655,6 +664,14 @@ class RunFacts:
     def label(self) -> str:
         """Returns the label of the run, or its name if no launch is known."""
         return self.run or self.name
+
+    @property
+    def unobserved_seconds(self) -> float:
+        """Returns the seconds between captures, when no rank was traced: no part of the run's duration."""
+        spans = sorted((capture.start, capture.end) for capture in self.captures)
+        ends = accumulate((end for _, end in spans), max)  # of all captures so far
+        between = (start - end for (start, _), end in zip(spans[1:], ends, strict=False))
+        return sum((each for each in between if each > 0), 0.0)
 
     @property
     def samples_missed(self) -> int:

@@ -183,6 +183,7 @@ class _Merged(Source):
             start=min(starts, default=None),
             end=max(ends) if len(ends) == len(every) else None,
             no_steps=silent[0] if all(silent) else "",
+            unrecognised=sum(facts.unrecognised for facts in every),
             **together,
         )
 

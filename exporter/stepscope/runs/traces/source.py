@@ -30,6 +30,7 @@ from stepscope.runs.model import (
     RankTrace,
     RunFacts,
     Source,
+    Span,
     StepPicture,
     Steps,
     TimedEvent,
@@ -41,7 +42,6 @@ from stepscope.runs.model import (
 from stepscope.runs.traces.arrivals import joined
 from stepscope.runs.traces.capture import Capture
 from stepscope.runs.traces.events import COPY, KERNEL, MICRO, OPERATOR, Trace, traces_of
-from stepscope.runs.traces.intervals import Intervals
 from stepscope.runs.traces.moments import place_of, total_memory
 from stepscope.runs.traces.nsight import is_export
 from stepscope.runs.traces.reading import Progress, read_files
@@ -127,7 +127,7 @@ class KinetoTraces(Source):
             transfers=tuple(item for rank in ranks for item in rank.transfers()),
             activities=tuple(item for rank in ranks for item in rank.activities()),
             traces=tuple(joined(rank.traces) for rank in ranks if rank.traces),
-            unobserved_seconds=_between(span for rank in ranks for span in rank.spans),
+            captures=tuple(span for rank in ranks for span in rank.spans),
             devices=tuple(item for rank in ranks for item in rank.device_times()),
             memory=tuple(item for rank in ranks for item in rank.memory()),
             passes=tuple(item for rank in ranks for item in rank.passes()),
@@ -252,7 +252,7 @@ class _Rank:
         self.damaged: list[str] = []
         self.unrecognised = 0
         self.captures: list[Capture] = []
-        self.spans: list[tuple[float, float]] = []  # of captures, each without a date after the one before
+        self.spans: list[Span] = []  # of captures, each without a date after the one before
 
     def add(self, capture: Capture) -> None:
         self.captures.append(capture)
@@ -266,7 +266,7 @@ class _Rank:
         self.world_size = capture.world_size or self.world_size
         self.start = min(self.start, capture.start)
         self.end = max(self.end, capture.end)
-        self.spans.append((capture.start, capture.end))
+        self.spans.append(Span(capture.start, capture.end))
         self.damaged += capture.damaged
         self.unknowns += (*capture.damaged, *capture.unknowns)
         self.unrecognised += capture.unrecognised
@@ -390,12 +390,6 @@ class _Rank:
 
 def _operators(summary: TraceSummary) -> tuple[NamedTime, ...]:
     return *summary.operators, *summary.kernels
-
-
-def _between(spans: Iterable[tuple[float, float]]) -> float:
-    """Returns the seconds between captures, in which no rank was traced."""
-    times = np.array(list(spans)).reshape(-1, 2)
-    return Intervals.union(times[:, 0], times[:, 1]).gaps().length
 
 
 def _between_steps(steps: Sequence[StepTime]) -> float:
