@@ -93,12 +93,18 @@ for _ in range(4):
     optimizer.step()
 stepscope.finish()
 """
+FAILING = """
+from stepscope.training.frameworks.torch_hooks import pauses
+kept, pauses.recorder = pauses.recorder, None
+print("compiled", torch.compile(lambda x: 2 * x, backend="eager")(torch.ones(1)).item())
+pauses.recorder = kept
+"""
 KINDS = ("SGD", "AdamW")
 
 
 @pytest.fixture(scope="module")
 def hooked(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return train_all(tmp_path_factory.mktemp("hooked"), "on", UNHOOKED)
+    return train_all(tmp_path_factory.mktemp("hooked"), "on", UNHOOKED, before=FAILING)
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +112,9 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return train_all(tmp_path_factory.mktemp("bare"), "off")
 
 
-def train_all(folder: Path, stepscope: str, *more: str) -> Trained:
+def train_all(folder: Path, stepscope: str, *more: str, before: str = "") -> Trained:
     """Runs all scripts in one process: each is a run, which begins when the optimizers before it are gone."""
-    scripts = [COMPILED, *(COMPILED_STEPS.replace("{kind}", kind) for kind in KINDS), BY_HAND, *more]
+    scripts = [before + COMPILED, *(COMPILED_STEPS.replace("{kind}", kind) for kind in KINDS), BY_HAND, *more]
     return train("import gc", "gc.collect()\n".join(scripts), folder=folder, STEPSCOPE=stepscope)
 
 
@@ -155,6 +161,11 @@ def test_steps_and_components_by_hand_win_and_the_hooks_add_the_rest(hooked: Tra
         assert rank.seconds(component) > 0.0
     for step in rank.steps:
         assert sum(step.components) <= step.duration + 1e-9
+
+
+def test_a_failing_hook_of_compilations_is_reported_and_raises_nothing_into_training(hooked: Trained) -> None:
+    assert lines(hooked, "compiled") == ["compiled 2.0"]
+    assert hooked.errors.count("the compilation is no longer timed: AttributeError") == 1
 
 
 def test_steps_end_although_an_old_pytorch_takes_the_hooks_of_optimizers(hooked: Trained) -> None:
