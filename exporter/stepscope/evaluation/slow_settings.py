@@ -27,6 +27,7 @@ from stepscope.training.layout import (
     FIRST_OPERATORS,
     FORWARD_UNUSED,
     FORWARD_USED,
+    FRAMEWORKS,
     GRAPH_PYTHON,
     HALVES,
     LEAVES,
@@ -45,7 +46,6 @@ from stepscope.training.layout import (
 
 TOO_MANY = 2.0  # threads that compute per core: one of each worker, and as many of the training process
 IDLE = 1 / 3  # of the cores: with fewer, more threads cannot help
-HOOKED = ("pytorch", "tensorflow", "keras", "jax")  # frameworks, as hooks name them
 COMPUTES = 0.5  # of the run: with less, more threads hardly help; of its steps: faster numbers hardly do
 MANY_DENORMALS = 0.1  # of the numbers of a sample
 LOOKED_AT, MOSTLY = 4 * FIRST_LOOK, 0.75  # steps, for three looks at settings, and the share of the looks
@@ -442,7 +442,9 @@ def _of_passes(key: Key, analysis: Analysis, account: Account) -> list[Leaf]:
     A model in NumPy has passes of its own, which its script marks. PyTorch may only load its data.
     """
     looked = analysis.framework.startswith("pytorch") and _most_steps(analysis) > FIRST_LOOK
-    if not analysis.framework.startswith(HOOKED) or (looked and not analysis.gauges.get(OPERATORS)):
+    if not analysis.framework.startswith(tuple(FRAMEWORKS.values())) or (
+        looked and not analysis.gauges.get(OPERATORS)
+    ):
         return []
     return [leaf for leaf in account.leaves if leaf.key == key]
 

@@ -49,6 +49,9 @@ COMPONENTS = (
     "gc",
 )
 
+# Frameworks as ledgers name them, by module. Keras is last: its module imports one of the others.
+FRAMEWORKS = {"torch": "pytorch", "tensorflow": "tensorflow", "jax": "jax", "keras": "keras"}
+
 OPERATIONS = (  # of communication, as torch.distributed names them
     "all_reduce",
     "reduce",

@@ -12,7 +12,7 @@ import sys
 from _thread import allocate_lock
 
 from stepscope.training.launch import Launch, process_start, read_launch, shared_key
-from stepscope.training.layout import COMPONENTS, MOST_AT_ONCE
+from stepscope.training.layout import COMPONENTS, FRAMEWORKS, MOST_AT_ONCE
 from stepscope.training.ledger import Ledger, create_ledger
 from stepscope.training.ledger_files import ledger_directory
 from stepscope.training.ranks import Ranks, check_run_name, ranks_of_torch, read_ranks
@@ -24,8 +24,6 @@ PROFILE = "STEPSCOPE_PROFILE"  # environment variable: profile windows (window_p
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from stepscope.training.windows import Profiler, Windows
-
-_FRAMEWORKS = (("torch", "pytorch"), ("tensorflow", "tensorflow"), ("jax", "jax"))
 
 
 class Session:
@@ -305,7 +303,7 @@ def _name_run(ledger: Ledger) -> None:
 
 
 def _detect_framework() -> None:
-    for module_name, framework in _FRAMEWORKS:
+    for module_name, framework in FRAMEWORKS.items():
         module = sys.modules.get(module_name)
         if module is not None and session.ledger is not None:
             session.ledger.name_framework(framework, str(getattr(module, "__version__", "")))
