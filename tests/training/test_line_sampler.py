@@ -888,7 +888,7 @@ def of_node(caller: int, name: bytes = b"planted") -> bytes:
 @pytest.mark.parametrize(
     ("reason", "at", "data"),
     [
-        ("magic", 0, b"TWLEDGER"),
+        ("magic", 0, b"SSLEDGER"),
         ("version", 8, struct.pack("<q", 2)),
         ("length", 16, struct.pack("<q", 1 << 40)),
         ("length", 24, struct.pack("<q", 1 << 40)),

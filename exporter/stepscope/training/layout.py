@@ -31,7 +31,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     Field = tuple[str, int, int, float, bool]
 
-MAGIC = b"TWLEDGER"
+MAGIC = b"SSLEDGER"
 VERSION = 1
 READABLE_FROM = 1  # the oldest version whose reader understands this layout
 SUFFIX = ".ledger"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from struct import Struct
 
-MAGIC = b"TWLINES\0"
+MAGIC = b"SSLINES\0"
 VERSION = 1
 SUFFIX = ".lines"
 TICK_SECONDS = 0.05

@@ -343,7 +343,7 @@ def test_without_room_for_the_note_dead_ledgers_of_a_run_stay(
         assert len(list(open_ledgers(ledgers))) == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", os.urandom(9000), b"TWSTATE\n" + bytes(5000)])
+@pytest.mark.parametrize("content", [b"", b"garbage", os.urandom(9000), b"SSSTATE\n" + bytes(5000)])
 def test_a_note_that_cannot_be_read_is_one_warning(
     ledgers: Path, tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture, healthy: TrainingProcess
 ) -> None:

@@ -16,7 +16,7 @@ from zlib import crc32
 
 from stepscope.common.shared_files import UntrustedError, create_file, move, open_file, remove
 
-MAGIC = b"TWSTATE\n"
+MAGIC = b"SSSTATE\n"
 VERSION = 1
 
 _HEADER = struct.Struct("<8sII")  # magic, version, bytes per slot
