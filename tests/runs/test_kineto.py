@@ -477,6 +477,36 @@ def test_a_device_that_hardly_computes_is_not_healthy(
     assert found[0].seconds_lost == pytest.approx((idle or copied or communicated) / 1000, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "helps"),
+    [
+        ("Memcpy HtoD (Pageable -> Device)", "from pageable memory", "pin_memory=True"),
+        ("Memcpy HtoD (Pinned -> Device)", "from the host", "from pinned memory"),
+        ("MemcpyH2D", "from the host", "from pinned memory"),  # XLA
+        ("CopyHostToDevice", "from the host", "from pinned memory"),  # ROCm
+        ("Memcpy DtoH (Device -> Pageable)", "to the host", "less often"),
+        ("Memcpy DtoD (Device -> Device)", "inside of the device", "clone"),
+        ("Memcpy PtoP (Device -> Device)", "inside of the device", "clone"),
+        ("Memset (Device)", "to fill memory", "gradients to None"),
+        ("Memcpy", "", "Look in the trace"),
+    ],
+)
+def test_the_advice_about_copies_is_for_the_kind_that_took_most(
+    tmp_path: Path, name: str, words: str, helps: str
+) -> None:
+    rows = [row("cuda_runtime", "cudaLaunchKernel", 0, 1, correlation=1)]
+    rows += [on_gpu("kernel", "gemm", 2, 40, correlation=1)]
+    rows += [on_gpu("gpu_memcpy", name, 40, 80), on_gpu("gpu_memcpy", "Memcpy DtoD", 80, 100, stream=8)]
+    rows += [on_gpu("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", 80, 100)]
+    for part in range(2):  # of the capture: each file is one
+        later = [{**each, "ts": each["ts"] + 1000 * 1000 * part} for each in rows]
+        write(tmp_path / f"t.{part}.json", later)
+    (found,) = problems_of(evaluate(KinetoTraces(tmp_path)))
+    assert words in found.rule.finding
+    assert ("most of it" in found.rule.finding) == bool(words)
+    assert helps in found.rule.recommendation
+
+
 def test_any_sensible_name_is_read_and_other_json_is_not(tmp_path: Path) -> None:
     for name in ("trace.json", "logs/run/rank-1.json.gz"):
         rank = {"rank": int("rank-1" in name), "world_size": 2}

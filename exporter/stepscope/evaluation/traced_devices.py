@@ -43,10 +43,36 @@ WAITS = {
         "(ProfilerActivity.CPU), record it: then the report says what the device waits for.",
     ),
 }
-COPY_LESS = (
-    "Keep data on the device, and copy what remains from pinned memory with `non_blocking=True` while the "
-    "device computes."
-)
+KEEP = "Keep data on the device"
+# By the kind of copy that took most: what it did, and what helps.
+COPY_LESS = {
+    "pageable": (
+        ", most of it from pageable memory of the host",
+        f"{KEEP}, and copy what remains from pinned memory (`pin_memory=True`) with `non_blocking=True`.",
+    ),
+    "to device": (
+        ", most of it from the host",
+        f"{KEEP}, and copy what remains from pinned memory with `non_blocking=True` while it computes.",
+    ),
+    "to host": (
+        ", most of it to the host",
+        "Copy results to the host less often: sum them up on the device, and copy the sum.",
+    ),
+    "in device": (
+        ", most of it inside of the device",
+        "Look in the trace for the operators that copy, such as `clone`, `contiguous`, `cat` and `repeat`: "
+        "views and `expand` copy nothing.",
+    ),
+    "fill": (
+        ", most of it to fill memory with one value",
+        "Fill less memory: allocate with `torch.empty` what is overwritten, and set gradients to None "
+        "instead of zero.",
+    ),
+    "unknown": (
+        "",
+        "Look in the trace at what is copied, and keep it on the device if it comes from the host.",
+    ),
+}
 
 
 def traced_devices(analysis: Analysis) -> Iterator[RuleResult]:
@@ -66,8 +92,9 @@ def traced_devices(analysis: Analysis) -> Iterator[RuleResult]:
         most = f", {duration(waits[reason])} of it {words}"
         said = f"{who} was idle for{' another' if any(explained.values()) else ''}"
         yield from _large(analysis, "Idle GPU", said, idle, worst, most, helps or remedy(worst))
+    most, helps = COPY_LESS[max(worst.copies, key=lambda kind: worst.copies[kind], default="unknown")]
     yield from _large(
-        analysis, "Copies of memory", f"{who} only copied memory for", worst.copy, worst, "", COPY_LESS
+        analysis, "Copies of memory", f"{who} only copied memory for", worst.copy, worst, most, helps
     )
     if not analysis.found(CommunicationBound):
         said, helps = f"{who} only communicated for", REMEDIES["communication"]

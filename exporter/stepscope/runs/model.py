@@ -477,6 +477,7 @@ class HostTime:
 
 
 # Why a device was idle, in a trace. The first four are waits for the host.
+COPIES = ("pageable", "to device", "to host", "in device", "fill", "unknown")
 IDLE_REASONS = ("profiler", "data", "collective", "host", "launch", "unknown")
 
 
@@ -498,6 +499,7 @@ class DeviceTime:
     node: str = ""
     rank: int = 0
     steps: int | None = None  # in the trace; None: not known
+    copies: dict[str, float] = field(default_factory=dict)  # by COPIES, of each copy
 
     @property
     def busy(self) -> float:

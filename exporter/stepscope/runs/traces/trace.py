@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from stepscope.common.errors import UserError
 from stepscope.runs.model import (
+    COPIES,
     IDLE_REASONS,
     PICTURE,
     DeviceMemory,
@@ -59,6 +60,15 @@ STEP = re.compile(rf"{MARKER}(\d{{1,18}})")
 LOADER = ("enumerate(DataLoader)#", "IteratorGetNext")  # PyTorch, TensorFlow
 MOST_SHAPES = 5  # of an operator: the sum of several traces has the most expensive one
 SLICES = ("kernel", "memory copy", "communication", "runtime", "data loading", "other CPU", "other")
+# Names of copies, by COPIES: "Memcpy HtoD (Pageable -> Device)" of PyTorch and Nsight, "MemcpyH2D" of XLA,
+# "CopyHostToDevice" of ROCm.
+_COPIES = {
+    "fill": re.compile(r"mem_?set|fill", re.IGNORECASE),
+    "pageable": re.compile(r"H(ost)?_?(to|2)_?D.*\(pageable ->", re.IGNORECASE),
+    "to device": re.compile(r"H(ost)?_?(to|2)_?D", re.IGNORECASE),
+    "to host": re.compile(r"D(evice)?_?(to|2)_?H", re.IGNORECASE),
+    "in device": re.compile(r"[DP](evice|eer)?_?(to|2)_?[DP]", re.IGNORECASE),
+}
 Rows = NDArray[np.bool_]
 
 
@@ -309,7 +319,19 @@ def _devices(trace: Trace, loads: Rows) -> Iterable[DeviceTime]:
             synchronising=summed_host(
                 synchronising(trace, thread) for thread in np.unique(waits.threads).tolist()
             ),
+            copies=_copies(trace, rows & trace.of(COPY)),
         )
+
+
+def _copies(trace: Trace, rows: Rows) -> dict[str, float]:
+    """Returns the seconds of copies by COPIES, which their names tell."""
+    names, name = np.unique(trace.name_ids[rows], return_inverse=True)
+    seconds = np.bincount(name, (trace.ends - trace.starts)[rows] * MICRO, minlength=len(names))
+    found: dict[str, float] = {}
+    for at, of_name in zip(names.tolist(), seconds.tolist(), strict=True):
+        kind = next((kind for kind, named in _COPIES.items() if named.search(trace.names[at])), "unknown")
+        found[kind] = found.get(kind, 0.0) + of_name
+    return found
 
 
 def _shapes(trace: Trace, operators: Rows, self_times: Numbers) -> dict[str, dict[str, float]]:
@@ -360,6 +382,7 @@ def total_of(captures: Sequence[DeviceTime]) -> DeviceTime:
         idle_for={reason: sum(each.idle_for[reason] for each in captures) for reason in IDLE_REASONS},
         host=summed_host(each.host for each in captures),
         synchronising=summed_host(each.synchronising for each in captures),
+        copies={kind: sum(each.copies.get(kind, 0.0) for each in captures) for kind in COPIES},
     )
 
 
