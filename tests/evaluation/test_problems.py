@@ -73,6 +73,16 @@ def test_a_cause_that_estimates_no_time_has_that_of_the_rules_that_saw_it() -> N
     assert second.rule.rule == "StepOutlier"
 
 
+@pytest.mark.parametrize(
+    ("cause", "apart"),
+    [("sampler", True), ("too few workers", True), ("neighbours", False), ("not known", False)],
+)
+def test_neighbours_hide_no_data_that_is_late_without_them(cause: str, apart: bool) -> None:
+    starved = found("DataStarved", 12.0, details={"cause": cause})
+    results = (starved, found("NoisyNeighbour", 20.0), found("Dataloader"))
+    assert order(*results) == (["NoisyNeighbour", "DataStarved"] if apart else ["NoisyNeighbour"])
+
+
 def slow_rank(component: str, *ranks: int) -> RuleResult:
     rows = [{"node": "a", "rank": rank, "triggered": int(rank in ranks)} for rank in range(4)]
     return found("Straggler", 10, details={"rank": ranks[0], "component": component, "ranks": rows})

@@ -18,7 +18,8 @@ from stepscope.evaluation.slower_steps import slower_steps
 from stepscope.evaluation.traced_devices import traced_devices
 from stepscope.evaluation.unexplained import unexplained
 from stepscope.measurements.hangs import STOPPED
-from stepscope.rules.data_starved import DataStarved
+from stepscope.rules.data_starved import CONCLUDED, DataStarved
+from stepscope.rules.noisy_neighbour import NoisyNeighbour
 from stepscope.rules.parts.topics import ANY_TOPIC, Effect
 from stepscope.runs.model import LineTime
 
@@ -81,13 +82,15 @@ class Problem:
 def problems(results: Iterable[RuleResult]) -> list[Problem]:
     """Returns the problems, by the time that they explain; symptoms after causes."""
     groups: dict[str, list[RuleResult]] = {}
-    for result in results:
-        if result.status is Status.FOUND:
-            groups.setdefault(result.about.topic or result.rule, []).append(result)
+    every = [result for result in results if result.status is Status.FOUND]
+    apart = {NoisyNeighbour.__name__} if any(map(_is_late_alone, every)) else set()
+    for result in every:
+        topic = "" if result.rule in apart else result.about.topic
+        groups.setdefault(topic or result.rule, []).append(result)
     for group in groups.values():
         group.sort(key=lambda result: (result.about.distance, -result.seconds_lost, result.rule))
-    every = [Problem(first.about.subject, first, also) for first, *also in _joined(groups.values())]
-    found = sorted(every, key=lambda problem: _place(problem, every))
+    joined = [Problem(first.about.subject, first, also) for first, *also in _joined(groups.values())]
+    found = sorted(joined, key=lambda problem: _place(problem, joined))
     causes = [problem for problem in found if problem.rule.about.topic != ANY_TOPIC]
     effects = [problem for problem in found if problem.rule.about.topic == ANY_TOPIC]
     explains = next((cause for cause in causes if any(_explains(cause, effect) for effect in effects)), None)
@@ -232,6 +235,12 @@ def _place(problem: Problem, found: list[Problem]) -> tuple[float, bool, int, st
         )
         seconds = min((seconds, *causes))
     return -seconds, rule.about.is_symptom, -rule.triggered, rule.rule
+
+
+def _is_late_alone(result: RuleResult) -> bool:
+    """Returns whether data was measured to come late for a reason other than neighbours on the cores."""
+    cause = result.details.get("cause") if result.rule == DataStarved.__name__ else None
+    return cause not in (None, "neighbours", *CONCLUDED)
 
 
 def _explains(cause: Problem, effect: Problem) -> bool:
