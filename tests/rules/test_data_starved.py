@@ -233,6 +233,20 @@ def test_neighbours_are_not_the_cause_of_fetches_that_sleep_longer_than_they_wai
     )
 
 
+@pytest.mark.parametrize(("computing", "cause"), [(6.0, "too few workers"), (18.0, "neighbours")])
+def test_neighbours_are_not_the_cause_of_fetches_that_are_long_next_to_computing(
+    computing: float, cause: str
+) -> None:
+    """Without workers, the same thread fetches and computes: both wait for the same cores."""
+    full = CoresInUse(allowed=2.0, loaders=0.1, rest=0.3, others=1.6)
+    fetched = {"fetch_cpu_seconds": 1.0, "fetch_core_wait_seconds": 9.0, "in_use": full}
+    steps = {"step_seconds": 50.0, "wait_seconds": 10.0, "step_core_wait_seconds": 49.0 - computing}
+    assert loading(**fetched, **steps).cause() == cause
+    assert loading(**fetched, **steps | {"step_core_wait_seconds": 0.0}).cause() == "neighbours", (
+        "not counted"
+    )
+
+
 def test_batches_of_a_few_milliseconds_get_another_remedy_than_workers() -> None:
     cause, remedy = loading(fetches=10_000).words()
     assert cause == "the rank fetches each batch itself, in 1.00 ms"

@@ -143,6 +143,11 @@ def _loading(run: RunMeasurements, node: str, rank: int, wait: PortionSoFar) -> 
         fetch_counts=list(map(sum, zip_longest(*(each.fetch_counts for each in loaders), fillvalue=0))),
         py_dataset=_py_dataset(gauges),
         persistent_workers=next((loader.persistent_workers for loader in reversed(loaders)), None),
+        step_core_wait_seconds=sum(
+            thread.train_core_wait_seconds
+            for thread in run.facts.threads
+            if (thread.node, thread.rank, thread.role) == (node, rank, "training")
+        ),
     )
 
 

@@ -43,6 +43,7 @@ ONE_WORKER = 0.8  # of the seconds of fetches: with more, one of several workers
 TOO_MANY_THREADS = 2  # of workers, per worker and per core of the rank
 IN_PYTHON = 0.5  # of the wait for tf.data: with more CPU seconds in functions of Python, they are the cause
 UNEVEN = 0.5  # of the wait: above it, most is for long fetches, which the others do not hide
+LATE_ALONE = 0.1  # of steps without waits for a core: shorter fetches are no problem, as in DataStarved
 SEVERAL_THREADS = 1.3  # CPU seconds per second of a fetch: a worker uses more than one thread
 
 MOST_AHEAD = 16  # times as many batches as now: more would take too much memory
@@ -124,6 +125,7 @@ class Loading:
     sequential_maps: int | None = None  # of tf.data, without parallel calls; None: another loader
     pipeline_python_seconds: float = 0.0  # CPU seconds of functions of Python that tf.data calls
     py_dataset: PyDataset | None = None  # None: another loader
+    step_core_wait_seconds: float = 0.0  # of the main thread, in step_seconds; 0: not counted
 
     @property
     def computing_seconds(self) -> float:
@@ -283,10 +285,16 @@ class Loading:
     def others_fill_cores(self) -> bool:
         """Returns whether fetches wait for cores that are full, mostly of other processes, most of all.
 
-        Workers whose fetches take longer than steps compute are late on free cores, too.
+        Workers whose fetches take longer than steps compute are late on free cores, too. So are fetches of
+        the training process that are long compared with computing, if neither had to wait for a core.
         """
         if self.workers and self.fetching_seconds > self.workers * self.computing_seconds:
             return False
+        waits_of_computing = max(self.step_core_wait_seconds - self.fetch_core_wait_seconds, 0.0)
+        if self.workers == 0 and waits_of_computing:
+            alone = max(self.computing_seconds - waits_of_computing, 0.0)
+            if self.fetching_seconds > LATE_ALONE * (self.fetching_seconds + alone):
+                return False
         waits = self.fetch_core_wait_seconds > self.fetch_seconds * max(WAITING_FOR_CORE, self.waiting_share)
         use = self.in_use
         return waits and use is not None and use.are_full and use.others > use.loaders + use.rest
