@@ -302,6 +302,18 @@ def test_a_loop_over_many_small_operators_is_a_finding(
     assert found(replace(run, steps=[])) == []
 
 
+@pytest.mark.parametrize(("waited", "is_small"), [(150.0, False), (200.0, True)])
+def test_operators_are_small_however_long_they_wait_for_a_core(waited: float, is_small: bool) -> None:
+    """They take 50 us each of the 80 % of the run in steps, and 37.5 us without a quarter of that."""
+    gauges = {"graph_operators": 5000.0, "graph_leaves": 100.0}
+    loops = replace(run_with(gauges, forward=0.3, backward=0.5), steps=trained(3200))
+    gauges = {"graph_operators": 20.0, "single_sample_passes": 1.0}
+    samples = replace(run_with(gauges, forward=0.3, backward=0.5), steps=trained(800_000))
+    for run in (loops, samples):
+        threads = [replace(thread, train_core_wait_seconds=waited) for thread in run.threads]
+        assert bool(found(replace(run, threads=threads))) == is_small
+
+
 @pytest.mark.parametrize(
     ("forward", "own", "title", "lost"),
     [

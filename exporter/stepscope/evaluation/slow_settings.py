@@ -395,9 +395,10 @@ def _small_operators(analysis: Analysis, account: Account, run_seconds: float) -
     if few or not steps or spent < analysis.large or is_busy(analysis):
         return
     begin, own = FORWARD, account.share(*OWN)
-    if account.share(*FORWARD) * account.seconds < IN_NO_TIME * steps * operators and own >= analysis.large:
+    seconds = account.seconds * _with_a_core(analysis, account)
+    if account.share(*FORWARD) * seconds < IN_NO_TIME * steps * operators and own >= analysis.large:
         begin, spent = OWN, spent + own
-    each = spent * account.seconds / (steps * operators)
+    each = spent * seconds / (steps * operators)
     if each <= SMALL:
         some = "at least " if operators + leaves >= MOST_OPERATORS else ""
         evidence = (
@@ -414,13 +415,21 @@ def _one_sample(analysis: Analysis, account: Account, run_seconds: float) -> Ite
     calls = steps * operators
     if not analysis.gauges.get(ONE_SAMPLE) or not calls or lost < analysis.large or is_busy(analysis):
         return
-    each = (account.share(*FORWARD) + account.share(*BACKWARD)) * account.seconds / calls
+    spent = account.share(*FORWARD) + account.share(*BACKWARD)
+    each = spent * account.seconds * _with_a_core(analysis, account) / calls
     if each <= SMALL:
         evidence = (
             f"The model gets one sample per pass. Its {number(int(operators))} operators take "
             f"{duration(each)} each: the call of each costs more than what it computes"
         )
         yield of_part(LargePart(FORWARD, lost, STACK, evidence, "Batches of one sample"), run_seconds)
+
+
+def _with_a_core(analysis: Analysis, account: Account) -> float:
+    """Returns the share of training steps in which main threads did not wait for a core."""
+    main = (thread for thread in analysis.threads if thread.role in MAIN_THREADS)
+    waited, spent = sum(thread.train_core_wait_seconds for thread in main), account.share(FORWARD.part)
+    return max(1 - waited / (spent * account.seconds), 0.0) if spent else 1.0
 
 
 def _without_tensors(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
