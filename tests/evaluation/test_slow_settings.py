@@ -97,6 +97,18 @@ def test_a_part_that_takes_much_longer_than_what_it_belongs_to_is_a_finding() ->
     assert found(run_with({}, optimizer=0.75, forward=0.125, backward=0.125)) == []
 
 
+@pytest.mark.parametrize(("library", "expected"), [("sparse_adam", []), ("adam", [("Optimizer", 760.0)])])
+def test_an_optimizer_of_sparse_gradients_is_not_told_to_use_one(
+    library: str, expected: list[tuple[str, float]]
+) -> None:
+    run = run_with({}, optimizer=0.76, forward=0.125, backward=0.125)
+    called = f"torch.optim.{library}.step"
+    line = LineTime("train", "optimizer", "train.py:9", "main", called, "", "", {"running": 700.0})
+    assert run.account is not None
+    leaves = tuple(replace(leaf, lines=(line,)) for leaf in run.account.leaves)
+    assert found(replace(run, account=replace(run.account, leaves=leaves))) == expected
+
+
 @pytest.mark.parametrize(("part", "optimizer", "flushes"), [(0.1, 0.4, 1), (0.09, 0.4, 0), (0.9, 0.3, 0)])
 def test_denormal_numbers_are_why_an_optimizer_takes_longer_than_both_passes(
     part: float, optimizer: float, flushes: int

@@ -137,6 +137,7 @@ WITHOUT_SYNC = (
     "Put all but the last forward and backward pass of a step into `with model.no_sync():`, so that ranks "
     "exchange the sum of the gradients once."
 )
+SPARSE_ALREADY = "torch.optim.sparse_adam."  # functions that update only the rows of a batch
 UPDATE_LESS = (
     "Update less: embeddings of large tables with sparse gradients (`sparse=True` and SparseAdam), larger "
     "batches or accumulated gradients, and `fused=True`."
@@ -305,9 +306,15 @@ def _optimizer(analysis: Analysis, account: Account, run_seconds: float) -> Iter
     elif tensors >= MANY_TENSORS:
         evidence = f"It updates {number(tensors)} tensors one by one"
         yield of_part(LargePart(OPTIMIZER, spent, AT_ONCE, evidence), run_seconds)
-    elif spent > LONGER * passes > 0 and not analysis.uses_gpus:
+    elif spent > LONGER * passes > 0 and not analysis.uses_gpus and not _is_sparse(account):
         evidence = f"It takes {number(round(spent / passes, 1))} times as long as forward and backward pass"
         yield of_part(LargePart(OPTIMIZER, spent, UPDATE_LESS, evidence), run_seconds)
+
+
+def _is_sparse(account: Account) -> bool:
+    """Returns whether the optimizer's steps were mostly seen in one that updates rows of embeddings."""
+    found = [place for leaf in account.leaves if leaf.key == OPTIMIZER for place in leaf.places[:1]]
+    return any(place.line.library.startswith(SPARSE_ALREADY) for place in found)
 
 
 def _unused_results(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
