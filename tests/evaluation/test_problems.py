@@ -247,6 +247,18 @@ def test_a_line_that_opens_an_archive_for_each_item_may_keep_it_open(library: st
     assert problem.rule.recommendation.endswith(starved.recommendation)
 
 
+def test_a_line_that_opens_is_named_if_another_takes_longer() -> None:
+    calls = {"h5py._hl.dataset.__getitem__": 5.0, "h5py._hl.files.__init__": 4.0}
+    lines = tuple(
+        LineTime("train", "data_wait", f"data.py:{number}", "load", library, "", "", {"running": seconds})
+        for number, (library, seconds) in enumerate(calls.items(), 1)
+    )
+    thread = ThreadTime("n1", 0, "loader worker", 1, 10.0, 10.0, 0.0, 0.0, lines)
+    run = replace(nothing_found(), account=Account(20.0, 1, ()), threads=[thread])
+    (problem,) = problems_of(replace(run, rules=[found("DataStarved", 500.0)]))
+    assert problem.rule.recommendation.startswith("load, data.py:2 (h5py._hl.files.__init__) opens a file")
+
+
 @pytest.mark.parametrize(
     ("waits", "core_wait", "fetch_cpu", "rule_name", "is_problem"),
     [

@@ -31,8 +31,8 @@ OPENS = re.compile(
     r"(zipfile|tarfile|gzip|bz2|lzma|shelve|h5py|netCDF4|zarr|sqlite3|fsspec)\.(\w+\.)*(__init__|open|connect)"
 )
 KEEP_OPEN = (
-    "This line opens a file or a connection again and again. Open it once per process (in a loader's worker, "
-    "at its first item), and keep it."
+    "{} opens a file or a connection again and again. Open it once per process (in a loader's worker, at its "
+    "first item), and keep it."
 )
 ASLEEP = 0.5  # loader workers that compute for less of the time of their fetches mostly sleep
 
@@ -130,8 +130,8 @@ def _located(problem: Problem, analysis: Analysis) -> Problem:
     advice = [problem.rule.recommendation]
     if shared > problem.seconds_lost / 2 and problem.rule.about.topic == DataStarved.topic:
         advice.append(CHEAPER)
-    if found and OPENS.fullmatch(found[0].line.library):
-        advice.insert(0, KEEP_OPEN)
+    if opener := next((place for place in found if OPENS.fullmatch(place.line.library)), None):
+        advice.insert(0, KEEP_OPEN.format("This line" if opener is found[0] else opener.words))
     rule = replace(problem.rule, recommendation=" ".join(advice))
     return replace(problem, rule=rule, places=found, shared_seconds=shared)
 
