@@ -432,6 +432,21 @@ def test_advice_on_an_evaluation_speaks_of_the_loop_that_evaluates(framework: st
     assert word in found.recommendation
 
 
+@pytest.mark.parametrize(
+    ("starts", "begin"), [(400.0, "The loader starts and ends its workers"), (200.0, "Evaluate less often")]
+)
+def test_an_evaluation_that_mostly_starts_and_ends_workers_is_to_keep_them(starts: float, begin: str) -> None:
+    names = {"_shutdown_workers": starts / 2, "__iter__": starts / 2, "_try_get_data": 500.0 - starts}
+    lines = tuple(
+        LineTime("eval", "data_wait", "train.py:9", "", f"torch.utils.data.dataloader.{name}", "", "", waits)
+        for name, waits in ((name, {"other": seconds}) for name, seconds in names.items())
+    )
+    run = run_with(train__forward=0.4, eval__data_wait=0.5, eval__forward=0.1)
+    run = replace(run, threads=[ThreadTime("n1", 0, "training", 1, 1000.0, 900.0, 0.0, 0.1, lines)])
+    (found,) = unexplained(run)
+    assert found.recommendation.startswith(begin)
+
+
 def test_predictions_in_the_steps_of_an_own_loop_cost_what_keras_does_around_them_too() -> None:
     run = with_lines("train__host", 400, line("agent.py:15", 1.0, library="predict: keras.src.x.get_data"))
     (found,) = unexplained(run)

@@ -175,6 +175,11 @@ CALL_ONCE = (
     "batches. For one batch, call the model itself, or `train_on_batch`."
 )
 EVALUATE_LESS = "Evaluate less often or on fewer batches, without gradients and in larger batches."
+RESTARTS_WORKERS = re.compile(r"torch\.utils\.data\.dataloader\.(__init__|__iter__|_shutdown_workers)")
+KEEP_WORKERS = (
+    "The loader starts and ends its workers at each evaluation. Make it once (persistent_workers=True), or "
+    "load few batches without workers (num_workers=0)."
+)
 VALIDATE_LESS = (
     "Validate less often (`validation_freq`), on fewer batches (`validation_steps`) or in larger ones "
     "(`validation_batch_size`)."
@@ -513,7 +518,18 @@ def _evaluation(account: Account, analysis: Analysis, explained: Collection[str]
                 remedy = f"{_remedies(analysis)[HOST]} {less}"
             if called > MOST * part:
                 remedy = CALL_ONCE
+            elif _of_restarts(phase, analysis) * account.share(phase, "data_wait") > MOST * part:
+                remedy = f"{KEEP_WORKERS} {less}"
             yield LargePart(Key(phase), part, remedy, evidence)
+
+
+def _of_restarts(phase: str, analysis: Analysis) -> float:
+    """Returns the share of the waits for data in which main threads start or end loader workers."""
+    main = [thread for thread in analysis.threads if thread.role in MAIN_THREADS]
+    waits = [line for thread in main for line in thread.lines if line.phase == phase]
+    waits = [line for line in waits if line.component == "data_wait"]
+    restarts = sum(line.total for line in waits if RESTARTS_WORKERS.fullmatch(line.library))
+    return restarts / sum(line.total for line in waits) if restarts else 0.0
 
 
 def _stopped(analysis: Analysis, account: Account) -> Iterator[LargePart]:
