@@ -778,6 +778,20 @@ def test_a_line_that_takes_most_of_a_long_set_up_is_a_finding_and_imports_are_no
     assert unexplained(judged) == []
 
 
+@pytest.mark.parametrize(("state", "word"), [("running", "Cache what"), ("other", "This line waits")])
+def test_a_line_of_the_set_up_is_a_finding_however_long_imports_take(state: str, word: str) -> None:
+    imports, polls = line("train.py:2", 5.0, library="import"), line("train.py:9", 0.0)
+    polls = replace(polls, seconds={state: 4.0})
+    run = with_lines("before_first_step", 600, imports, polls, line("train.py:12", 1.0))
+    run = replace(
+        run, threads=[ThreadTime("n1", 0, "training", 1, 1000.0, 900.0, 0.0, 0.1, (imports, polls))]
+    )
+    (found,) = unexplained(run)
+    assert found.recommendation.startswith(word)
+    (problem,) = problems_of(run)
+    assert problem.lines == "44 % in main, train.py:9", "not the imports"
+
+
 def test_own_code_names_its_own_lines_before_those_of_a_framework_s_loop() -> None:
     loop = line("train.py:40", 0.6, library="fit: lightning.pytorch.loops.epoch_loop.advance", phase="train")
     own = line("model.py:9", 0.4, phase="train", function="metric")

@@ -39,7 +39,7 @@ from stepscope.runs.model import PHASES, LineTime
 
 LARGE_PHASE = 1 / 3  # of the time of steps, for those of phases that the run is not for
 LARGE_BEFORE, LARGE_AFTER = 0.2, 0.15  # of the run, in lines of the script outside steps
-MOST = 0.5  # of the time before the first step, in one line
+MOST = 0.5  # of the script's own lines before the first step, in one line
 LONG_BEFORE = 30.0  # seconds: a start that only imports a framework is shorter, whatever the loop takes
 LATE = 300.0  # seconds: a longer start is large like any other part, from a tenth of the run on
 GC, COMPILE = "gc", "compile"
@@ -151,6 +151,10 @@ ASK_EARLIER = (
 KEEP_COMPILED = (
     "Keep what was compiled from run to run (the cache of torch.compile, `jax_compilation_cache_dir`), or "
     "compile less of the model."
+)
+SET_UP_EARLIER = (
+    "This line waits, for a file, a network, a timer or another process, and computes nothing. Make what it "
+    "waits for ready before the job starts, or let a thread wait during the rest of the set-up."
 )
 SET_UP_LESS = "Cache what this line computes, or load only what the first steps need."
 LOSE_LESS = "Do it less often, or in another job: the devices wait meanwhile."
@@ -270,14 +274,18 @@ def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
             yield LargePart(leaf.key, lost, SET_UP_LESS, evidence, rank=alone)
             continue
         # Only what was sampled: Python's own start and end never are.
-        own = min(sum(place.seconds for place in own_places(leaf)) / account.seconds, leaf.share)
+        found = own_places(leaf)
+        seconds = sum(place.seconds for place in found)
+        own = min(seconds / account.seconds, leaf.share)
         evidence = f"That is {share(own, leaf.share)} of the time {uncapitalised(name_of(leaf.key))}"
         if leaf.key.part == AFTER and own >= limit:
             yield LargePart(leaf.key, own, LOSE_LESS, evidence)
         if leaf.key.part != BEFORE or not leaf.share or analysis.found(MaxInitializationTime):
             continue
-        if own >= limit and leaf.places[0].share > MOST:
-            yield LargePart(leaf.key, own, SET_UP_LESS, evidence)
+        if own >= limit and found[0].seconds > MOST * seconds:
+            remedy = SET_UP_EARLIER if _waits(found[0].line) else SET_UP_LESS
+            at = tuple(place.line.place for place in found)
+            yield LargePart(leaf.key, own, remedy, evidence, places=at)
         elif _is_long_start(leaf, _loop(account), account, analysis, LATE):
             evidence = f"From the first step to the last it took {share(_loop(account), 1.0)}"
             yield LargePart(
@@ -458,8 +466,12 @@ def _of_line(leaf: Leaf, wait_less: dict[str, str]) -> str | None:
     state = max(first.seconds, key=lambda each: first.seconds[each])
     if state != "running" and first.library.startswith("subprocess."):  # it may wait for the program's output
         state = "child"
-    waits = first.seconds.get("running", 0.0) < first.total / 2 and not first.library.startswith(DEVICES)
-    return wait_less.get(state) if waits else None
+    return wait_less.get(state) if _waits(first) else None
+
+
+def _waits(line: LineTime) -> bool:
+    """Returns whether a line mostly waits for something other than a device."""
+    return line.seconds.get("running", 0.0) < line.total / 2 and not line.library.startswith(DEVICES)
 
 
 def own_share(leaf: Leaf, own: Sequence[Place] | None = None) -> float:
