@@ -22,7 +22,7 @@ def run(folder: Path, *words: str, **variables: str) -> str:
 
 
 LOOP = str(SCRIPTS / "jax_loop.py")
-HOW = ("donated", "ahead", "parts", "step", "saliency", "never", "sampling")
+HOW = ("donated", "ahead", "anew", "twins", "parts", "step", "saliency", "never", "sampling")
 # Runs the script once per word, and prints a line after each.
 EACH = f"""
 import runpy, sys
@@ -54,7 +54,7 @@ def train(folder: Path, script: str, how: str, bare: str) -> LedgerTotals | None
 
 TRIAL = pytest.mark.trial
 # The loops have 16 steps. The end of the first one that is known begins the second one.
-WAYS = [("donated", 14), ("ahead", 14), ("parts", 13), ("optax", 15)]
+WAYS = [("donated", 14), ("ahead", 14), ("anew", 14), ("twins", 14), ("parts", 13), ("optax", 15)]
 MORE = [pytest.param(*way, marks=TRIAL) for way in (("step", 14), ("optax in it", 14))]
 
 

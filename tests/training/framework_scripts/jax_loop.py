@@ -36,6 +36,27 @@ if how == "step":
         loss, gradients = gradients_of(parameters, batch, labels)
         return updated(parameters, gradients), loss
 
+elif how in ("anew", "twins"):
+
+    def updating() -> Any:
+        """Returns another compiled function at each call, of the same code."""
+
+        @jax.jit
+        def update(parameters: Any, batch: Any, labels: Any) -> Any:
+            loss, gradients = gradients_of(parameters, batch, labels)
+            return updated(parameters, gradients), loss
+
+        return update
+
+    twins = [updating(), updating()]
+    other = [parameters]
+
+    def train(parameters: Any, batch: Any, labels: Any) -> Any:
+        if how == "anew":
+            return updating()(parameters, batch, labels)
+        other[0] = twins[1](other[0], batch, labels)[0]
+        return twins[0](parameters, batch, labels)
+
 elif how in ("donated", "ahead"):
 
     @partial(jax.jit, donate_argnums=0)

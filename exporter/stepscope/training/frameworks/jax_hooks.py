@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 from functools import partial, wraps
 from threading import local
-from types import MethodType
+from types import FunctionType, MethodType
 from weakref import WeakKeyDictionary, WeakSet, ref
 
 from stepscope.training.automatic import automatic
@@ -29,6 +29,7 @@ from stepscope.training.session import complain, session, start_as
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import CodeType
     from typing import Any, SupportsIndex
 
     from stepscope.training.ledger import Ledger
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 LOOKS = 20  # first calls of a function in which its arrays are followed
 MOST_ARRAYS = 1000  # that are followed of one call
+MOST_KNOWN = 1000  # functions of which what is known is kept for others of the same code
+MOST_WRAPPED = 10  # functions around one another, of which the code is compared
 _NOT_FOLLOWED = "jax", "jaxlib", "keras"  # packages whose functions are parts of operations, or of a loop
 _installed: set[str] = set()
 
@@ -109,6 +112,47 @@ class _Function:
         self.returned: dict[int, Callable[[], object]] = {}  # arrays of its latest call, by their identity
 
 
+class _Handle:
+    """A function as a script can call it. One that a loop compiles again each time is the same one.
+
+    So once nobody can call the former function of the same code, what is known of it is known of this one.
+    """
+
+    def __init__(self, compiled: Any) -> None:
+        self._codes = _codes_of(compiled)
+        self._function: _Function | None = None
+
+    def function(self) -> _Function:
+        """Returns what is known of the function. Its first call decides: the former may be gone then."""
+        if self._function is None:
+            handle, known = _latest.get(self._codes, (_nothing, None))
+            self._function = known if known is not None and handle() is None else _Function()
+            if len(_latest) >= MOST_KNOWN:  # of a script that writes its functions as it runs
+                _latest.clear()
+            if self._codes:
+                _latest[self._codes] = ref(self), self._function
+        return self._function
+
+
+_latest: dict[tuple[CodeType, ...], tuple[Callable[[], object], _Function]] = {}
+
+
+def _codes_of(compiled: object) -> tuple[CodeType, ...]:
+    """Returns the code of a function, and of those that it wraps: of gradients, it is JAX's own."""
+    codes: list[CodeType] = []
+    function = getattr(compiled, "__wrapped__", None)
+    while function is not None and len(codes) < MOST_WRAPPED:
+        if issubclass(type(function), partial):
+            function = function.func
+        if type(function) is MethodType:
+            function = function.__func__
+        if type(function) is not FunctionType:  # an attribute of an object may run code of the script
+            return ()
+        codes.append(function.__code__)
+        function = vars(function).get("__wrapped__")
+    return tuple(codes)
+
+
 class _Running(local):
     """The compiled functions that a thread calls now, the outermost first: the others are traced."""
 
@@ -155,11 +199,11 @@ class _Followed:
     JAX copies that into functions that it makes of this one, so nothing of ours may be in it.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_call", "_compiled", "_function")
+    __slots__ = ("__dict__", "__weakref__", "_call", "_compiled", "_handle")
 
     def __init__(self, compiled: Any) -> None:
-        self._compiled, self._function = compiled, _Function()
-        self._call = timed(compiled, "jit", partial(_called, self._function), _returned, see=_saw)
+        self._compiled, self._handle = compiled, _Handle(compiled)
+        self._call = timed(compiled, "jit", partial(_called, self._handle), _returned, see=_saw)
         self.__dict__.update(compiled.__dict__)
 
     def __call__(self, /, *arguments: Any, **keywords: Any) -> Any:
@@ -179,11 +223,11 @@ class _Followed:
 
     @property
     def lower(self) -> Any:  # this one and the next two are looked up in the class, by isinstance
-        return _ahead(self._compiled.lower, self._function)
+        return _ahead(self._compiled.lower, self._handle)
 
     @property
     def trace(self) -> Any:
-        return _ahead(self._compiled.trace, self._function)
+        return _ahead(self._compiled.trace, self._handle)
 
     @property
     def eval_shape(self) -> Any:
@@ -193,8 +237,8 @@ class _Followed:
 _Followed.__name__ = _Followed.__qualname__ = "PjitFunction"  # by which Chex knows what is compiled
 
 
-def _called(function: _Function, /, *arguments: Any, **keywords: Any) -> Call:
-    functions = _running.functions
+def _called(handle: _Handle, /, *arguments: Any, **keywords: Any) -> Call:
+    function, functions = handle.function(), _running.functions
     if not functions and function.looks:
         _compare(function, (arguments, keywords))
     place = None if functions else computing.begin(FORWARD)
@@ -227,7 +271,7 @@ def _step_ended(made_by: object) -> None:
 
 # -- functions that are compiled ahead of their calls --------------------------------------------------
 
-_stages: WeakKeyDictionary[Any, _Function] = WeakKeyDictionary()  # traced, lowered and compiled functions
+_stages: WeakKeyDictionary[Any, _Handle] = WeakKeyDictionary()  # traced, lowered and compiled functions
 
 
 def _follow_stages(stages: Any) -> None:
@@ -239,22 +283,22 @@ def _follow_stages(stages: Any) -> None:
 
 
 def _passing_on(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def known(stage: Any, *_: object, **__: object) -> _Function | None:
+    def known(stage: Any, *_: object, **__: object) -> _Handle | None:
         return _stages.get(stage)
 
     return partial(timed, name=name, begin=known, end=_nothing, see=_makes)
 
 
-def _makes(function: _Function, stage: Any) -> None:
-    _stages[stage] = function
+def _makes(handle: _Handle, stage: Any) -> None:
+    _stages[stage] = handle
 
 
-def _ahead(make: Callable[..., Any], function: _Function) -> Callable[..., Any]:
+def _ahead(make: Callable[..., Any], handle: _Handle) -> Callable[..., Any]:
     """Returns `lower` or `trace` of a function, which then sees whether it computes gradients."""
 
-    def begin(*_: object, **__: object) -> _Function:
-        _running.functions.append(function)
-        return function
+    def begin(*_: object, **__: object) -> _Handle:
+        _running.functions.append(handle.function())
+        return handle
 
     def end(*_: object) -> None:
         _running.functions.pop()
@@ -263,8 +307,8 @@ def _ahead(make: Callable[..., Any], function: _Function) -> Callable[..., Any]:
 
 
 def _called_ahead(compiled: Any, *arguments: Any, **keywords: Any) -> Call | None:
-    function = _stages.get(compiled)
-    return None if function is None else _called(function, *arguments, **keywords)
+    handle = _stages.get(compiled)
+    return None if handle is None else _called(handle, *arguments, **keywords)
 
 
 # -- what trains ---------------------------------------------------------------------------------------
