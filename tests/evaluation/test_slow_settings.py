@@ -171,9 +171,18 @@ def test_gradients_that_are_exchanged_in_several_passes_of_a_step_are_a_finding(
     assert [seconds for _, seconds in found(run)] == pytest.approx(lost)
 
 
-def test_graphs_that_call_python_are_a_finding_if_that_takes_long() -> None:
-    assert found(run_with({"tensorflow_python_seconds": 100.0}, forward=0.5)) == [("Forward pass", 100.0)]
-    assert found(run_with({"tensorflow_python_seconds": 99.0}, forward=0.5)) == []
+@pytest.mark.parametrize(
+    ("gauge", "remedy"),
+    [
+        ("tensorflow_python_seconds", "TensorFlow, which a graph"),
+        ("jax_python_seconds", "JAX, which a compiled"),
+    ],
+)
+def test_graphs_that_call_python_are_a_finding_if_that_takes_long(gauge: str, remedy: str) -> None:
+    (result,) = slow_settings(run_with({gauge: 100.0}, forward=0.5))
+    assert (result.about.subject, result.seconds_lost) == ("Forward pass", 100.0)
+    assert remedy in result.recommendation
+    assert found(run_with({gauge: 99.0}, forward=0.5)) == []
 
 
 def test_computing_may_gain_more_than_was_waited_for_if_its_own_threads_take_turns() -> None:

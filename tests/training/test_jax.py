@@ -22,7 +22,7 @@ def run(folder: Path, *words: str, **variables: str) -> str:
 
 
 LOOP = str(SCRIPTS / "jax_loop.py")
-HOW = ("donated", "ahead", "anew", "twins", "parts", "step", "saliency", "never", "sampling")
+HOW = ("donated", "ahead", "anew", "twins", "calls back", "parts", "step", "saliency", "never", "sampling")
 # Runs the script once per word, and prints a line after each.
 EACH = f"""
 import runpy, sys
@@ -71,6 +71,15 @@ def test_a_loop_of_jax_makes_steps_and_the_parameters_are_as_without_hooks(
     assert inside["forward"] > 0
     assert inside["compile"] > 0  # of the evaluation, between two steps
     assert (inside["optimizer"] > 0) == (how == "optax")
+
+
+def test_functions_of_python_that_compiled_functions_call_are_timed(
+    bare: dict[str, str], tmp_path: Path
+) -> None:
+    totals = train(tmp_path, "jax_loop", "calls back", bare["calls back"])
+    assert totals is not None
+    assert totals.steps == {"train": 14}
+    assert totals.gauges["jax_python_seconds"] >= 2 * 0.01 * (14 + 8), "of training and evaluation"
 
 
 @pytest.mark.parametrize(

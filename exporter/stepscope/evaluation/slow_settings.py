@@ -30,6 +30,7 @@ from stepscope.training.layout import (
     FRAMEWORKS,
     GRAPH_PYTHON,
     HALVES,
+    JAX_PYTHON,
     LEAVES,
     LOOKS_EVERY,
     MOST_OPERATORS,
@@ -130,8 +131,13 @@ INTO_A_GRAPH = (
     "step. A graph runs many operations in one call."
 )
 IN_OPERATIONS = (
-    "Write them with operations of TensorFlow, which a graph runs without Python, or call "
-    "them every N steps, outside the graph."
+    "Write them with operations of {}, which a {} runs without Python, or call "
+    "them every N steps, outside the {}."
+)
+# The gauge of what graphs call, the framework, its graph, and how a script calls Python in one.
+PYTHON_IN_GRAPHS = (
+    (GRAPH_PYTHON, "TensorFlow", "graph", "`tf.py_function`, `tf.numpy_function`"),
+    (JAX_PYTHON, "JAX", "compiled function", "`jax.pure_callback`, `io_callback`, `jax.debug.callback`"),
 )
 WITHOUT_SYNC = (
     "Put all but the last forward and backward pass of a step into `with model.no_sync():`, so that ranks "
@@ -381,13 +387,13 @@ def _eagerly(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
 
 
 def _python_in_graphs(analysis: Analysis, run_seconds: float) -> Iterator[RuleResult]:
-    """Yields that graphs of TensorFlow call functions of Python for long."""
-    lost = analysis.gauges.get(GRAPH_PYTHON, 0.0) / run_seconds
-    if lost >= analysis.large:
-        evidence = (
-            "It is spent in functions of Python that graphs call (`tf.py_function`, `tf.numpy_function`)"
-        )
-        yield of_part(LargePart(FORWARD, lost, IN_OPERATIONS, evidence), run_seconds)
+    """Yields that graphs, or compiled functions, call functions of Python for long."""
+    for gauge, framework, graph, calls in PYTHON_IN_GRAPHS:
+        lost = analysis.gauges.get(gauge, 0.0) / run_seconds
+        if lost >= analysis.large:
+            evidence = f"It is spent in functions of Python that {graph}s call ({calls})"
+            remedy = IN_OPERATIONS.format(framework, graph, graph)
+            yield of_part(LargePart(FORWARD, lost, remedy, evidence), run_seconds)
 
 
 def _small_operators(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:

@@ -93,13 +93,15 @@ OF_TENSORFLOW = REMEDIES | {
     "data that is decoded once and cached.",
     "checkpoint": "Save less often, or weights only: `save_freq` and `save_weights_only` of ModelCheckpoint.",
     "compile": "Let shapes repeat: `drop_remainder=True`, or pad to a few sizes. Pass tensors to a "
-    "`tf.function` instead of Python numbers, or give it an `input_signature`.",
+    "`tf.function` instead of Python numbers, or give it an `input_signature`. Each new model or "
+    "`tf.function` compiles again: make it once, outside of loops.",
 }
 OF_JAX = REMEDIES | {
     HOST: "Make this code cheaper, or run it less often: vectorise it, do it every N steps, or move it out "
     "of the loop. Values that stay on the device need no `float()` or `print` in every step.",
     "compile": "Let shapes repeat: pad to a few sizes. Pass numbers that change as arrays instead of static "
-    "arguments. `JAX_EXPLAIN_CACHE_MISSES=1` gives the reason of each compilation.",
+    "arguments. Each new function that is compiled compiles again: call `jax.jit` once, outside of loops. "
+    "`JAX_EXPLAIN_CACHE_MISSES=1` gives the reason of each compilation.",
 }
 # If a line mostly waits, by what the kernel showed of its thread (STATES of the samples):
 WAIT_LESS = {

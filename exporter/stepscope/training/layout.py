@@ -258,6 +258,7 @@ PY_WORKERS, PY_PROCESSES, PY_QUEUE = (
 )
 # Seconds so far of functions of Python that graphs call, and CPU seconds of those that tf.data calls.
 GRAPH_PYTHON, PIPELINE_PYTHON = "tensorflow_python_seconds", "tf_data_python_seconds"
+JAX_PYTHON = "jax_python_seconds"  # so far, of those that compiled functions of JAX call
 GRAPHS_WAIT = "tensorflow_graphs_wait"  # 1: ranks wait for each other inside of graphs
 EAGER = "keras_run_eagerly"  # 1: Keras runs each operation of TensorFlow by itself
 SETTINGS = frozenset(  # they say nothing of training
@@ -265,7 +266,8 @@ SETTINGS = frozenset(  # they say nothing of training
         *(ANOMALY_DETECTION, THREADS, TENSORS, DOUBLES, UNUSED_PARAMETERS, PROFILED),
         *(OPERATORS, LEAVES, FIRST_OPERATORS, FORWARD_USED, FORWARD_UNUSED, SEQUENTIAL_MAPS, EAGER),
         *(UNTRAINED, HALVES, DENORMALS, ONE_SAMPLE, PADDING),
-        *(PY_WORKERS, PY_PROCESSES, PY_QUEUE, GRAPH_PYTHON, PIPELINE_PYTHON, SYNCHRONISED, GRAPHS_WAIT),
+        *(PY_WORKERS, PY_PROCESSES, PY_QUEUE, GRAPH_PYTHON, PIPELINE_PYTHON, JAX_PYTHON),
+        *(SYNCHRONISED, GRAPHS_WAIT),
     )
 )
 GAUGES = SCRIPT_GAUGES + FRAMEWORK_GAUGES

@@ -9,7 +9,7 @@ from stepscope.training.frameworks.published import publish
 from stepscope.training.layout import PY_PROCESSES, PY_QUEUE, PY_WORKERS
 from stepscope.training.loader import Waits, batch_size_of, settings_of
 from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
-from stepscope.training.session import recorder
+from stepscope.training.session import recorder, session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +35,30 @@ def _reference(optimizer: object) -> Callable[[], object]:
         return lambda: optimizer
 
 
+class PythonSeconds:
+    """Seconds so far of functions of Python that graphs and pipelines call, by their gauges."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._published: dict[str, float] = {}
+        self._run: object = None  # its ledger
+
+    def add(self, gauge: str, seconds: float) -> None:
+        """Counts a call. Any thread may make it."""
+        self._seconds[gauge] = self._seconds.get(gauge, 0.0) + seconds
+
+    def publish(self) -> None:
+        """Publishes what came since the run began. Only the training thread calls this."""
+        if self._seconds == self._published:
+            return
+        if self._run is not session.ledger:  # what came before belongs to an earlier one
+            self._run = session.ledger
+            for gauge, seconds in self._published.items():
+                self._seconds[gauge] -= seconds
+        self._published = dict(self._seconds)
+        publish({gauge: seconds for gauge, seconds in self._published.items() if seconds})
+
+
 class Computing:
     """The state of the hooks of this process. The only instance is `computing`."""
 
@@ -44,6 +68,7 @@ class Computing:
         self.will_compile = False  # or will be in the next one
         self.in_loop = False  # Keras's own, which says itself what a step is
         self.adapter: Any = None  # Keras's, of the data of its loop
+        self.python = PythonSeconds()
         self.steps_with: Callable[[], object] = (
             _nobody  # returns the optimizer, or the graph with one, whose steps count
         )
@@ -87,6 +112,7 @@ class Computing:
     def end(self, place: int, _done: bool = True) -> None:
         """Closes the component. If a compiler was at work, the time of the call was its."""
         self.is_inside = False
+        self.python.publish()
         if self.compiles:
             recorder.turns_out(COMPILE)
         recorder.leave(place)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 from functools import partial, wraps
 from threading import local
+from time import perf_counter
 from types import FunctionType, MethodType
 from weakref import WeakKeyDictionary, WeakSet, ref
 
@@ -23,6 +24,7 @@ from stepscope.training.frameworks.around import around, replace, timed
 from stepscope.training.frameworks.computing import FORWARD, OPTIMIZER, computing
 from stepscope.training.frameworks.published import after
 from stepscope.training.frameworks.xla_profilers import jax_profiler
+from stepscope.training.layout import JAX_PYTHON
 from stepscope.training.off import is_off
 from stepscope.training.session import complain, session, start_as
 
@@ -62,6 +64,7 @@ def install() -> None:
         around(owner, "vjp", _gradient_begins, _nothing)
     around(api, "_vjp", _gradient_begins, _nothing)  # of older versions
     _time_waits(jax)
+    _time_callbacks()
     after(sys.modules.get("jax.distributed"), "initialize", _distributed)
     jax_profiler.install()
 
@@ -387,6 +390,26 @@ def _time_waits(jax: Any) -> None:
         array.block_until_ready = timed(wait, "block_until_ready", _wait_begins, computing.end)
     if array is not None and isinstance(value, property) and value.fget is not None:
         array._value = property(timed(value.fget, "Array", _wait_begins, computing.end), doc=value.__doc__)
+
+
+def _time_callbacks() -> None:
+    """Hooks functions of Python that compiled functions call, in a thread of JAX: the step waits for them."""
+    replace(sys.modules.get("jax._src.callback"), "emit_python_callback", _with_timed_callback)
+
+
+def _with_timed_callback(original: Callable[..., Any]) -> Callable[..., Any]:
+    def emit(ctx: Any, callback: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        return original(ctx, timed(callback, "callback", _now, _called_back), *arguments, **keywords)
+
+    return emit
+
+
+def _now(*_: object, **__: object) -> float:
+    return perf_counter()
+
+
+def _called_back(began: float, _done: bool) -> None:
+    computing.python.add(JAX_PYTHON, perf_counter() - began)
 
 
 def _wait_begins(*_: object) -> int | None:

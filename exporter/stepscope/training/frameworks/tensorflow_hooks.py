@@ -38,7 +38,7 @@ from stepscope.training.layout import (
 from stepscope.training.loader import Waits
 from stepscope.training.off import is_off
 from stepscope.training.recorder import COMPONENT_INDEX
-from stepscope.training.session import recorder, session
+from stepscope.training.session import recorder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -210,9 +210,6 @@ class _Graphs:
         self.fetching = False  # and what asks it for a batch is traced,
         self.fetch_is_timed = False  # or was, with a clock
         self.python = set[object]()  # tokens of functions of Python that they call
-        self.python_seconds = dict.fromkeys((GRAPH_PYTHON, PIPELINE_PYTHON), 0.0)  # of these, and of others,
-        self.published_seconds = dict(self.python_seconds)
-        self.run: object = None  # in the run with this ledger
         self.wait = False  # for other ranks, inside
 
     def only_communicate(self, function: Any) -> bool:
@@ -246,8 +243,7 @@ def _returned(call: tuple[Any, int | None, int, float], done: bool) -> None:
     function, place, traced, began = call
     if function in _graphs.tracing:
         _graphs.tracing.remove(function)
-    if _graphs.python_seconds != _graphs.published_seconds:
-        _publish_python()
+    computing.python.publish()
     if _graphs.wait and place is not None:
         _graphs.wait = False
         publish({GRAPHS_WAIT: 1.0})
@@ -332,16 +328,7 @@ def _python_begins(_: object, token: object, *__: object) -> tuple[str, float]:
 def _python_ends(call: tuple[str, float], _done: bool) -> None:
     caller, began = call
     now = perf_counter() if caller is GRAPH_PYTHON else thread_time()
-    _graphs.python_seconds[caller] += now - began
-
-
-def _publish_python() -> None:
-    if _graphs.run is not session.ledger:  # what came before belongs to an earlier one
-        _graphs.run = session.ledger
-        for caller, seconds in _graphs.published_seconds.items():
-            _graphs.python_seconds[caller] -= seconds
-    _graphs.published_seconds = dict(_graphs.python_seconds)
-    publish({caller: seconds for caller, seconds in _graphs.published_seconds.items() if seconds})
+    computing.python.add(caller, now - began)
 
 
 def _gradient_begins(*_: object, **__: object) -> int | None:
