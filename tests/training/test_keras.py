@@ -253,6 +253,21 @@ def test_the_first_call_of_train_on_batch_is_a_step_too(backend: str, tmp_path: 
         assert trained.seconds("train", "compile") > 0
 
 
+@pytest.mark.parametrize("keras", ["keras", pytest.param("tf_keras", marks=pytest.mark.trial)])
+def test_what_a_callback_computes_is_code_of_the_user_and_no_forward_pass(keras: str, tmp_path: Path) -> None:
+    if find_spec(keras) is None:
+        pytest.skip(f"{keras} is not installed")
+    variables = {"KERAS": keras, "KERAS_BACKEND": "tensorflow"}
+    [trained] = train(tmp_path, "keras_callback", **variables).values()
+    assert trained.complaints == []
+    assert trained.words == run(tmp_path, "keras_callback", **variables).stdout
+    assert trained.totals.steps == {"train": 16, "eval": 4}
+    seconds, inside = trained.totals.phase_seconds["train"], trained.totals.inside["train"]
+    assert seconds - sum(inside) > trained.seconds("train", "forward"), "the rest is host, with the sleep"
+    assert trained.seconds("eval", "compile") > 0, "an evaluation in a callback has its components"
+    assert trained.seconds("eval", "forward") > 0
+
+
 def test_workers_of_a_strategy_are_ranks_and_what_they_wait_for_each_other_is_communication(
     tmp_path: Path,
 ) -> None:

@@ -67,6 +67,7 @@ class Computing:
         self.compiles = False  # a compiler was at work in this call,
         self.will_compile = False  # or will be in the next one
         self.in_loop = False  # Keras's own, which says itself what a step is
+        self.in_callback = False  # of that loop: what it calls is the user's code, and no part of the model
         self.adapter: Any = None  # Keras's, of the data of its loop
         self.python = PythonSeconds()
         self.steps_with: Callable[[], object] = (
@@ -101,7 +102,7 @@ class Computing:
 
     def begin(self, component: int, operation: float = 0.0) -> int | None:
         """Opens a component for an outermost call. Returns its place for `end`; None: nothing is open."""
-        if self.is_inside:
+        if self.is_inside or self.in_callback:
             return None
         place = recorder.enter(component, operation)
         if place == NOT_OPENED:

@@ -108,6 +108,7 @@ class _Loop:
         self.backend = ""
         self.begin: Moment = ()  # of the latest batch that is not trained on
         self.is_alone = False  # an evaluation outside `fit`
+        self.of_callback = False  # the evaluation, inside `fit`
         self.fits: list[Callable[[], object]] = []  # return the callbacks: a callback may call `fit`, too
 
 
@@ -123,6 +124,8 @@ def hook_loops(module: Any) -> None:
     """Hooks the callbacks of a module that has CallbackList."""
     callbacks = getattr(module, "CallbackList", None)
     around(callbacks, "on_train_begin", _training_begins, _nothing)
+    for name in ("on_epoch_begin", "on_epoch_end", "on_train_batch_begin", "on_train_batch_end"):
+        around(callbacks, name, _calls_back, _called_back)
     after(callbacks, "on_epoch_begin", _epoch)
     after(callbacks, "on_train_batch_end", _trained)
     after(callbacks, "on_train_end", _training_ended)
@@ -136,7 +139,20 @@ def _nothing(*_: object) -> None:
     pass
 
 
+def _calls_back(*_: object, **__: object) -> tuple[bool] | None:
+    """Begins the callbacks of `fit`. On JAX, they wait for numbers of the step, which is a part of that."""
+    if _loop.backend == "jax":
+        return None
+    before, computing.in_callback = computing.in_callback, True
+    return (before,)
+
+
+def _called_back(before: tuple[bool], _done: bool) -> None:
+    (computing.in_callback,) = before
+
+
 def _training_begins(callbacks: object, *_: object, **__: object) -> None:
+    computing.in_callback = False
     _loop.fits.append(ref(callbacks))
     automatic.begin_anew()
     computing.in_loop = True
@@ -169,6 +185,7 @@ def _evaluation_begins(phase: str, *_: object, **__: object) -> None:
         _name_framework()
         begin = recorder.so_far()
     _loop.begin = begin or ()
+    _loop.of_callback, computing.in_callback = computing.in_callback, False
     recorder.show_phase(phase)
 
 
@@ -181,6 +198,7 @@ def _evaluated(phase: str, *_: object, **__: object) -> None:
 
 def _evaluation_ended(*_: object, **__: object) -> None:
     _loop.begin = ()
+    computing.in_callback = _loop.of_callback
     recorder.show_phase("train")
     if _loop.is_alone:
         _training_ended()
