@@ -19,7 +19,7 @@ from stepscope.commands.run.hooks import STARTUP
 from stepscope.exporter.ledgers.reader import LedgerReader, LedgerTotals, open_ledgers
 from stepscope.runs.model import COMPONENTS
 from stepscope.training.frameworks import keras_hooks
-from stepscope.training.frameworks.computing import computing
+from stepscope.training.frameworks.computing import Computing, computing
 from stepscope.training.frameworks.keras_hooks import batches_at_once, fetching_first
 
 from tests.support.framework_scripts import SCRIPTS, run_python, run_script
@@ -160,6 +160,29 @@ def test_batches_of_a_py_dataset_are_those_of_no_pipeline(variants: dict[str, Tr
     gauges = trained.totals.gauges
     assert [gauges[f"keras_py_dataset_{name}"] for name in PY_SETTINGS] == PY_DATASET["1"]
     assert "tf_data_sequential_maps" not in gauges
+
+
+class ArrayDataAdapter:
+    """Stands for Keras's, of arrays."""
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "known"),
+    [(ArrayDataAdapter(), [{"keras_py_dataset_workers": 0}]), (SimpleNamespace(), [])],
+)
+def test_a_py_dataset_that_only_validates_is_known_if_no_other_loader_trains(
+    trained_on: object, known: list[dict[str, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published: list[dict[str, float]] = []
+    monkeypatch.setattr("stepscope.training.frameworks.computing.publish", published.append)
+    loop = Computing()
+    loop.in_loop, loop.adapter = True, trained_on
+    loop.waits("train")
+    validated = SimpleNamespace(workers=1, use_multiprocessing=False, max_queue_size=10)
+    loop.adapter = SimpleNamespace(py_dataset=validated, enqueuer=None)
+    loop.waits("eval")
+    rest = {"keras_py_dataset_processes": 0.0, "keras_py_dataset_queue": 0}
+    assert published == [each | rest for each in known]
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ class Computing:
         self.in_loop = False  # Keras's own, which says itself what a step is
         self.in_callback = False  # of that loop: what it calls is the user's code, and no part of the model
         self.adapter: Any = None  # Keras's, of the data of its loop
+        self.trains_on_arrays = False  # so the only loader may be that of an evaluation
         self.python = PythonSeconds()
         self.steps_with: Callable[[], object] = (
             _nobody  # returns the optimizer, or the graph with one, whose steps count
@@ -78,7 +79,9 @@ class Computing:
     def waits(self, phase: str) -> Waits:
         """Returns what counts the waits for the loader in Keras's loop, and publishes how it works."""
         python = getattr(self.adapter, "py_dataset", None) if self.in_loop else None
-        if phase == "train" and python is not None:
+        if phase == "train":
+            self.trains_on_arrays = type(self.adapter).__name__ == "ArrayDataAdapter"
+        if python is not None and (phase == "train" or self.trains_on_arrays):
             ahead = self.adapter.enqueuer is not None
             publish(
                 {
