@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from stepscope.common.status import Status
@@ -72,12 +73,13 @@ def usage(node: str, gpu: float = 34.0, cpu: float = 82.0, gpus: bool = True) ->
     ]
 
 
-def heatmap(
-    node: str, gpus: int, cores: int, columns: int = 240, column_seconds: float = 3.0, pinned: int = 1
-) -> Heatmap:
-    """GPUs in bursts, `pinned` cores at the top, the others with little to do; a gap in the GPUs' rows."""
+@cache
+def heatmap_cells(gpus: int, cores: int, columns: int, pinned: int) -> list[list[int | None]]:
+    """GPUs in bursts, `pinned` cores at the top, the others with little to do; a gap in the GPUs' rows.
+
+    The same on every node, so they are made once: do not change them.
+    """
     chance = random.Random(7)
-    labels = [f"GPU {index}" for index in range(gpus)] + [f"CPU {index}" for index in range(cores)]
     values: list[list[int | None]] = []
     for row in range(gpus + cores):
         values.append([])
@@ -88,12 +90,19 @@ def heatmap(
                 level = 96 if row - gpus < pinned else 9
             value = max(0, min(100, level + chance.randint(-8, 8)))
             values[-1].append(None if row < gpus and 90 <= column < 96 else value)
+    return values
+
+
+def heatmap(
+    node: str, gpus: int, cores: int, columns: int = 240, column_seconds: float = 3.0, pinned: int = 1
+) -> Heatmap:
+    labels = [f"GPU {index}" for index in range(gpus)] + [f"CPU {index}" for index in range(cores)]
     return Heatmap(
         node,
         labels,
         [START + column * column_seconds for column in range(columns)],
         column_seconds,
-        values,
+        [list(row) for row in heatmap_cells(gpus, cores, columns, pinned)],
         gpu_memory=[[60 + column % 3 for column in range(columns)] for _ in range(gpus)],
         starved={"cpu": [70] * columns, "io": [0] * columns} if gpus else {},
     )
