@@ -59,8 +59,12 @@ servers: $(VENV)/.tools ## install Debian's Prometheus, Alertmanager and Chromiu
 worlds: servers  # what many tests read
 	@$(BIN)/python -m tests.support.worlds
 
+# pytest compiles all tests of a fresh clone: once, and not in each of the workers at once.
+$(VENV)/.collected: $(VENV)/.tools
+	@$(PYTEST) --collect-only --quiet > /dev/null; touch $@
+
 # At once, because they wait for downloads and for servers, and mypy takes one core.
-BEFORE_TESTS := worlds lint $(if $(CI),sbom)
+BEFORE_TESTS := worlds lint $(VENV)/.collected $(if $(CI),sbom)
 test: $(VENV)/.$(if $(TESTS),developing,tools) ## lint, then all tests; TESTS=tests/rules: only these, without lint
 ifdef TESTS
 	$(PYTEST) $(AT_ONCE) -m 'not trial' $(TESTS)
