@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -671,6 +672,12 @@ def charts(job: Path, **arguments: Any) -> TimelineCharts:
     return TimelineCharts(of_samples(job), of_steps(job), **arguments)
 
 
+@cache
+def drawn(job: Path) -> TimelineCharts:
+    """Returns charts that no call of a test changes: drawing them takes seconds."""
+    return charts(job)
+
+
 @pytest.mark.usefixtures("shown")
 @pytest.mark.parametrize(
     ("call", "error"),
@@ -688,9 +695,9 @@ def charts(job: Path, **arguments: Any) -> TimelineCharts:
         (lambda job: charts(job, x=0), "x=0: give a whole number above 0"),
         (lambda job: charts(job, starttime="x"), "time='x': is not a number"),
         (lambda job: StepTimelineChart(of_steps(job), None), "width=None: give a whole"),  # type: ignore[arg-type]
-        (lambda job: charts(job).find_time_annotations([]), "indexes=[]: give numbers of samples"),
-        (lambda job: charts(job).find_time_annotations([-1]), "indexes=[-1]: give numbers of samples"),
-        (lambda job: charts(job).find_time_annotations([10**9]), "give numbers of samples, from 0 to"),
+        (lambda job: drawn(job).find_time_annotations([]), "indexes=[]: give numbers of samples"),
+        (lambda job: drawn(job).find_time_annotations([-1]), "indexes=[-1]: give numbers of samples"),
+        (lambda job: drawn(job).find_time_annotations([10**9]), "give numbers of samples, from 0 to"),
         (lambda job: frame_of(job).get_profiler_data_by_time("a", "b"), "time='a': is not a number"),
         (lambda job: frame_of(job).get_all_dataloader_metrics(["*"]), "is not a regular expression"),
         (lambda job: frame_of(job).convert_datetime_to_timestamp("now"), "'now': is not a time"),
