@@ -10,7 +10,7 @@ from stepscope.common import PUBLIC_DOCS
 
 from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest
-from tests.support.scrapes import Series, only, scraped_samples
+from tests.support.scrapes import Series, of_run, only, scraped_samples
 from tests.support.source import node_samples
 
 pytestmark = needs_prometheus
@@ -221,9 +221,9 @@ def test_low_gpu_utilization_of_the_cases_of_its_numpy_tests(rules: Path, tmp_pa
 def test_a_run_that_only_evaluates_is_under_utilised_after_an_hour(rules: Path, tmp_path: Path) -> None:
     minutes = 70
     test = RuleTest(rules)
+    low = only(gpu_series(np.full((120 * minutes, 1), 0.6), "low"), "stepscope_gpu_utilization")
     for run, phases in (("evaluates", ["eval"]), ("predicts", ["predict"]), ("trains", ["eval", "train"])):
-        gpu = np.full((120 * minutes, 1), 0.6)
-        test.add(only(gpu_series(gpu, run), "stepscope_gpu_utilization"))
+        test.add(of_run(low, run))
         test.add(first_step(run, 30, 60 * minutes))
         for phase in phases:
             of_rank = f'{{job="stepscope",instance="node-a",run="{run}",rank="0",phase="{phase}"}}'
@@ -260,22 +260,22 @@ def test_gpus_idle_before_the_first_step_or_in_a_long_pause_are_no_finding_of_th
     minute = np.arange(120 * minutes) / 120
     ages = [15.0 * scrape for scrape in range(4 * minutes)]
     saves = (minute >= 30) & (minute < 36)
+    paused = ("saves", "waits", "suspended", "idles")
     cases = {
-        "compiles": (minute < 17, minute < 17, 17),
-        "downloads": (minute < 40, minute < 40, 40),
-        "saves": (saves, np.zeros(len(minute)), 1),  # the second GPU waits in a kernel for the first
-        "waits": (saves, np.zeros(len(minute)), 1),
-        "suspended": (saves, np.zeros(len(minute)), 1),
-        "idles": (saves, np.zeros(len(minute)), 1),
+        ("compiles",): (minute < 17, minute < 17, 17),
+        ("downloads",): (minute < 40, minute < 40, 40),
+        paused: (saves, np.zeros(len(minute)), 1),  # the second GPU waits in a kernel for the first
     }
     test = RuleTest(rules)
-    for run, (first, second, start) in cases.items():
+    for runs, (first, second, start) in cases.items():
         gpus = np.stack([np.where(first, 0.0, 1.0), np.where(second, 0.0, 1.0)], axis=1)
-        test.add(only(gpu_series(gpus, run), "stepscope_gpu_utilization", "stepscope_samples_total"))
-        test.add(first_step(run, 60 * start, 60 * minutes))
-        held = f'{{job="stepscope",instance="node-a",run="{run}",gpu="0",user="a",pid="1"}}'
-        idle = [age if age < 60 * start else 0.0 for age in ages]
-        test.add({f"stepscope_gpu_held_idle_seconds{held}": idle})
+        series = only(gpu_series(gpus, runs[0]), "stepscope_gpu_utilization")
+        for run in runs:
+            test.add(of_run(series, run))
+            test.add(first_step(run, 60 * start, 60 * minutes))
+            held = f'{{job="stepscope",instance="node-a",run="{run}",gpu="0",user="a",pid="1"}}'
+            idle = [age if age < 60 * start else 0.0 for age in ages]
+            test.add({f"stepscope_gpu_held_idle_seconds{held}": idle})
     ended = '{job="stepscope",instance="node-a",run="downloads"}'  # after 55 minutes
     test.add({f"stepscope_run_age_seconds{ended}": [age if age < 3300 else None for age in ages]})
     test.add({f"stepscope_run_end_time_seconds{ended}": [3301.0 if age >= 3300 else None for age in ages]})
