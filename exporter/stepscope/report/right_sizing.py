@@ -41,14 +41,6 @@ from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.low_gpu_utilization import LowGPUUtilization
 from stepscope.rules.parts.data_loading import SHORT_FETCH
 
-EVERY_CHANGE = (
-    "more_workers",
-    "more_cores",
-    "larger_batch",
-    "fewer_nodes",
-    "fewer_gpus",
-    "fewer_cores",
-)
 WELL = WELL_USED / 100
 FILL = 0.9  # of a GPU's memory: the rest is for what the allocator cannot use, and for longer inputs
 UNUSED_UTILISATION, UNUSED_MEMORY = 1.0, 5.0  # percent: a driver and a monitor may take this
@@ -59,7 +51,7 @@ ENOUGH_SAMPLES = 120  # of a node, before predicting its needs: a minute at 500 
 class Prediction:
     """One figure of the next run, if one thing is changed and nothing else."""
 
-    change: str  # one of EVERY_CHANGE
+    change: str  # "more_workers", "more_cores", "larger_batch", "fewer_nodes", "fewer_gpus" or "fewer_cores"
     resource: str  # counted by `current` and `suggested`: "loader workers of a rank"
     current: float
     suggested: float

@@ -87,7 +87,6 @@ class CollectiveHang(Rule[CollectiveHangParameters, CollectiveWaits]):
         "ended early had fewer batches than the others. Its log or dmesg says why a rank died."
     )
     view = "progress"
-    outside_steps = True
     only_pauses = True
     topic = "standstill"
     symptom = IDLE_GPUS

@@ -53,7 +53,6 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
         "data, load checkpoints from local storage, and keep compiled kernels."
     )
     view = "progress"
-    outside_steps = True
     only_pauses = True
 
     measure = PROGRESS

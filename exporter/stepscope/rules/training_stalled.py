@@ -86,7 +86,6 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
         "rank that stopped first. Mark checkpoints and evaluations between steps as phases."
     )
     view = "progress"
-    outside_steps = True
     only_pauses = True
     topic = "standstill"
     distance = 1

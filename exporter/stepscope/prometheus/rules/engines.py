@@ -4,9 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 PROMETHEUS = "prometheus"
-MOST_RULES = 20  # in a group: Mimir's default of ruler_max_rules_per_rule_group
-MOST_GROUPS = 70  # of a tenant: Mimir's default of ruler_max_rule_groups_per_tenant
-LONGEST_QUERY = 16 * 1024  # bytes: the default of VictoriaMetrics's -search.maxQueryLen
 
 _OF_FILE = '{rule_group=~".*;stepscope-.*"}[5m]'  # groups are called FILE;GROUP
 _OF_GROUP = '{group=~"stepscope-.*"}[5m]'

@@ -69,8 +69,6 @@ class Rule(ABC, Generic[P, V]):
     by_scan: ClassVar[bool] = True
     # The symptom that the rule sees or, if it is a cause, explains.
     symptom: ClassVar[Symptom | None] = None
-    # Whether the time that it finds is no time of a step.
-    outside_steps: ClassVar[bool] = False
     # Whether it judges only the start or pauses: it does not know where the rest of the time goes.
     only_pauses: ClassVar[bool] = False
     # Whether runs without what it judges do not list it: its verdict then has no details.
