@@ -1,6 +1,7 @@
 """Line samples of real processes: which line, what the main thread does, forks, threads, limits, trouble."""
 
 import ast
+import errno
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from types import SimpleNamespace
 import pytest
 import stepscope
 from stepscope.commands.run.hooks import command_environment
+from stepscope.exporter.ledgers import line_files
 from stepscope.exporter.ledgers.line_files import (
     LONG,
     OTHER_THREAD,
@@ -937,6 +939,27 @@ def test_the_samples_of_an_ended_process_are_kept_when_its_file_is_removed(ledge
         assert [counts.ticks for counts in folder.counts().values()] == [5]
         folder.remove(set(folder.removed))
     assert not path.exists()
+
+
+@pytest.mark.parametrize("call", ["entries", "open_plain_file"])
+def test_a_moment_without_file_descriptors_costs_no_samples(
+    ledgers: Path, call: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(line_files, "is_locked", lambda *_: True)  # this process does not see its own lock
+    runs = {("lines-1", os.geteuid())}
+    with published(ledgers):
+        folder = LineFolder(ledgers)
+        folder.read_all(runs)
+        with monkeypatch.context() as patched:
+            patched.setattr(line_files, call, full)
+            folder.read_all(runs)
+        folder.read_all(runs)
+    assert not folder.removed  # the process lives
+    assert not caplog.messages  # nor is the file refused
+    assert [counts.ticks for counts in folder.counts().values()] == [5]
 
 
 def test_samples_of_other_runs_and_users_are_not_read(ledgers: Path) -> None:

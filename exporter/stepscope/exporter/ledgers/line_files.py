@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from stepscope.common.errors import describe
 from stepscope.common.shared_files import entries, is_locked, remove
+from stepscope.exporter.sampling.apart import EXHAUSTED
 from stepscope.training import line_layout as layout
 from stepscope.training.layout import COMPONENTS, LARGEST, MAX_RANK
 from stepscope.training.ledger_checks import LedgerError, checked_run_name, open_plain_file
@@ -309,8 +310,10 @@ class LineFolder:
         try:
             found = entries(self.path, ENTRIES)
             names = [entry.name for entry in found if entry.name.endswith(layout.SUFFIX)]
-        except OSError:
+        except FileNotFoundError:
             return []
+        except OSError:  # too many open files: it may pass
+            return list(self._living)
         self.removed &= set(names)
         return [name for name in names if name not in self.removed]
 
@@ -326,6 +329,8 @@ class LineFolder:
         except FileNotFoundError:
             return
         except (LedgerError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in EXHAUSTED:
+                return
             if len(self._refused) < LOGGED:
                 logger.warning("%s; refused until it changes", describe(error))
             self._refused[name] = version
