@@ -255,6 +255,34 @@ def test_counters_of_a_run_that_ended_stay_for_the_last_scrape_and_gauges_go(hos
     assert host.published("cpu_seconds_total") == {}
 
 
+def test_an_exporter_that_starts_again_counts_what_the_run_used_before_only_once(host: Host) -> None:
+    def start() -> None:
+        host.collector.kept.close()
+        host.collector = RunProcessesCollector(host.procfs, host.cgroups)
+        host.collector.kept.keep_in(host.procfs / "run_processes.kept")
+        look()
+
+    def look() -> None:
+        sample = host.ticks(3, 0.5, 0.5)
+        host.collector.kept.save(sample)
+
+    def uses(cpu: float, read: int) -> None:
+        host.process(10, cpu=cpu)
+        host.write(
+            host.procfs / "10" / "io",
+            f"read_bytes: {read}\nwrite_bytes: {2 * read}\ncancelled_write_bytes: 0\n",
+        )
+
+    uses(100.0, 5000)
+    start()
+    start()
+    uses(101.0, 5001)
+    look()
+    published = families(host.collector)
+    names = ("cpu_seconds", "main_threads_ran_seconds", "disk_read_bytes", "disk_written_bytes")
+    assert [published[f"{name}_total"]["run",] for name in names] == [101, 101, 5001, 10002]
+
+
 def test_neighbours_are_named_once_they_use_the_run_s_cores(host: Host) -> None:
     host.process(10)
     host.process(20, core=1)

@@ -93,8 +93,8 @@ class RunProcessesCollector(Collector):
 
     def collect(self, sample: Sample) -> None:
         elapsed, self._last_time = sample.monotonic - self._last_time, sample.monotonic
-        for label in sample.runs:
-            self._runs.setdefault(label, _Run())
+        for label in sample.runs.keys() - self._runs.keys():
+            self._runs[label] = _Run(self.kept.continues(label))
         self.apart.each(
             "run {}".format, self._runs, lambda label: self._runs[label].count_busy(sample, elapsed)
         )
@@ -150,16 +150,20 @@ class RunProcessesCollector(Collector):
 
 
 class _Run:
-    """The processes of one run, and what they have used since the exporter first saw them."""
+    """The processes of one run, and what they have used since an exporter first saw them.
 
-    def __init__(self) -> None:
+    `continues`: an earlier exporter has counted what they used until now.
+    """
+
+    def __init__(self, continues: bool) -> None:
         self.use = HostUse()
         self.looks = 0
         self.absent = 0.0  # seconds without a process
         self._age = self._looked_at = 0.0  # seconds of samples, now and at the last look
-        self._cpu, self._faults = TreeCounter("cpu_ticks"), TreeCounter("major_faults")
+        self._cpu, self._faults = TreeCounter("cpu_ticks", continues), TreeCounter("major_faults", continues)
         self._places: dict[tuple[int, int], _Place] = {}  # by pid and start
-        self._ran, self._waited = Gains(from_zero=True), Gains(from_zero=True)
+        self._ran, self._waited = Gains(True, continues), Gains(True, continues)
+        self._io_before = None if continues else (0.0, 0.0)  # that were read and written; None: not known yet
         self._periods, self._throttled, self._stopped = Gains(), Gains(), Gains()
         self._waited_or_stopped = 0.0, 0.0  # seconds at the last look
         self._waits = 0.0  # without those for which the CPU limit stopped the run
@@ -253,10 +257,10 @@ class _Run:
         totals = [io for pid, _ in self._places if (io := read_io(procfs, pid)) is not None]
         if totals:
             use = self.use
-            use.disk_read_bytes = max(sum(read for read, _ in totals), _or_zero(use.disk_read_bytes))
-            use.disk_written_bytes = max(
-                sum(written for _, written in totals), _or_zero(use.disk_written_bytes)
-            )
+            read, written = map(sum, zip(*totals, strict=True))
+            before = self._io_before = self._io_before or (read, written)
+            use.disk_read_bytes = max(read - before[0], _or_zero(use.disk_read_bytes))
+            use.disk_written_bytes = max(written - before[1], _or_zero(use.disk_written_bytes))
 
     def _count_waits(self, waited: float, stopped: float) -> None:
         """Counts the waits since the last look, less those for which the CPU limit stopped the run."""

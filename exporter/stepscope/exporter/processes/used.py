@@ -57,10 +57,12 @@ class TreeCounter:
 
     A process that ends keeps what was seen of it. The kernel adds what it used since then to its parent, if
     the parent waits for it. Children that began and ended between two looks are counted in the same way.
+    With `continues`, what the processes of the first look have used until then is counted elsewhere.
     """
 
-    def __init__(self, counter: Literal["cpu_ticks", "major_faults"]) -> None:
+    def __init__(self, counter: Literal["cpu_ticks", "major_faults"], continues: bool = False) -> None:
         self.total = 0
+        self._continues = continues
         self._own, self._waited = attrgetter(counter), attrgetter(f"waited_{counter}")
         self._before: Mapping[int, Process] = {}
 
@@ -83,14 +85,20 @@ class TreeCounter:
             own = self._own(process) - (self._own(earlier) if earlier else 0)
             waited = self._waited(process) - (self._waited(earlier) if earlier else 0)
             self.total += own + max(0, waited - counted.get(pid, 0))
+        if self._continues:
+            self.total, self._continues = 0, False
         self._before = processes
 
 
 class Gains:
-    """The sum of what several counters gained since each was first seen, or since 0 if they are new."""
+    """The sum of what several counters gained since each was first seen, or since 0 if they are new.
 
-    def __init__(self, from_zero: bool = False) -> None:
+    With `continues`, those of the first look are not new.
+    """
+
+    def __init__(self, from_zero: bool = False, continues: bool = False) -> None:
         self.total = 0.0
+        self._continues = continues
         self._from_zero = from_zero
         self._last: dict[Any, float] = {}
 
@@ -102,3 +110,5 @@ class Gains:
             if value == value:  # otherwise it could not be read
                 self.total += value - before if value >= before else value
             self._last[key] = value if value == value else before
+        if self._continues:
+            self.total, self._continues = 0.0, False

@@ -53,6 +53,10 @@ class KeptCounters:
             with suppress(OSError):
                 self._file.remove()
 
+    def continues(self, run: str) -> bool:
+        """Returns whether an earlier exporter has counted something of this run."""
+        return any(labels[0] == run for counts in self._earlier.values() for labels in counts)
+
     def publish(self, counted: Mapping[str, Counts]) -> None:
         """Publishes the counts of this process, by the name of their family."""
         now: dict[str, Counts] = {}
