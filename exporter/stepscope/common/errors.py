@@ -2,6 +2,10 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
+
+# Errors about this process, or the node: everything else fails, too.
+EXHAUSTED = (EMFILE, ENFILE, ENOBUFS, ENOMEM)
 
 
 class UserError(Exception):
@@ -25,3 +29,9 @@ def describe(error: BaseException) -> str:
     """Returns an exception in one line, with its type unless the message is clear without it."""
     words = " ".join(str(error).split())
     return words if isinstance(error, (OSError, UserError)) and words else f"{type(error).__name__}: {words}"
+
+
+def raise_if_exhausted(error: Exception) -> None:
+    """Raises an error that is about this process, such as too many open files, and no other."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in EXHAUSTED):
+        raise error

@@ -13,6 +13,8 @@ from stepscope.exporter.collectors.cpu import CpuCollector
 from stepscope.exporter.collectors.run_processes import RETENTION_SECONDS, TICKS, RunProcessesCollector
 from stepscope.exporter.sampling.sample import RunSample, Sample
 
+from tests.support.descriptors import no_descriptors
+
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 BUSY = """
 import os
@@ -283,6 +285,22 @@ def test_an_exporter_that_starts_again_counts_what_the_run_used_before_only_once
     assert [published[f"{name}_total"]["run",] for name in names] == [101, 101, 5001, 10002]
 
 
+@pytest.mark.parametrize("file", ["stat", "schedstat", "status", "cgroup"])
+def test_a_moment_without_file_descriptors_counts_no_process_again(
+    host: Host, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.process(10, cpu=100.0)
+    host.ticks(3, 0.5, 0.5)
+    with monkeypatch.context() as patched:
+        no_descriptors(patched, only=file)
+        with pytest.raises(OSError, match="Too many open files"):
+            host.ticks(3, 0.5, 0.5)
+    host.process(10, cpu=101.0)
+    host.ticks(3, 0.5, 0.5)
+    assert host.published("cpu_seconds_total") == {("run",): 101}
+    assert host.published("main_threads_ran_seconds_total") == {("run",): 101}
+
+
 def test_neighbours_are_named_once_they_use_the_run_s_cores(host: Host) -> None:
     host.process(10)
     host.process(20, core=1)
@@ -294,6 +312,20 @@ def test_neighbours_are_named_once_they_use_the_run_s_cores(host: Host) -> None:
     user = host.published("neighbour_cpu_seconds_total")
     assert list(user) == [("run", "root" if os.getuid() == 0 else os.getlogin())]
     assert sum(user.values()) == pytest.approx(20, abs=6)  # no more than was used of the run's cores
+
+
+def test_no_neighbour_is_blamed_for_its_past_after_a_moment_without_file_descriptors(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.process(10)
+    host.process(20, cpu=1000.0, core=1)  # has become quiet: the kernel itself uses its core
+    host.process(30, core=1)
+    host.ticks(40, 0.0, 1.0)
+    with monkeypatch.context() as patched:
+        no_descriptors(patched, only="/20/stat")
+        host.ticks(16, 0.0, 1.0)
+    host.ticks(40, 0.0, 1.0)
+    assert host.published("neighbour_cpu_seconds_total") == {}
 
 
 def test_quiet_neighbours_are_not_looked_for(host: Host) -> None:

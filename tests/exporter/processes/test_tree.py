@@ -6,7 +6,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
 from stepscope.exporter.processes.tree import LOOK_SECONDS, REREAD_SECONDS, Namespaces, ProcessTrees
+
+from tests.support.descriptors import no_descriptors
 
 PARENT = """
 import subprocess, sys
@@ -91,6 +94,20 @@ def test_a_pid_that_another_process_got_leaves_the_tree(tmp_path: Path) -> None:
     write(tmp_path, {11: 1})
     clock.now += LOOK_SECONDS + 1
     assert trees.of([10]) == {10: {10}}
+
+
+@pytest.mark.parametrize("call", ["listdir", "open"])
+def test_a_moment_without_file_descriptors_ends_no_process(
+    tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    trees = ProcessTrees(tmp_path, clock)
+    write(tmp_path, {1: 0, 10: 1, 11: 10})
+    assert trees.of([10]) == {10: {10, 11}}
+    clock.now += REREAD_SECONDS + 1
+    with monkeypatch.context() as patched:
+        no_descriptors(patched, call)
+        assert trees.of([10]) == {10: {10, 11}}
 
 
 def test_without_a_procfs_a_tree_is_its_root_alone(tmp_path: Path) -> None:

@@ -59,3 +59,10 @@ def test_a_new_counter_that_belongs_to_the_run_gains_from_zero() -> None:
     gains.add({"a": 2.0})
     gains.add({"b": 3.0})
     assert gains.total == 5
+
+
+def test_a_counter_that_could_not_be_read_at_first_gains_from_when_it_was() -> None:
+    gains = Gains()
+    for value in (nan, 100.0, 103.0):
+        gains.add({"a": value})
+    assert gains.total == 3

@@ -14,6 +14,7 @@ from pathlib import Path
 from time import thread_time
 from typing import NamedTuple
 
+from stepscope.common.errors import raise_if_exhausted
 from stepscope.common.users import user_name
 from stepscope.exporter.processes.cgroup import (
     Cgroup,
@@ -316,7 +317,8 @@ def _place(procfs: Path, hierarchies: Hierarchies, pid: int) -> _Place | None:
         status = (procfs / str(pid) / "status").read_text(errors="replace")
         cgroup = hierarchies.of(pid)
         cores = parse_cpu_list(status.partition("Cpus_allowed_list:")[2].partition("\n")[0])
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        raise_if_exhausted(error)
         return None
     cpuset = allowed_cores(cgroup.cpuset)
     kibibytes = ANONYMOUS.findall(status)
@@ -329,7 +331,8 @@ def _main_thread(procfs: Path, pid: int) -> tuple[float, float] | None:
     try:
         ran, waited, _ = (procfs / str(pid) / "schedstat").read_bytes().split()
         return int(ran) / NANOSECONDS, int(waited) / NANOSECONDS
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        raise_if_exhausted(error)
         return None
 
 

@@ -10,7 +10,7 @@ from math import isnan
 from pathlib import Path
 
 from stepscope.common.durations import parse_duration
-from stepscope.common.errors import describe
+from stepscope.common.errors import describe, raise_if_exhausted
 from stepscope.common.users import user_name
 from stepscope.exporter.ledgers.ages import Now
 from stepscope.exporter.ledgers.folder import PATIENCE_SECONDS, LedgerFolder, add_ledger_dir
@@ -26,7 +26,6 @@ from stepscope.exporter.ledgers.reader import (
 )
 from stepscope.exporter.ledgers.run_processes import Command, RunProcesses
 from stepscope.exporter.ledgers.run_totals import Ledger, RankTotals, Run
-from stepscope.exporter.sampling.apart import raise_if_exhausted
 from stepscope.exporter.sampling.collector import Collector, collector
 from stepscope.exporter.sampling.exposition import number
 from stepscope.exporter.sampling.families import Family, Kind, LabelValues

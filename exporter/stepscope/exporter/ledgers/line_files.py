@@ -15,9 +15,8 @@ from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
-from stepscope.common.errors import describe
+from stepscope.common.errors import EXHAUSTED, describe
 from stepscope.common.shared_files import entries, is_locked, remove
-from stepscope.exporter.sampling.apart import EXHAUSTED
 from stepscope.training import line_layout as layout
 from stepscope.training.layout import COMPONENTS, LARGEST, MAX_RANK
 from stepscope.training.ledger_checks import LedgerError, checked_run_name, open_plain_file

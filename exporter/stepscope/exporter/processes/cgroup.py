@@ -13,6 +13,7 @@ from math import nan
 from pathlib import Path
 from typing import NamedTuple
 
+from stepscope.common.errors import raise_if_exhausted
 from stepscope.exporter.processes.pressure import RESOURCES, read_waiting_seconds
 
 NO_LIMIT = 1 << 60  # bytes; version 1 writes a number of pages near 2^63
@@ -177,7 +178,8 @@ def waiting_seconds(line: Line) -> dict[str, float]:
         for group in line[:1]:
             try:
                 seconds = read_waiting_seconds(group / f"{resource}.pressure")
-            except OSError:
+            except OSError as error:
+                raise_if_exhausted(error)
                 continue
             if seconds is not None:
                 found[resource] = seconds
@@ -215,10 +217,14 @@ def _parts(path: str) -> tuple[int, Sequence[str]]:
 
 
 def _text(path: Path) -> str | None:
-    """Returns a file's text; None if it cannot be read: the group may be gone, or belong to another user."""
+    """Returns a file's text; None if it cannot be read: the group may be gone, or belong to another user.
+
+    Raises OSError if no file can be opened now.
+    """
     try:
         return path.read_text(errors="replace").strip()
-    except OSError:
+    except OSError as error:
+        raise_if_exhausted(error)
         return None
 
 

@@ -72,20 +72,23 @@ class Neighbours:
         """Returns the user, the last core and the CPU seconds since the last look, by process."""
         before, self._before = self._before, {}
         found: dict[int, tuple[int, str, float]] = {}
-        with suppress(OSError), os.scandir(self._procfs) as entries:
-            for entry in entries:
-                if not entry.name.isdigit():
-                    continue
-                pid, process = int(entry.name), read_process(self._procfs, int(entry.name))
-                if process is None:
-                    continue
-                self._before[pid] = process
-                earlier = before.get(pid)
-                known = earlier.cpu_ticks if earlier and earlier.start == process.start else 0
-                if before:  # otherwise it is not known what was used since the last look
-                    with suppress(OSError):
-                        used = (process.cpu_ticks - known) / self._ticks
-                        found[pid] = (entry.stat().st_uid, str(process.core), used)
+        try:
+            with os.scandir(self._procfs) as entries:
+                for entry in entries:
+                    if not entry.name.isdigit():
+                        continue
+                    pid, process = int(entry.name), read_process(self._procfs, int(entry.name))
+                    if process is None:
+                        continue
+                    self._before[pid] = process
+                    earlier = before.get(pid)
+                    known = earlier.cpu_ticks if earlier and earlier.start == process.start else 0
+                    if before:  # otherwise it is not known what was used since the last look
+                        with suppress(OSError):
+                            used = (process.cpu_ticks - known) / self._ticks
+                            found[pid] = (entry.stat().st_uid, str(process.core), used)
+        except OSError:  # too many open files: a process that was not read would seem new at the next look
+            self._before, found = {}, {}
         return found
 
     def _count(self, run: str, of_user: Mapping[int, float]) -> None:

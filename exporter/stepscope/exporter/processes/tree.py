@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic, thread_time
 
+from stepscope.common.errors import raise_if_exhausted
+
 LOOK_SECONDS = 5.0  # between two looks,
 REREAD_SECONDS = 60.0  # until a process outside all trees is read again: its pid may be another's by then,
 LONGEST_SHARE = 0.001  # or as many as keep the cost of either below this share of a core
@@ -56,37 +58,36 @@ class ProcessTrees:
         now = self._clock()
         if now < self._due:
             return
-        if rereads := now >= self._reread_due:
-            self._parents = {}
+        rereads = now >= self._reread_due
         begin = self._stopwatch()
-        self._look()
-        self._trees = None
+        with suppress(OSError):  # too many open files: what was known stays
+            self._look({} if rereads else self._parents)
+            self._trees = None
         pause = (self._stopwatch() - begin) / LONGEST_SHARE
         if rereads:  # what it costs says nothing about the next look
             self._reread_due, pause = now + max(REREAD_SECONDS, pause), 0.0
         self._due = now + max(LOOK_SECONDS, pause)
 
-    def _look(self) -> None:
+    def _look(self, known: Mapping[int, int]) -> None:
         """Lists all processes. Reads those that are new, that belong to a tree, or whose parent ended."""
-        try:
-            pids = {int(name) for name in os.listdir(self._procfs) if name.isdigit()}
-        except OSError:
-            pids = set()
-        known, self._parents = self._parents, {}
+        pids = {int(name) for name in os.listdir(self._procfs) if name.isdigit()}
+        parents: dict[int, int] = {}
         for pid in pids:
             parent = known.get(pid)
             if parent is None or pid in self._members or parent not in pids:
                 parent = _parent(self._procfs, pid)
             if parent is not None:
-                self._parents[pid] = parent
+                parents[pid] = parent
+        self._parents = parents
 
 
 def _parent(procfs: Path, pid: int) -> int | None:
-    """Returns the parent of a process; None if it has ended or is hidden from this user."""
+    """Returns the parent of a process; None if it has ended or is hidden from this user. Raises OSError."""
     try:
         fields = (procfs / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
         return int(fields[1])  # the name before it may contain anything
-    except (OSError, IndexError, ValueError):
+    except (OSError, IndexError, ValueError) as error:
+        raise_if_exhausted(error)
         return None
 
 

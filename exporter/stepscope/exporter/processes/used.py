@@ -5,6 +5,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from stepscope.common.errors import raise_if_exhausted
+
 
 class Process(NamedTuple):
     """The use of a process; `waited_*` is of children that have ended and that it has waited for."""
@@ -19,14 +21,18 @@ class Process(NamedTuple):
 
 
 def read_process(procfs: Path, pid: int) -> Process | None:
-    """Returns a process; None if it has ended or is hidden from this user."""
+    """Returns a process; None if it has ended or is hidden from this user.
+
+    Raises OSError, here and in `read_io`, if files cannot be opened now: the process may be there still.
+    """
     try:
         # From the state, field 3 of proc(5); the name before it may contain anything.
         fields = (procfs / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
         used = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
         faults = int(fields[9]), int(fields[10])
         return Process(int(fields[1]), int(fields[19]), *used, *faults, int(fields[36]))
-    except (OSError, IndexError, ValueError):
+    except (OSError, IndexError, ValueError) as error:
+        raise_if_exhausted(error)
         return None
 
 
@@ -48,7 +54,8 @@ def read_io(procfs: Path, pid: int) -> tuple[float, float] | None:
         values = dict(line.split(": ") for line in lines)
         written = int(values["write_bytes"]) - int(values["cancelled_write_bytes"])
         return float(values["read_bytes"]), max(0.0, float(written))
-    except (OSError, KeyError, ValueError):
+    except (OSError, KeyError, ValueError) as error:
+        raise_if_exhausted(error)
         return None
 
 
@@ -106,9 +113,11 @@ class Gains:
         """Adds the gain of each counter since the last call; one that fell has begun again at 0."""
         last, self._last = self._last, {}
         for key, value in values.items():
-            before = last.get(key, 0.0 if self._from_zero else value)
-            if value == value:  # otherwise it could not be read
+            if value != value:  # it could not be read
+                value = last.get(key, value)
+            if value == value:
+                before = last.get(key, 0.0 if self._from_zero else value)
                 self.total += value - before if value >= before else value
-            self._last[key] = value if value == value else before
+                self._last[key] = value
         if self._continues:
             self.total, self._continues = 0.0, False

@@ -3,17 +3,14 @@
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
 from typing import TypeVar
 
-from stepscope.common.errors import describe
+from stepscope.common.errors import describe, raise_if_exhausted
 from stepscope.common.users import user_name
 
 logger = logging.getLogger(__name__)
 
 LOGGED = 20  # lines about what was left out; afterwards only the counter says it
-# Errors about this process, or the node: everything else fails, too.
-EXHAUSTED = (EMFILE, ENFILE, ENOBUFS, ENOMEM)
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -74,9 +71,3 @@ def owner_in(error: BaseException) -> str:
         return f" (a file of user {user_name(os.lstat(name).st_uid)})"
     except (OSError, ValueError):
         return ""
-
-
-def raise_if_exhausted(error: Exception) -> None:
-    """Raises an error that is about this process, such as too many open files, and no other."""
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in EXHAUSTED):
-        raise error
