@@ -57,6 +57,17 @@ def test_the_nodes_sum_counts_each_byte_once_where_disks_are_stacked(procfs: Pat
     assert sample.disk_written_bytes == (5_572_136 + 400) * SECTOR
 
 
+@pytest.mark.parametrize("of_disk", ["0 0 0 0 0 0 0 0 0 0 0", "30 0 300 1 20 0 200 1 0 1 1"])
+def test_an_nvme_disk_with_several_controllers_counts_once_whatever_the_kernel_counts(
+    tmp_path: Path, of_disk: str
+) -> None:
+    ways = "0 0 nvme0c0n1 10 0 100 1 5 0 50 1 0 1 1\n0 0 nvme0c1n1 20 0 200 1 15 0 150 1 0 1 1\n"
+    (tmp_path / "diskstats").write_text(f"{ways}259 0 nvme0n1 {of_disk}\n")
+    sample = collected(collector_of(tmp_path))
+    assert (sample.disk_read_bytes, sample.disk_written_bytes) == (300 * SECTOR, 200 * SECTOR)
+    assert sample.disk_operations == 50
+
+
 def test_a_flag_says_which_devices_to_leave_out(procfs: Path) -> None:
     collector = collector_of(procfs, "--collector.disk.device-exclude", "sd.*|dm-0")
     collected(collector)

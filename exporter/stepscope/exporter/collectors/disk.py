@@ -17,6 +17,8 @@ FIELDS = 14  # of a line, since Linux 2.6; later kernels append more
 NO_DISKS = r"(z?ram|loop|fd|sr)\d+"
 # Made of other disks, which count the same bytes: in the metrics, but not in the node's sum.
 STACKED = re.compile(r"(dm-|md|bcache|drbd|zd)\d+")
+# A way to a disk that has several controllers: it counts, and with it, in newer kernels, the disk nvme0n1.
+NVME_PATH = re.compile(r"(nvme\d+)c\d+(n\d+)")
 PARTITION = re.compile(r"(?P<disk>.*\d)p\d+|(?P<letters>.*[a-z])\d+")  # nvme0n1p2, sda1
 
 
@@ -70,7 +72,10 @@ class DiskCollector(Collector):
         done |= {(*device, "write"): disk.writes for device, disk in shown.items()}
         self.operations.publish(done)
 
-        counted = [disk for (name,), disk in disks.items() if not STACKED.match(name)]
+        of_paths = {"".join(path.groups()) for (name,) in disks if (path := NVME_PATH.fullmatch(name))}
+        counted = [
+            disk for (name,), disk in disks.items() if name not in of_paths and not STACKED.match(name)
+        ]
         if counted:
             sample.disk_read_bytes = float(sum(disk.read_bytes for disk in counted))
             sample.disk_written_bytes = float(sum(disk.written_bytes for disk in counted))
