@@ -54,6 +54,14 @@ def test_the_nodes_sum_counts_each_byte_once_and_no_loopback(procfs: Path) -> No
         assert sample.network_transmit_bytes == 309_224 + 1000 + 2000
 
 
+@pytest.mark.parametrize("name", ["tunl0", "cilium_vxlan", "cilium_host", "genev_sys_6081", "vlan100"])
+def test_what_a_tunnel_or_a_vlan_carries_counts_once_in_the_nodes_sum(procfs: Path, name: str) -> None:
+    with_interfaces(procfs, ["eth0"])
+    alone = collected(collector_of(procfs)).network_receive_bytes
+    with_interfaces(procfs, ["eth0", name])
+    assert collected(collector_of(procfs)).network_receive_bytes == alone > 0
+
+
 def test_a_flag_says_which_interfaces_to_leave_out(procfs: Path) -> None:
     collector = collector_of(procfs, "--collector.network.device-exclude", "eth.*|bond0|docker0|veth.*")
     collected(collector)

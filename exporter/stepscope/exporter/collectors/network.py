@@ -18,7 +18,9 @@ from stepscope.exporter.sampling.sample import NODE_QUANTITIES, Sample
 # Loopback is no network; the others exist only as long as a container.
 NO_NETWORKS = r"lo|veth.*|cali.*|lxc.*|ifb\d+|dummy\d+"
 # Their packets also pass another interface: in the metrics, but not in the node's sum. VLANs have a dot.
-STACKED = re.compile(r"lo|(bond|team|br|virbr|docker|tun|wg)\d+|(br-|cni|flannel|vxlan).*|.*\..*")
+STACKED = re.compile(
+    r"lo|(bond|team|br|virbr|vlan|docker|tunl?|wg)\d+|(br-|cilium_|cni|flannel|genev_sys|vxlan).*|.*\..*"
+)
 # NAME: BYTES packets errs drop fifo frame compressed multicast BYTES packets ...
 LINE = re.compile(r" *(?P<name>.+): *(?P<received>\d+)(?: +\d+){7} +(?P<transmitted>\d+)(?: +\d+){7,} *")
 
