@@ -54,6 +54,13 @@ def test_another_holder_begins_at_zero_and_nobody_has_no_series(tmp_path: Path) 
     assert node.tick(0.0, {8: nan}) == {("0", "", ME, "8"): 0.0}
 
 
+def test_a_gpu_that_a_limit_leaves_out_is_no_error(tmp_path: Path) -> None:
+    collector = Node(tmp_path).collector
+    collector.collect(Sample(0.0, gpus={"0": GpuSample(0.5)}, gpu_processes={"0": {7: 1e9}, "1": {8: 1e9}}))
+    assert list(collector.families[0].samples) == [("0", "", ME, "7")]
+    assert collector.apart.lost == 0
+
+
 def test_a_process_out_of_sight_is_named_by_its_pid_alone(tmp_path: Path) -> None:
     assert Node(tmp_path).tick(0.0, {4711: nan}) == {("0", "", "", "4711"): 0.0}
 

@@ -55,7 +55,8 @@ class GpuHoldersCollector(Collector):
             run = next((name for name, run in sample.runs.items() if holder in run.pids), "")
             published[gpu, run, self._user(holder), str(holder)] = seconds
 
-        self.apart.each("GPU {}".format, sample.gpu_processes, look)
+        shown = [gpu for gpu in sample.gpu_processes if gpu in sample.gpus]  # a limit may leave some out
+        self.apart.each("GPU {}".format, shown, look)
         for gpu in self._idle.keys() - {labels[0] for labels in published}:
             if not sample.gpu_processes.get(gpu, True):  # it is known that the holder has left
                 del self._idle[gpu]
