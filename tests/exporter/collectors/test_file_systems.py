@@ -57,6 +57,13 @@ def test_a_process_that_has_ended_or_is_hidden_costs_only_its_own(node: Node) ->
     assert set(node.tick(10, 11)) == {("run", str(node.work))}
 
 
+def test_a_mount_with_an_odd_name_costs_no_other_file_system(node: Node) -> None:
+    node.process(10, node.work)
+    with (node.procfs / "10" / "mountinfo").open("a") as mounts:
+        mounts.write("26 22 0:24 / /home/eve/a\x0cb\x1cc rw - fuse.sshfs eve: rw\n")
+    assert set(node.tick(10)) == {("run", str(node.work))}
+
+
 def test_a_run_that_has_ended_has_none(node: Node) -> None:
     node.process(10, node.work)
     node.tick(10)

@@ -134,6 +134,13 @@ def test_a_hybrid_has_the_limit_in_version_1_and_the_pressure_in_version_2(node:
     assert waiting_seconds(groups.pressure) == {"io": 2.0}
 
 
+def test_a_group_with_an_odd_name_has_its_limit(node: Node) -> None:
+    node.mounted("/odd\x1cpod")
+    node.process("0::/odd\x1cpod/a\x0cb\n")
+    node.v2("a\x0cb", cpu__max="400000 100000")
+    assert cpu_limit(of(node).cpu).cores == 4
+
+
 def test_the_smallest_limit_up_the_hierarchy_counts(node: Node) -> None:
     node.process("0::/slice/pod/main\n")
     node.v2("slice", cpu__max="800000 100000", memory__max="500", memory__current="450")

@@ -90,7 +90,8 @@ def writable_mount(mountinfo: Path, folder: str) -> str | None:
     """Returns the mount point of a folder, by proc(5)'s mountinfo; None if it is read-only."""
     above = {folder, *map(str, PurePosixPath(folder).parents)}
     mounts: dict[str, bool] = {}
-    for line in mountinfo.read_text(errors="surrogateescape").splitlines():
+    text = mountinfo.read_text(errors="surrogateescape")
+    for line in filter(None, text.split("\n")):  # a name may have other ends of lines
         fields = line.split(" ")
         point = ESCAPED.sub(lambda escaped: chr(int(escaped[1], 8)), fields[4])
         if point in above:

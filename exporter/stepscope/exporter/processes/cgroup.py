@@ -71,8 +71,9 @@ class Hierarchies:
         """Returns the groups of a process. Raises OSError if it has ended."""
         paths: dict[str, str] = {}
         # 4:memory:/user.slice, or 0::/user.slice of version 2
-        for text in (self._procfs / str(pid) / "cgroup").read_text(errors="surrogateescape").splitlines():
-            _, controllers, path = text.split(":", 2)
+        text = (self._procfs / str(pid) / "cgroup").read_text(errors="surrogateescape")
+        for line in filter(None, text.split("\n")):  # a name may have other ends of lines
+            _, controllers, path = line.split(":", 2)
             paths.update(dict.fromkeys(controllers.split(","), path))
         unified = self._line("", paths)
         if self._is_v2:
@@ -197,10 +198,10 @@ def _mounted_roots(mountinfo: Path) -> dict[str, str]:
     """Returns the root of each cgroup mount by its mount point, from proc(5)'s mountinfo."""
     roots = {}
     # 36 35 0:31 /docker/ab /sys/fs/cgroup/cpu rw,nosuid - cgroup cgroup rw,cpu
-    for line in (_text(mountinfo) or "").splitlines():
+    for line in (_text(mountinfo) or "").split("\n"):
         mounted, _, kind = line.partition(" - ")
         if kind.startswith("cgroup"):
-            root, point = (_unescaped(word) for word in mounted.split()[3:5])
+            root, point = (_unescaped(word) for word in mounted.split(" ")[3:5])
             roots[point] = root
     return roots
 

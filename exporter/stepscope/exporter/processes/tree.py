@@ -134,7 +134,7 @@ class Namespaces:
 
     def _innermost(self, pid: int) -> int | None:
         with suppress(OSError, IndexError, ValueError):
-            for line in (self._procfs / str(pid) / "status").read_text(errors="replace").splitlines():
+            for line in (self._procfs / str(pid) / "status").read_text(errors="replace").split("\n"):
                 if line.startswith("NSpid:"):
                     return int(line.split()[-1])
         return None
