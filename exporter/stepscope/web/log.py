@@ -62,7 +62,11 @@ class _InThread(logging.Handler):
 
 
 class _OneLine(logging.Formatter):
-    """One line per event, even if a message has several; only unexpected errors have a traceback."""
+    """One line per event, even if a message has several; only unexpected errors have a traceback.
+
+    A message may have the name of a file of another user, which must not control a terminal.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        return super().formatMessage(record).replace("\n", r"\n")
+        message = super().formatMessage(record)
+        return "".join(each if each.isprintable() else repr(each)[1:-1] for each in message)
