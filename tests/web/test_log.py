@@ -30,3 +30,10 @@ def logged(code: str) -> list[str]:
 def test_the_name_of_a_file_controls_no_terminal() -> None:
     code = r"logger.warning('%s is refused', '/a\x1b[2J\r\n\x9b1mé\udcff.ledger')"
     assert logged(code) == [r"WARNING /a\x1b[2J\r\n\x9b1mé\udcff.ledger is refused"]
+
+
+def test_a_message_that_cannot_be_written_costs_no_other_one() -> None:
+    code = "logger.info('%d', 'many'); logger.info('works')"
+    broken, works = logged(code)
+    assert "test cannot be written: TypeError: %d format" in broken
+    assert works == "INFO works"

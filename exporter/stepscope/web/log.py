@@ -9,6 +9,8 @@ from contextlib import suppress
 from queue import Full, Queue
 from threading import Thread
 
+from stepscope.common.errors import describe
+
 WAITING_LINES = 1000  # more of them are dropped
 LAST_SECONDS = 1.0  # for writing the rest at the end
 
@@ -55,9 +57,13 @@ class _InThread(logging.Handler):
 
     def _write(self) -> None:
         while True:
-            line = self.format(self._lines.get()) + "\n"
+            record = self._lines.get()
+            try:
+                line = self.format(record)
+            except Exception as error:  # noqa: BLE001 - of whatever library wrote it: the next ones are written
+                line = f"a message of {record.name} cannot be written: {describe(error)}"
             with suppress(OSError):  # nobody reads it any more
-                os.write(self._descriptor, line.encode("utf-8", "backslashreplace"))
+                os.write(self._descriptor, f"{line}\n".encode("utf-8", "backslashreplace"))
             self._lines.task_done()
 
 
