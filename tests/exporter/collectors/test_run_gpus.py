@@ -193,6 +193,7 @@ def test_a_run_whose_only_gpu_is_lost_does_not_get_those_of_the_node(node: Node)
         ("2,0", 3, []),
         ("0, 1", 1, ["1"]),
         ("1,9,0", None, ["1"]),  # as in CUDA: what follows an unknown GPU is not visible
+        ("1,²,0", None, ["1"]),
         ("GPU-1", None, ["1"]),
         ("GPU-22AA-00", None, ["2"]),
         ("MIG-31aa-00", None, ["3:1"]),

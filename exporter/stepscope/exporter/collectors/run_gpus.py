@@ -103,7 +103,7 @@ def visible_gpus(process: RankProcess, labels: Mapping[str, str], gpus: Iterable
     listed: list[str] = []
     whole = [gpu for gpu in gpus if ":" not in gpu]
     for entry in filter(None, map(str.strip, process.visible_devices.split(","))):
-        if entry.isdigit():
+        if entry.isascii() and entry.isdigit():
             found = [] if process.contained else [gpu for gpu in whole if gpu == str(int(entry))]
         else:
             wanted = bare_uuid(entry)
