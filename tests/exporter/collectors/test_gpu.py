@@ -1,5 +1,6 @@
 """What the GPU collector publishes, through the real ctypes path from a fake libnvidia-ml.so."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from math import isnan
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 from stepscope.common.errors import UserError
@@ -233,6 +235,17 @@ def test_mig_devices_come_and_go(nvml: FakeNvml, ticks: GpuTicks) -> None:
     nvml.divide(0, mig_1=(), mig_3=())
     assert set(ticks.tick().gpus) == {"0", "0:1", "1"}
     assert set(ticks.tick(after=2).gpus) == {"0", "0:1", "0:3", "1"}
+
+
+def test_mig_devices_that_may_not_be_listed_leave_nothing_behind_at_each_look(
+    nvml: FakeNvml, ticks: GpuTicks
+) -> None:
+    nvml.divide(0, mig_0=())
+    nvml.fail(0, "nvmlDeviceGetMaxMigDeviceCount", NOT_SUPPORTED)
+    for _ in range(5):
+        assert set(ticks.tick(after=2).gpus) == {"0", "1"}
+    functions = [each for each in gc.get_objects() if isinstance(each, FunctionType)]
+    assert sum(each.__qualname__.startswith("Gpu._read_mig.") for each in functions) <= 1
 
 
 def test_a_gpu_in_mig_mode_gives_everything_but_its_utilisation(nvml: FakeNvml, ticks: GpuTicks) -> None:

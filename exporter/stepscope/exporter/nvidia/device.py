@@ -378,8 +378,7 @@ class Gpu:
         """Reads the MIG devices. They may come and go at any time."""
         if now >= self._mig_due:
             self._mig_due = now + PROCESSES_SECONDS
-            listed = self._ask(lambda handle: mig_devices(self._nvml, handle, self.label, self.identity))
-            self._mig_devices = listed or []
+            self._mig_devices = self._list_mig()
         self.mig = []
         for device in self._mig_devices:
             try:
@@ -392,6 +391,14 @@ class Gpu:
             self.mig.append(reading)
             label, _, (uuid, model, pci_bus_id) = device
             yield "gpu_info", (label, uuid, model, self._info[1][3], pci_bus_id), 1
+
+    def _list_mig(self) -> list[MigDevice]:
+        try:
+            return mig_devices(self._nvml, self.handle, self.label, self.identity)
+        except NvmlError as error:
+            if error.lost or error.uninitialised:
+                raise
+            return []
 
     def _due(self, now: float, period: float, first: bool) -> float:
         """Returns the time of the next reading: the GPUs' slow readings are spread over several ticks."""
