@@ -1,6 +1,7 @@
 """TLS and passwords: the exporter with --web.config.file, and the errors of a wrong file."""
 
 import ssl
+import subprocess
 import sys
 from http.client import HTTPSConnection
 from pathlib import Path
@@ -13,6 +14,7 @@ from stepscope.web.web_config import WebConfig
 
 from tests.support.exporter_process import ExporterProcess, exporter
 from tests.support.keys import make_keys
+from tests.support.training_script import EXPORTER
 from tests.support.waiting import SECONDS
 
 HASH = bcrypt.hashpw(b"secret", b"$2b$04$" + 22 * b".").decode()  # the same in every process
@@ -47,6 +49,20 @@ def test_passwords_are_asked_for_on_every_page(tmp_path: Path) -> None:
             assert node.get("/metrics", auth=credentials).status_code == 401
         for header in ("Basic", "Basic !!!", "Bearer secret", "Basic cHJvbWV0aGV1cw=="):
             assert node.get("/metrics", headers={"Authorization": header}).status_code == 401
+
+
+def test_a_file_is_read_in_utf_8_whatever_the_locale(tmp_path: Path) -> None:
+    (tmp_path / "web.yml").write_bytes(f"# für alle\nbasic_auth_users:\n  jürgen: {HASH}\n".encode())
+    code = (
+        "from pathlib import Path; from stepscope.web.web_config import WebConfig; "
+        f"print(ascii(list(WebConfig(Path({str(tmp_path / 'web.yml')!r})).authentication.users)))"
+    )
+    ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONPATH": EXPORTER}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, env=ascii_only, capture_output=True, text=True, timeout=SECONDS, check=True
+    )
+    assert done.stdout == "['j\\xfcrgen']\n"
 
 
 def test_tls_serves_who_trusts_the_authority_and_outlives_who_does_not_speak_it(
@@ -118,6 +134,8 @@ def test_without_bcrypt_passwords_are_refused_with_the_fix_and_tls_is_served(
     ("text", "culprit"),
     [
         ("tls_server_config: [", "not YAML"),
+        ("basic_auth_users:\n  2001-99-99: x\n", "not YAML: month must be in 1..12"),
+        ("[" * 5000, "not YAML"),
         ("- a\n- b\n", "the file: must be a mapping"),
         ("http_server_config:\n  http2: true\n", "http_server_config: not supported"),
         ("tls_server_config: yes\n", "tls_server_config: must be a mapping"),

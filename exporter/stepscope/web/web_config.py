@@ -135,10 +135,10 @@ def _content(path: Path) -> Mapping[str, Any]:
     import yaml  # only with the flag
 
     try:
-        content: Any = yaml.safe_load(path.read_text())
+        content: Any = yaml.safe_load(path.read_bytes())  # in UTF-8, whatever the locale
     except OSError as error:
         raise UserError(f"--web.config.file {path}: {_reason(error)}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # such as a date that there is not
         raise UserError(f"--web.config.file {path}: not YAML: {' '.join(str(error).split())}") from None
     sections = _mapping(path, "the file", content or {})
     _refuse_unknown(path, "", sections, ("tls_server_config", "basic_auth_users"))
