@@ -141,6 +141,12 @@ def test_a_group_with_an_odd_name_has_its_limit(node: Node) -> None:
     assert cpu_limit(of(node).cpu).cores == 4
 
 
+def test_a_group_that_has_just_freed_its_cache_uses_no_memory_and_not_less(node: Node) -> None:
+    node.process("0::/pod\n")
+    node.v2("pod", memory__max="1000", memory__current="200", memory__stat="anon 100\ninactive_file 300")
+    assert memory(of(node).memory).used_bytes == 0
+
+
 def test_the_smallest_limit_up_the_hierarchy_counts(node: Node) -> None:
     node.process("0::/slice/pod/main\n")
     node.v2("slice", cpu__max="800000 100000", memory__max="500", memory__current="450")

@@ -160,7 +160,8 @@ def memory(line: Line) -> Memory:
     )
     used = _bytes(group, "memory.current", "memory.usage_in_bytes")
     stat = _counts(group / "memory.stat")
-    return Memory(used - stat.get("total_inactive_file", stat.get("inactive_file", 0.0)), limit, group)
+    inactive = stat.get("total_inactive_file", stat.get("inactive_file", 0.0))
+    return Memory(used - min(used, inactive), limit, group)  # the kernel counts the two at different moments
 
 
 def oom_kills(line: Line) -> float:
