@@ -1,5 +1,6 @@
 """What is recorded can be read, by us and by others, while it is written and whatever ended the writer."""
 
+import errno
 import json
 import shutil
 import signal
@@ -24,6 +25,7 @@ from stepscope.runs.recording import directory
 from stepscope.runs.recording import writer as writer_module
 from stepscope.runs.recording.directory import RecordingDirectory
 from stepscope.runs.recording.files import RunFile, journal_path
+from stepscope.runs.recording.journal import JournalWriter
 from stepscope.runs.recording.writer import RecordingWriter
 
 from tests.support.damage import flipped
@@ -510,6 +512,26 @@ def test_a_full_disk_stops_the_recording_with_one_message_until_there_is_room(tm
     assert sum(gap.count or 0 for gap in lost) == 110 - len(ticks)
     assert {gap.reason for gap in lost} == {"they were not recorded: File too large"}
     assert lost[-1].end == sample(100).time
+
+
+def test_a_disk_that_reports_its_failure_only_when_a_file_is_closed_does_not_end_the_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = JournalWriter.close
+
+    def refuse(journal: JournalWriter) -> None:  # as NFS does
+        close(journal)
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(JournalWriter, "close", refuse)
+    writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
+    for minute in range(3):
+        writer.sample(sample(minute * MINUTE))
+        writer.steps(header(), [step(minute)])
+    writer.close()
+    seen = Seen(tmp_path).read()
+    assert seen.ticks() == [0, MINUTE, 2 * MINUTE]
+    assert seen.numbers() == [0, 1, 2]
 
 
 def test_a_number_that_cannot_be_recorded_costs_its_own_step_and_says_so(

@@ -401,7 +401,13 @@ class RecordingWriter:
         """Closes the open journals of the tables and lets the other thread turn them into parts."""
         for table in tables:
             if journal := self._journals.pop(table, None):
-                journal.close()
+                try:
+                    journal.close()
+                except OSError as error:  # of NFS, which may write only now; readers find what is missing
+                    failure = error.strerror or type(error).__name__
+                    if failure != self._failure:
+                        log.warning("a journal in %s may lack its end: %s", self._folder, failure)
+                    self._failure = failure
                 self._parts.submit(self._make_parts, table, self._numbers[table])
 
     def _last_number(self, table: str) -> int:
