@@ -340,6 +340,12 @@ def test_an_array_that_was_not_closed_is_whole(directory: DebuggerDirectory) -> 
     assert not any("middle of a line" in sentence for sentence in facts.unknowns)
 
 
+def test_a_process_that_wrote_no_event_costs_nothing(directory: DebuggerDirectory) -> None:
+    path = directory.write_events([step(0, 0.0, 1.0)])
+    path.with_name(path.name.replace("151-", "152-")).write_text("[]\n")
+    assert len(read(directory.root)[0][0]) == 1
+
+
 @pytest.mark.parametrize(
     "wrong",
     ['{"name": "Step', '{"name": "x", "ph": "X", "pid": 1}', '{"name": "x", "ph": "X", "ts": "soon"}'],

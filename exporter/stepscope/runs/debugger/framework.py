@@ -145,7 +145,8 @@ def _rows(path: Path, truncated: Truncated) -> Iterator[tuple[int, dict[str, Any
             if document is None:
                 wrong = number
                 continue
-            for row in _events_of(document) or [document]:
+            rows = _events_of(document)
+            for row in [document] if rows is None else rows:
                 yield number, row
     if wrong is not None:
         truncated(path)
