@@ -1,5 +1,6 @@
 """Dumps of PyTorch's flight recorder: who blocks the others, and that reading executes nothing."""
 
+import errno
 import json
 import os
 import pickle
@@ -21,6 +22,7 @@ from stepscope.evaluation.engine import evaluate
 from stepscope.measurements.dumped_waits import DumpedWaits
 from stepscope.rules.parts import dumped_hang
 from stepscope.runs.flight_recorder import pickled
+from stepscope.runs.flight_recorder import source as source_module
 from stepscope.runs.flight_recorder.source import FlightRecorderDumps, read_dump
 from stepscope.runs.open import open_source
 
@@ -348,6 +350,21 @@ def test_a_dump_of_another_form_is_one_clear_line(tmp_path: Path, content: Any) 
     path.write_text(json.dumps(content))
     with pytest.raises(UserError, match=r"not a dump of PyTorch's flight recorder .* copy the file again"):
         read_dump(path)
+
+
+def test_a_dump_that_cannot_be_read_is_named_and_its_rank_did_not_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = write_dumps(tmp_path, run_ranks({rank: [STEP] for rank in range(4)}, WORLD), WORLD)
+
+    def refuse(path: Path, mode: str) -> Any:  # whoever runs the tests may read all files
+        if path.name.endswith("_1"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return open(path, mode)
+
+    monkeypatch.setattr(source_module, "open", refuse, raising=False)
+    with pytest.raises(UserError, match=r"nccl_trace_rank_1: cannot be read \(Permission denied\)"):
+        open_source(directory)
 
 
 def test_two_dumps_of_one_rank_are_not_mixed(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ an operation exceeds its timeout. Other names count if they end in the rank: a d
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,10 @@ def _looks_like_dump(path: Path) -> bool:
 
 
 class FlightRecorderDumps(Source):
-    """The dumps of a job. Raises UserError if there is none, and while reading if one is not a dump."""
+    """The dumps of a job. Raises UserError if there is none, or one cannot be read.
+
+    While reading, raises it if one is not a dump.
+    """
 
     def __init__(self, place: Path, progress: Progress | None = None) -> None:
         self._place, self._progress = place, progress
@@ -56,6 +59,8 @@ class FlightRecorderDumps(Source):
         self._paths = sorted(dump_files(place), key=lambda path: path.suffix == ".json")
         if not self._paths:
             raise UserError(f"{place} holds no dump of the flight recorder (nccl_trace_rank_0, ...)")
+        if not place.is_file():
+            _check_siblings(self._paths)
         self._dumps: dict[int, RankDump] = {}
 
     @property
@@ -86,6 +91,25 @@ class FlightRecorderDumps(Source):
                 self._progress(done, total)
         self._paths = []
         yield from ()
+
+
+def _check_siblings(paths: Sequence[Path]) -> None:
+    """Raises UserError if a file named as the dumps are cannot be read: its rank would seem to have none."""
+    for folder, stem in sorted({(path.parent, _stem(path)) for path in paths}):
+        for path in sorted(folder.iterdir()):
+            if _stem(path) == stem and path.is_file():
+                try:
+                    open(path, "rb").close()
+                except OSError as error:
+                    raise UserError(
+                        f"{path}: cannot be read ({error.strerror}); change its permissions, or remove it"
+                    ) from error
+
+
+def _stem(path: Path) -> str:
+    """Returns a name up to the rank; "" without one."""
+    match = _NAME.fullmatch(path.name)
+    return path.name[: match.start("rank")] if match else ""
 
 
 def _members(dump: RankDump) -> list[int]:
