@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from stepscope.common.errors import UserError
+from stepscope.common.shared_files import entries
 from stepscope.exporter.ledgers.ages import Place
 from stepscope.exporter.ledgers.presence import Presence
 from stepscope.exporter.sampling.sample import GpuUse, HostUse, RunSample
@@ -628,6 +629,17 @@ def test_a_part_that_is_gone_is_named(tmp_path: Path, five_minutes: Path, table:
         the_part(tmp_path / "n1", table, number).unlink()
     (gap,) = gaps(Seen(tmp_path).read())
     assert (gap.what, gap.reason) == (table, f"`n1/{table}-000002` to `n1/{table}-000004` are missing")
+
+
+def test_a_folder_may_hold_more_parts_than_others_that_anybody_can_write_to(
+    tmp_path: Path, five_minutes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(five_minutes, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr(entries, "__defaults__", (3,))
+    seen = Seen(tmp_path).read()
+    assert (seen.ticks(), gaps(seen)) == (list(range(5 * MINUTE)), [])
+    record(tmp_path, range(5 * MINUTE, 5 * MINUTE + 1)).close()
+    the_part(tmp_path / "n1", "samples", 6)
 
 
 def test_the_last_parts_are_missed_by_the_end_of_the_run(tmp_path: Path) -> None:

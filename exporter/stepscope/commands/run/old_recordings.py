@@ -15,7 +15,16 @@ from pathlib import Path
 from stepscope.common.errors import UserError
 from stepscope.common.shared_files import entries, remove, try_hold
 from stepscope.runs.recording.damage import DamageError
-from stepscope.runs.recording.files import IGNORED, LOCK, RUN_FILE, RUNS, RunFile, folders, open_lock
+from stepscope.runs.recording.files import (
+    IGNORED,
+    LOCK,
+    MOST_PIECES,
+    RUN_FILE,
+    RUNS,
+    RunFile,
+    folders,
+    open_lock,
+)
 from stepscope.runs.recording.lines import NAME as LINES
 from stepscope.runs.recording.schema import TABLES
 
@@ -96,7 +105,7 @@ def _files(directory: Path) -> tuple[Path, ...]:
     found = [directory / each.name for each in entries(directory) if REPORTS.fullmatch(each.name)]
     for folder in folders(directory):
         if not folder.is_symlink():
-            names = [entry.name for entry in entries(folder)]
+            names = [entry.name for entry in entries(folder, MOST_PIECES)]
             if folder.name == RULE_REPORTS:
                 names = [name for name in names if name.endswith(".json")]
             else:

@@ -38,6 +38,7 @@ IGNORED = ".gitignore"  # in it
 RUN_FILE = "run.json"
 LOCK = ".lock"
 RECENT_SECONDS = 60.0  # a journal grows twice per second
+MOST_PIECES = 10_000_000  # files in a node's folder: a run of a month has 170,000
 RUN_FILE_BYTES = 16 << 20  # at most: it has the command line
 _NAME = re.compile(r"(?P<table>[a-z]+)-(?P<number>\d{6,})\.(?:(?P<checksum>[0-9a-f]{8})\.parquet|journal)")
 
@@ -144,7 +145,7 @@ def is_recorded_now(folder: Path) -> bool:
     try:
         lock = open_file(folder / LOCK)
     except PermissionError:
-        changes = [entry.stat(follow_symlinks=False).st_mtime for entry in entries(folder)]
+        changes = [entry.stat(follow_symlinks=False).st_mtime for entry in entries(folder, MOST_PIECES)]
         return time.time() - max(changes, default=0.0) < RECENT_SECONDS
     except OSError:
         return False
@@ -169,7 +170,7 @@ def folders(directory: Path) -> list[Path]:
 
 def holds_pieces(folder: Path) -> bool:
     """Returns whether something of a node was recorded in the folder."""
-    names = (_NAME.fullmatch(entry.name) for entry in entries(folder))
+    names = (_NAME.fullmatch(entry.name) for entry in entries(folder, MOST_PIECES))
     return any(match["table"] in TABLES for match in names if match)
 
 
@@ -204,7 +205,7 @@ def piece_now(folder: Path, table: str, number: int) -> Piece | None:
 
 def _listed(folder: Path, table: str) -> dict[int, Piece]:
     found: dict[int, Piece] = {}
-    for entry in entries(folder):
+    for entry in entries(folder, MOST_PIECES):
         match = _NAME.fullmatch(entry.name)
         if match and match["table"] == table:
             number, is_part = int(match["number"]), entry.name.endswith(".parquet")

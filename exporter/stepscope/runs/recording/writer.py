@@ -32,6 +32,7 @@ from stepscope.exporter.sampling.sample import EVIDENCE, GpuSample, GpuUse, RunS
 from stepscope.runs.model import COMPONENTS, PHASES, NodeFacts
 from stepscope.runs.recording.damage import DamageError
 from stepscope.runs.recording.files import (
+    MOST_PIECES,
     RUN_FILE,
     RunFile,
     journal_path,
@@ -105,7 +106,7 @@ class RecordingWriter:
         try:
             self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._lock = _lock(self._folder)
-            for entry in entries(self._folder):
+            for entry in entries(self._folder, MOST_PIECES):
                 if entry.name[0] == "." and entry.name.endswith(".unfinished"):  # of a writer that was killed
                     remove(self._folder / entry.name)
             _begin_run(directory, run, interval)
