@@ -23,6 +23,7 @@ from stepscope.exporter.sampling.sample import GpuUse, HostUse, RunSample
 from stepscope.runs.model import COMPONENTS, RUN_USE, Gap
 from stepscope.runs.open import open_source
 from stepscope.runs.recording import directory
+from stepscope.runs.recording import files as files_module
 from stepscope.runs.recording import writer as writer_module
 from stepscope.runs.recording.directory import RecordingDirectory
 from stepscope.runs.recording.files import RunFile, journal_path
@@ -287,6 +288,24 @@ def test_each_minute_becomes_one_part_that_pyarrow_reads_without_us(tmp_path: Pa
     ranks = pq.read_table(the_part(tmp_path / "n1", "ranks", 3))
     assert ranks.num_rows == 1, "of totals, only the last of a minute are kept"
     assert ranks.column("train_steps")[0].as_py() == 3 * MINUTE
+
+
+def test_a_new_part_looks_at_none_of_those_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    removed: list[str] = []
+
+    def note(path: Path) -> None:
+        removed.append(path.name)
+        path.unlink(missing_ok=True)
+
+    for module in (writer_module, files_module):
+        monkeypatch.setattr(module, "remove", note)
+    writer = record(tmp_path, range(1))
+    monkeypatch.setattr(files_module, "_listed", lambda *_: pytest.fail("the folder was listed"))
+    for tick in range(1, 5):
+        writer.sample(sample(tick * MINUTE))
+    writer.close()
+    of_samples = [name for name in removed if name.startswith("samples")]
+    assert of_samples == [f"samples-{number:06d}.journal" for number in range(1, 6)]
 
 
 def test_no_temporary_file_and_no_journal_stays_behind(tmp_path: Path) -> None:

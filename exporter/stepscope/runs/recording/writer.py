@@ -116,9 +116,9 @@ class RecordingWriter:
             ) from error
         self._part_failed = False
         self._numbers: dict[str, int] = {}
+        self._made: dict[str, int] = {}  # by table: every journal up to this number has become a part
         for table in TABLES:
-            self._make_parts(table, self._last_number(table))
-            self._numbers[table] = self._last_number(table)
+            self._take_over(table)
         self._facts, self._recorded, self._refused = _already_recorded(self._folder, node)
         self._layout = Layout(self._facts.cpus, tuple(gpu.gpu for gpu in self._facts.gpus))
         self._run = run
@@ -411,21 +411,27 @@ class RecordingWriter:
                     self._failure = failure
                 self._parts.submit(self._make_parts, table, self._numbers[table])
 
-    def _last_number(self, table: str) -> int:
-        return max((piece.number for piece in pieces(self._folder, table)), default=0)
+    def _take_over(self, table: str) -> None:
+        """Turns the journals of earlier writers into parts."""
+        found = pieces(self._folder, table)
+        for piece in found:
+            if piece.is_part:  # a writer killed between the rename and the next line leaves its journal
+                remove(journal_path(self._folder, table, piece.number))
+        last = found[-1].number if found else 0
+        self._made[table] = min((piece.number - 1 for piece in found if not piece.is_part), default=last)
+        self._make_parts(table, last)
+        self._numbers[table] = max((piece.number for piece in pieces(self._folder, table)), default=0)
+        self._made[table] = min(self._made[table], self._numbers[table])  # one without a row left no part
 
     # The method below runs in the thread that makes parts.
 
     def _make_parts(self, table: str, last: int) -> None:
         """Turns the journals up to number `last` into parts. A failure is retried the next time."""
         try:
-            for piece in pieces(self._folder, table):
-                if piece.number > last:
-                    break
-                if piece.is_part:  # a writer killed between the rename and the next line leaves its journal
-                    remove(journal_path(self._folder, table, piece.number))
-                else:
-                    journal_to_part(self._folder, table, piece.number, KEEP_LAST_BY.get(table, ()))
+            for number in range(self._made[table] + 1, last + 1):
+                with suppress(FileNotFoundError):  # it is a part already, or somebody removed it
+                    journal_to_part(self._folder, table, number, KEEP_LAST_BY.get(table, ()))
+                self._made[table] = number
             self._part_failed = False
         except (OSError, DamageError) as error:
             if not self._part_failed:
