@@ -8,6 +8,7 @@ from stepscope.compare.compared_run import ComparedRun
 from stepscope.compare.comparison import compare
 from stepscope.compare.figures import KINDS, USAGE_KINDS, Figure
 from stepscope.compare.figures import figures as all_figures
+from stepscope.compare.gate import parse
 from stepscope.compare.sentences import verdict
 from stepscope.compare.work import items_per_step, work_of
 from stepscope.measurements.counted import Counted
@@ -124,12 +125,26 @@ def test_a_noisy_change_counts_as_none_where_no_difference_is_seen() -> None:
 
 @pytest.mark.parametrize(
     ("a", "b", "change"),
-    [(2.0, 3.0, 0.5), (0.0, 0.0, 0.0), (0.0, 1.0, None), (None, 1.0, None), (1.0, None, None)],
+    [
+        (2.0, 3.0, 0.5),
+        (-2.0, -1.0, 0.5),
+        (0.0, 0.0, 0.0),
+        (0.0, 1.0, None),
+        (None, 1.0, None),
+        (1.0, None, None),
+    ],
 )
 def test_a_change_from_nothing_cannot_be_said_in_percent(
     a: float | None, b: float | None, change: float | None
 ) -> None:
     assert Figure("cost", "Cost", "$", True, a, b).change == change
+
+
+def test_a_loss_below_zero_that_rises_does_not_pass_for_one_that_falls() -> None:
+    (rises,) = compare(with_loss([-2.0]), with_loss([-1.0]), [parse("loss>+3%")]).outcomes
+    (falls,) = compare(with_loss([-2.0]), with_loss([-3.0]), [parse("loss>+3%")]).outcomes
+    assert (rises.state, falls.state) == ("failed", "passed")
+    assert rises.reason == "+50.0 %, above +3.0 %"
 
 
 def test_a_share_changes_by_points() -> None:

@@ -84,14 +84,14 @@ class Figure:
 
     @property
     def change(self) -> float | None:
-        """Returns (B - A) / A, but B - A in points for a share; None if a value is unknown or A is 0."""
+        """Returns (B - A) / |A|, but B - A in points for a share; None if a value is unknown or A is 0."""
         if self.a is None or self.b is None:
             return None
         if self.is_share:
             return self.b - self.a
         if self.a == self.b:
             return 0.0
-        return (self.b - self.a) / self.a if self.a else None
+        return (self.b - self.a) / abs(self.a) if self.a else None  # a loss may be negative
 
     @property
     def seen_change(self) -> float | None:
