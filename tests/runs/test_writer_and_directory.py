@@ -28,6 +28,7 @@ from stepscope.runs.recording import writer as writer_module
 from stepscope.runs.recording.directory import RecordingDirectory
 from stepscope.runs.recording.files import RunFile, journal_path
 from stepscope.runs.recording.journal import JournalWriter
+from stepscope.runs.recording.schema import metadata_of
 from stepscope.runs.recording.writer import RecordingWriter
 
 from tests.support.damage import flipped
@@ -471,6 +472,22 @@ def test_a_writer_that_takes_over_again_still_knows_the_steps_of_long_ago(tmp_pa
         writer.steps(header(), [step(4)])
         writer.close()
     assert Seen(tmp_path).read().numbers() == [0, 1, 2, 3, 4]
+
+
+def test_a_recording_of_weeks_forgets_the_steps_of_processes_that_are_gone(tmp_path: Path) -> None:
+    writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
+    for minute in range(4):
+        own = header(pid=minute)
+        writer.sample(sample(minute * MINUTE))
+        writer.steps(own, [step(0)])
+        writer.ranks([(own, totals(1), True)], now=START + minute * 60)
+    writer.close()
+    known = metadata_of(pq.read_schema(the_part(tmp_path / "n1", "steps", 4)))["recorded"]
+    assert list(known) == [f"0/2/{START}"]
+    writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
+    writer.steps(header(pid=3), [step(0), step(1)])
+    writer.close()
+    assert Seen(tmp_path).read().numbers() == [0, 0, 0, 0, 1]
 
 
 def test_two_writers_of_one_node_are_refused(tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ class RecordingWriter:
 
         self._journals: dict[str, JournalWriter] = {}
         self._minute: int | None = None
+        self._ledgers: set[str] = set()  # keys of the processes that have one; empty: not known yet
         self._ranks: pa.RecordBatch | None = None  # totals that are not journalled yet
         self._gauges: _Gauges | None = None  # those that are not journalled yet
         self._gauges_known: _Gauges | None = None  # as they were journalled last
@@ -323,11 +324,16 @@ class RecordingWriter:
         fresh = [record for record in records if record.number > last.get(record.phase, -1)]
         if not fresh:
             return
-        journal = self._journal("steps", fresh[0].start, STEPS_SCHEMA, lambda: {"recorded": self._recorded})
+        journal = self._journal("steps", fresh[0].start, STEPS_SCHEMA, self._recorded_now)
         self._append("steps", journal, _steps_batch(header, fresh, journal.schema))
         last.update({record.phase: record.number for record in fresh})
         if journal.rows >= PART_STEPS:
             self._cut("steps")
+
+    def _recorded_now(self) -> dict[str, Any]:
+        """Returns the last steps of processes with ledgers: a next writer is given those of no others."""
+        known, ledgers = self._recorded.items(), self._ledgers
+        return {"recorded": {key: last for key, last in known if not ledgers or key in ledgers}}
 
     def _record_ranks(
         self,
@@ -337,6 +343,7 @@ class RecordingWriter:
         paused: Paused,
     ) -> None:
         if ranks:
+            self._ledgers = {_rank_key(each.rank, each.pid, each.start) for each, _, _ in ranks}
             rows = [
                 _rank_row(now, *rank) | _stay(presence) | _pauses(paused.get((rank[0].run, rank[0].rank), {}))
                 for rank, presence in zip_longest(ranks, presences[: len(ranks)])
