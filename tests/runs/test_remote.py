@@ -1,7 +1,9 @@
 """Runs at s3://, gs:// and http(s)://: copied whole, in bounds, and never out of the temporary folder."""
 
+import errno
 import json
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -205,6 +207,26 @@ def test_what_is_not_there_is_said_in_one_line(served: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("memory")
+def test_a_full_disk_here_is_no_matter_of_credentials(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory.pipe("/run/trace.json", b"{}")
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(remote, "_download", refuse)
+    with pytest.raises(UserError, match=r"run: cannot be copied: No space left on device; set TMPDIR"):
+        local_copy("memory://run")
+
+
+def test_without_a_temporary_folder_the_address_is_not_doubted(
+    memory: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    memory.pipe("/run/trace.json", b"{}")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(UserError, match=r"run: cannot be copied: No such file or directory; set TMPDIR"):
+        local_copy("memory://run")
+
+
 def test_without_the_extra_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(UserError, match=r"^s3://bucket/run: needs .*: pip install 'stepscope\[remote\]'$"):

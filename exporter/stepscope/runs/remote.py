@@ -8,6 +8,7 @@ import atexit
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from errno import EDQUOT, ENOSPC
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +27,7 @@ DEEPEST = 8  # folders in folders; Debugger's output has 4
 LONGEST_NAME = 255  # bytes, of Linux's file systems
 AT_ONCE = 8  # files
 CHUNK = 1 << 20
+ROOM = "set TMPDIR to a folder with room"
 # What changes with a file's content: each service has its own names.
 CHANGES = ("size", "ETag", "etag", "LastModified", "updated", "mtime", "Last-Modified")
 
@@ -92,12 +94,17 @@ class _Copy:
             hint = f", or give {EXAMPLE}" if _is_web(self.address) else ""
             raise UserError(f"{shown}: does not exist, or does not answer; check the address{hint}") from None
         except Exception as error:  # noqa: BLE001 - each service's library has its own kinds
+            if isinstance(error, OSError) and error.errno in (EDQUOT, ENOSPC):
+                raise UserError(f"{shown}: cannot be copied: {error.strerror}; {ROOM}") from None
             reason = describe(error).replace(self.address, shown)
             raise UserError(f"{shown}: cannot be read: {reason}; check your credentials") from None
 
     def _bring(self, system: Any, listed: Mapping[str, _Listed], progress: Progress) -> None:
         if self._folder is None:
-            self._folder = TemporaryDirectory(prefix="stepscope-")
+            try:
+                self._folder = TemporaryDirectory(prefix="stepscope-")
+            except OSError as error:
+                raise UserError(f"cannot be copied: {error.strerror}; {ROOM}") from error
             atexit.register(self._folder.cleanup)
         folder = Path(self._folder.name)
         for name in self._copied.keys() - listed.keys():
