@@ -2,12 +2,14 @@
 
 import errno
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from math import nan
 from pathlib import Path
@@ -398,6 +400,19 @@ def test_a_node_without_gpus_or_whose_cores_could_not_be_read_is_recorded(tmp_pa
     assert [chunk.cpu.shape for chunk in seen.samples] == [(1, 0), (2, 3)]
     assert np.isnan(seen.samples[1].cpu[1]).all()
     assert seen.samples[1].gpu.shape == (2, 0)
+
+
+def test_a_recording_at_the_root_of_a_volume_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lost+found").mkdir()
+
+    def refuse(folder: Path, *most: int) -> Iterator[os.DirEntry[str]]:  # as for any user but root
+        if folder.name == "lost+found":
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return entries(folder, *most)
+
+    monkeypatch.setattr(files_module, "entries", refuse)
+    record(tmp_path, range(3)).close()
+    assert Seen(tmp_path).read().ticks() == [0, 1, 2]
 
 
 def test_samples_of_several_nodes_are_not_mixed(tmp_path: Path) -> None:

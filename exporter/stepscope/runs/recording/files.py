@@ -38,6 +38,7 @@ IGNORED = ".gitignore"  # in it
 RUN_FILE = "run.json"
 LOCK = ".lock"
 RECENT_SECONDS = 60.0  # a journal grows twice per second
+OF_FILE_SYSTEM = "lost+found"  # at the root of a volume; only root can read it
 MOST_PIECES = 10_000_000  # files in a node's folder: a run of a month has 170,000
 RUN_FILE_BYTES = 16 << 20  # at most: it has the command line
 _NAME = re.compile(r"(?P<table>[a-z]+)-(?P<number>\d{6,})\.(?:(?P<checksum>[0-9a-f]{8})\.parquet|journal)")
@@ -163,7 +164,8 @@ def holds_recording(directory: Path) -> bool:
 def folders(directory: Path) -> list[Path]:
     """Returns the directories in a directory, by name; none if it does not exist. Raises OSError."""
     try:
-        return sorted(directory / entry.name for entry in entries(directory) if entry.is_dir())
+        found = (entry.name for entry in entries(directory) if entry.is_dir())
+        return sorted(directory / name for name in found if name != OF_FILE_SYSTEM)
     except FileNotFoundError:
         return []
 
