@@ -51,6 +51,11 @@ def test_the_published_case_saves_what_was_published() -> None:
     assert first(after, before).endswith("it costs $5.09 more, 475.7 %.")
 
 
+def test_steps_that_take_no_time_are_compared() -> None:
+    """A trace in microseconds rounds the shortest steps to 0."""
+    assert first(run_of([0.5] * 30), run_of([0.0] * 30)).startswith("B takes 100 % less time per step")
+
+
 def test_one_step_that_compiles_does_not_hide_that_the_others_became_faster() -> None:
     a, b = (run_of([6.0, *[seconds] * 315]) for seconds in (0.04, 0.015))
     said = first(a, b)

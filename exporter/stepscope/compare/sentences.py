@@ -142,7 +142,7 @@ def too_few_steps(comparison: Comparison) -> bool:
 
 
 def _faster_or_slower(a: float, b: float, work: str) -> str:
-    ratio = a / b if b < a else b / a
+    ratio = max(a, b) / min(a, b) if a and b else 1.0
     if ratio >= TIMES:
         as_what = "as fast" if b < a else "as long"
         verb = "is" if b < a else "takes"
