@@ -505,6 +505,24 @@ def test_a_recording_of_weeks_forgets_the_steps_of_processes_that_are_gone(tmp_p
     assert Seen(tmp_path).read().numbers() == [0, 0, 0, 0, 1]
 
 
+def test_another_users_recording_that_changes_meanwhile_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path, range(3)).close()
+
+    def refuse(path: Path) -> int:  # as for any user but root and its own
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    def listed(folder: Path, *most: int) -> Iterator[os.DirEntry[str]]:
+        found = list(entries(folder, *most))
+        the_part(folder, "samples").unlink()
+        return iter(found)
+
+    monkeypatch.setattr(files_module, "open_file", refuse)
+    monkeypatch.setattr(files_module, "entries", listed)
+    assert files_module.is_recorded_now(tmp_path / "n1")
+
+
 def test_two_writers_of_one_node_are_refused(tmp_path: Path) -> None:
     writer = record(tmp_path, range(1))
     with pytest.raises(UserError, match="is being recorded by another exporter"):

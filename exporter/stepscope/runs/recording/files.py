@@ -146,8 +146,11 @@ def is_recorded_now(folder: Path) -> bool:
     try:
         lock = open_file(folder / LOCK)
     except PermissionError:
-        changes = [entry.stat(follow_symlinks=False).st_mtime for entry in entries(folder, MOST_PIECES)]
-        return time.time() - max(changes, default=0.0) < RECENT_SECONDS
+        changes = [0.0]
+        for entry in entries(folder, MOST_PIECES):
+            with suppress(FileNotFoundError):  # a journal became a part meanwhile
+                changes.append(entry.stat(follow_symlinks=False).st_mtime)
+        return time.time() - max(changes) < RECENT_SECONDS
     except OSError:
         return False
     try:
