@@ -317,6 +317,18 @@ forks()
     assert ticks_by(file, "function")["forks"] * TICK > 0.8 * 2.0
 
 
+def test_threads_that_fork_at_the_same_time_leave_one_sampling_thread(tmp_path: Path, ledgers: Path) -> None:
+    script = """
+import os
+sampler = line_sampler._sampler
+sampler.stop(); sampler.stop()  # before the forks of two threads,
+sampler.start(); sampler.start()  # and after them
+sampler.stop()
+assert os.listdir("/proc/self/task") == [str(os.getpid())]
+"""
+    assert sampled(tmp_path, ledgers, script) == []
+
+
 def test_workers_that_multiprocessing_forks_and_spawns_are_sampled_without_a_warning(
     tmp_path: Path, ledgers: Path
 ) -> None:

@@ -135,8 +135,8 @@ class LineSampler:
         self._task = ""
 
     def start(self) -> None:
-        """Starts the thread, if the system has one left."""
-        if self._failed:
+        """Starts the thread, if the system has one left. Two threads may fork at once: only one starts it."""
+        if self._failed or self._stop.locked():
             return
         self._stop, self._ended = allocate_lock(), allocate_lock()
         self._stop.acquire()
@@ -153,8 +153,8 @@ class LineSampler:
         self._stop.release()
         self._stop = allocate_lock()  # a second call ends nothing, and does not wait for it
         self._ended.acquire(True, ENDED_WITHIN)
-        deadline = monotonic() + ENDED_WITHIN
-        while self._task and os.path.exists(self._task) and monotonic() < deadline:
+        task, deadline = self._task, monotonic() + ENDED_WITHIN
+        while task and os.path.exists(task) and monotonic() < deadline:
             sleep(0.0001)
 
     def restart_in_child(self) -> None:
