@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from stepscope.commands.run.terminal import say
 from stepscope.common.errors import UserError
 from stepscope.common.masking import masked
 from stepscope.common.signals import (
@@ -19,6 +20,7 @@ from stepscope.common.signals import (
     Signals,
     exit_as_ended_by,
     is_ignored,
+    name_of,
     pending,
     unblocked,
 )
@@ -75,17 +77,26 @@ class TrainingCommand:
     def _receive(self, received: signal.struct_siginfo, before_stop: Callable[[], None]) -> None:
         number = received.si_signo
         by_terminal = received.si_code == SENT_BY_TERMINAL
-        if number in STOPPING and not is_ignored(number):
-            self._asked(received)
         has_it = (by_terminal and number not in self._early) or received.si_pid == self.pid
         self._early.discard(number)
         # Only the terminal continues both: `kill -TSTP` is for this process.
         if not has_it and (by_terminal or number != signal.SIGTSTP):
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+            has_it = self._pass_on(number) or by_terminal
+        if has_it and number in STOPPING and not is_ignored(number):
+            self._asked(received)
         if number == signal.SIGTSTP:
             before_stop()
             _stop()
+
+    def _pass_on(self, number: int) -> bool:
+        """Returns whether the command may get signals of this user: `sudo` may not."""
+        try:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+        except PermissionError:
+            say(f"{name_of(number)} was not passed on: process {self.pid} is another user's", "warning")
+            return False
+        return True
 
     def _asked(self, received: signal.struct_siginfo) -> None:
         self.ended_by = received.si_signo
