@@ -52,6 +52,7 @@ def take_signals(command: str) -> None:
     SIGTERM becomes like Ctrl-C: what is not finished is removed. `stepscope run` and the servers also get
     their signals blocked.
     """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # of a child that is ignored, nobody gets the exit status
     if not is_ignored(signal.SIGTERM):
         signal.signal(signal.SIGTERM, lambda number, _: exit_as_ended_by(number))
     if command in _BLOCKED:  # until this process ends

@@ -36,6 +36,18 @@ os.kill = refuse
 print(command.wait(lambda: None, lambda: None), command.ended_by, repr(command.stopped_by))
 """
 
+# As a process begins whose parent ignores how its children end.
+CHILDREN_IGNORED = """
+import os, signal
+from stepscope.commands.run.training_command import TrainingCommand
+from stepscope.common.signals import take_signals
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+take_signals("run")
+command = TrainingCommand(["false"], os.environ, frozenset())
+command.start()
+print(command.wait(lambda: None, lambda: None))
+"""
+
 
 def test_who_asked_is_known_although_the_command_ended_before_its_observer_looked() -> None:
     done = subprocess.run([sys.executable, "-c", QUICKER], capture_output=True, text=True, timeout=SECONDS)
@@ -47,3 +59,9 @@ def test_a_signal_that_the_command_of_another_user_does_not_get_changes_nothing_
     done = subprocess.run(script, capture_output=True, text=True, timeout=SECONDS)
     assert done.stdout == "0 None ''\n", done.stderr
     assert done.stderr.startswith("stepscope: SIGTERM was not passed on: process ")
+
+
+def test_the_status_of_the_command_is_known_although_we_were_started_to_ignore_children() -> None:
+    script = [sys.executable, "-c", CHILDREN_IGNORED]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=SECONDS)
+    assert (done.stdout, done.stderr) == ("1\n", "")
