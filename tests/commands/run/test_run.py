@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from stepscope.rules.parts.registry import FOLDERS
 from stepscope.training.layout import RUN_BYTES
 
 from tests.support.commands import stepscope
@@ -402,6 +403,31 @@ def test_a_full_disk_ends_the_recording_and_neither_the_training_nor_its_status(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert len(Seen(tmp_path / "run").read().ticks()) > 3
+
+
+# Loaded by `stepscope run` as a rule. With a terminal, and with its page open in a browser, it starts none.
+NO_THREADS = """
+import sys, threading
+from stepscope.commands.run.exporter_process import ExporterProcess
+from stepscope.commands.run.status_line import LastRow
+def start(self):
+    raise RuntimeError("can't start new thread")
+if sys.argv[1] == "run":
+    threading.Thread.start = start
+    ExporterProcess.is_watched = LastRow.is_possible = lambda *_: True
+"""
+
+
+def test_where_no_thread_can_be_started_the_command_is_observed_to_its_end(tmp_path: Path) -> None:
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "no_threads.py").write_text(NO_THREADS)
+    folders = {FOLDERS: str(tmp_path / "rules")}
+    with Observed(
+        tmp_path / "run", "raise SystemExit(5)", "--set", "CPUBottleneck.threshold=50", **folders
+    ) as observed:
+        assert observed.status() == 5, observed.said
+        assert "the live report is stale: RuntimeError: can't start new thread" in observed.said
+    assert (tmp_path / "run" / "report.json").exists()
 
 
 def test_a_part_that_is_spoilt_is_left_out_and_the_exception_that_ends_the_command_is_in_the_verdict(

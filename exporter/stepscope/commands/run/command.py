@@ -361,8 +361,8 @@ def _complete_recording(plan: Plan, ledgers: Path, run: RunFile, hooked: HookedP
 
     try:
         finish_recording(plan.directory, plan.node, run, ledgers, hooked.why_no_steps, plan.typed)
-    except (OSError, UserError) as error:
-        say(f"the recording could not be completed: {error}", "warning")
+    except Exception as error:  # noqa: BLE001 - the exit status must always be the command's
+        say(f"the recording could not be completed: {describe(error)}", "warning")
     if reason := hooked.why_no_lines():
         say(f"no line samples {reason}", "warning")
 

@@ -34,7 +34,7 @@ def finish_recording(
     """Completes the recording after the exporter has ended, normally or not.
 
     Journals become parts. Steps that the exporter has not read are read from the ledgers, and the text of
-    lines from the files of the command. Raises OSError or UserError; the recording can still be read.
+    lines from the files of the command. Raises OSError or UserError, or RuntimeError without a thread for it.
     """
     run.write(directory)
     writer = RecordingWriter(directory, node, run.interval, run.run)

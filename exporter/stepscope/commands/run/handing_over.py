@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,13 +32,14 @@ def last_page(plan: Plan, watched: bool) -> Iterator[Callable[[bool], None]]:
 
     If no page is open, clients are refused from now on, so that none waits in vain.
     """
-    if not watched:
+    page = None
+    if watched:
+        with suppress(RuntimeError):  # the system has no thread left
+            page = LastPage(plan.listener, plan.directory / "report.html", plan.external_urls)
+    if page is None:
         plan.listener.socket.close()
         yield lambda _: None
         return
-    from stepscope.commands.run.handing_over import LastPage
-
-    page = LastPage(plan.listener, plan.directory / "report.html", plan.external_urls)
 
     def hand_over(written: bool) -> None:
         if written:

@@ -117,7 +117,10 @@ class LiveView:
         return ", ".join(present) or str(self.status)
 
     def start(self) -> None:
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the system has no thread left
+            self._note_failure(error)
 
     def stop(self) -> None:
         """Ends the thread after the evaluation in progress."""

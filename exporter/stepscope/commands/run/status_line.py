@@ -95,7 +95,8 @@ class StatusLine:
 
     def start(self) -> None:
         if LastRow.is_possible():
-            self._thread.start()
+            with suppress(RuntimeError):  # the system has no thread left
+                self._thread.start()
 
     def pause(self) -> None:
         """Gives the row back until the next look, as before Ctrl-Z stops this process."""
