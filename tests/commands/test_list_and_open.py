@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -114,6 +115,24 @@ def test_a_damaged_or_foreign_folder_costs_one_line(
     assert why in line
     assert "\x1b" not in line
     assert "1 folder left out" in (runs / "index.html").read_text(encoding="utf-8")
+
+
+def test_a_name_that_is_no_utf_8_and_a_terminal_that_is_ascii_cost_nothing(runs: Path) -> None:
+    name, link = "train-\udcff", "train-%FF/report.html"
+    reported(runs, name, 0)
+    newest = reported(runs, "train-é", 1000)
+    assert f'"../{link}"' in (newest / "report.html").read_text()
+    assert f'"{link}"' in (runs / "index.html").read_text()
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+
+    def printed(*words: str) -> str:
+        command = [sys.executable, "-m", "stepscope", *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert "\\xe9: " in printed("list")
+    listed = json.loads(printed("list", "--json"))["runs"]
+    assert [run["directory"] for run in listed] == ["stepscope-runs/train-é", f"stepscope-runs/{name}"]
+    assert printed("open", "--print", "train-é").endswith("train-\\xe9/report.html\n")
 
 
 @pytest.mark.parametrize("file", ["run.json", "report.json"])

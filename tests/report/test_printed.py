@@ -123,5 +123,6 @@ def test_paths_are_links_where_the_terminal_has_them(monkeypatch: pytest.MonkeyP
     analysis = made.slow_loader(exit_status=0)
     link = f"\033]8;;file://{os.uname().nodename}/runs/7/report.html\033\\/runs/7/report.html\033]8;;\033\\"
     assert f"report       {link}" in on_terminal(monkeypatch, 80, analysis, FORCE_HYPERLINK="1")
+    assert "/runs/%FF\033" in Console(Screen()).link(Path("/runs/\udcff"))  # a byte that is no UTF-8
     lines = on_terminal(monkeypatch, 80, analysis, FORCE_HYPERLINK="0")
     assert "report       /runs/7/report.html" in lines

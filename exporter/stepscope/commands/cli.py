@@ -1,6 +1,7 @@
 """The `stepscope` command: one module per subcommand, each with `add_arguments` and `run`."""
 
 import argparse
+import io
 import re
 import sys
 from collections.abc import Collection, Sequence
@@ -67,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None and words:  # this process is the command's alone
         take_signals(words[0])
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: names and locales may be any
         without_pandas()
     try:
         parser = parser_of(words[:1])

@@ -54,7 +54,7 @@ def run(arguments: Namespace) -> int:
             "runs": [_as_json(run) for run in listed],
             "unreadable": runs.unreadable,
         }
-        print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+        print(json.dumps(document, indent=2, allow_nan=False))
         return 0
     if not listed:
         print(f"There are no runs in {runs.folder}. Start one: stepscope run -- python train.py")

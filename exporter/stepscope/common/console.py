@@ -59,7 +59,7 @@ class Console:
         path = path.absolute()
         if not self.is_terminal or not _shows_links():
             return str(path)
-        return f"\033]8;;file://{socket.gethostname()}{quote(str(path))}\033\\{path}\033]8;;\033\\"
+        return f"\033]8;;file://{socket.gethostname()}{quote(os.fsencode(path))}\033\\{path}\033]8;;\033\\"
 
     def wrapped(self, text: str, first: int = 0, rest: int = 0) -> list[str]:
         """Returns the lines of a text: one, unless a terminal is too narrow for it.

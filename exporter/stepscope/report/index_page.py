@@ -75,7 +75,7 @@ def _row(run: ListedRun, runs: RunList) -> Row:
     before = run_before(run, runs.runs)
     return Row(
         run,
-        link="" if run.page is None else quote(f"{run.directory.name}/{PAGE}"),
+        link="" if run.page is None else quote(os.fsencode(f"{run.directory.name}/{PAGE}")),
         percent=100 * (run.step_seconds or 0.0) / longest if longest else 0.0,
         compare="" if before is None else compare_command(before.directory, run.directory),
     )

@@ -1,5 +1,6 @@
 """Leads from a report: the command that made it, the run before, the other runs, the docs of rules."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ class Leads:
         """Returns the address of the report of the run before, relative to this report; "" without one."""
         if self.before is None or self.before.page is None:
             return ""
-        return quote(f"../{self.before.directory.name}/{PAGE}")
+        return quote(os.fsencode(f"../{self.before.directory.name}/{PAGE}"))
 
 
 def leads_of(

@@ -69,7 +69,7 @@ def run(arguments: Namespace) -> int:
     checks = [*of_node(node), *(of_prometheus(arguments.prometheus) if arguments.prometheus else ())]
     if arguments.json:
         content = {"format": FORMAT, "checks": [asdict(check) for check in checks]}
-        print(json.dumps(content, indent=2, ensure_ascii=False))
+        print(json.dumps(content, indent=2))
     else:
         _print(checks, Console(sys.stdout))
     return int(any(check.status in (Status.FOUND, Status.FAILED) for check in checks))
