@@ -216,6 +216,33 @@ def test_after_finish_nothing_is_recorded_until_another_start(ledgers: Path) -> 
     assert found == {"first": 1, "second": 3}
 
 
+def test_of_a_script_that_closes_all_descriptors_no_file_is_closed(ledgers: Path, tmp_path: Path) -> None:
+    script = f"""
+    import threading
+    fetched, closed = threading.Event(), threading.Event()
+    def fetches():
+        with stepscope.fetch: pass
+        fetched.set()
+        closed.wait()
+    thread = threading.Thread(target=fetches)
+    thread.start()
+    with stepscope.step("train"): pass
+    fetched.wait()
+    os.closerange(3, 2000)
+    files = [open("{tmp_path}/" + str(number), "w") for number in range(20)]
+    closed.set()
+    thread.join()
+    stepscope.finish()
+    for file in files: file.close()
+    stepscope.start()
+    with stepscope.step("train"): pass
+    os.closerange(3, 2000)
+    """
+    with training(script, ledgers) as process:
+        assert process.communicate(timeout=SECONDS) == ("", "")
+    assert process.returncode == 0
+
+
 @pytest.fixture
 def recorded(ledgers: Path) -> Path:
     finished: Finished = run_to_end(STEPS, ledgers)

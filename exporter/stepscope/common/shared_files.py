@@ -157,6 +157,31 @@ def open_private(pid: int, fd: int) -> int:
     raise _wrong_kind(path)
 
 
+class Descriptor:
+    """A descriptor that stays open. A program that closes all descriptors may close this one as well."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._identity = self._identify()
+
+    def is_ours(self) -> bool:
+        """Returns whether it is still open and has not become a file of the program."""
+        try:
+            return self.fd >= 0 and self._identify() == self._identity
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Closes the descriptor unless it is somebody else's by now."""
+        if self.is_ours():
+            os.close(self.fd)
+        self.fd = -1
+
+    def _identify(self) -> tuple[int, int]:
+        status = os.fstat(self.fd)
+        return status.st_dev, status.st_ino
+
+
 def move(source: Path, target: Path, folder: int | None = None) -> None:
     """Renames a file of this user, in place of what has the name `target`. Raises OSError."""
     os.replace(source, target, src_dir_fd=folder, dst_dir_fd=folder)

@@ -12,7 +12,7 @@ from _thread import _local, allocate_lock  # threading's own, without the time t
 from bisect import bisect_left
 from time import perf_counter, process_time, thread_time
 
-from stepscope.common.shared_files import entries, lock_holder, try_lock
+from stepscope.common.shared_files import Descriptor, entries, lock_holder, try_lock
 from stepscope.training import layout
 from stepscope.training.layout import FETCH_BOUNDS
 from stepscope.training.ledger import Ledger, join_ledger
@@ -80,12 +80,13 @@ class CoreWait:
     CONFIG_SCHED_INFO. Each thread has its own; after a fork, when `pid` differs, the child needs a new one.
     """
 
-    __slots__ = ("_fd", "pid")
+    __slots__ = ("_fd", "_file", "pid")
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         try:
             self._fd = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            self._file = Descriptor(self._fd)
         except OSError:
             self._fd = -1
 
@@ -100,7 +101,7 @@ class CoreWait:
 
     def __del__(self) -> None:
         if self._fd >= 0:
-            os.close(self._fd)
+            self._file.close()
 
 
 class _Thread(_local):

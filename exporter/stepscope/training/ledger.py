@@ -7,7 +7,14 @@ import os
 import time
 from _thread import allocate_lock
 
-from stepscope.common.shared_files import create_locked, create_private, open_file, open_private, remove
+from stepscope.common.shared_files import (
+    Descriptor,
+    create_locked,
+    create_private,
+    open_file,
+    open_private,
+    remove,
+)
 from stepscope.training import layout
 from stepscope.training.launch import Launch
 from stepscope.training.ledger_files import hidden_name, open_directory
@@ -29,12 +36,24 @@ class Ledger:
     open while the process counts: closing any descriptor of a file drops all its `lockf` locks on it.
     """
 
-    __slots__ = ("counts", "fd", "gauges", "memory", "named", "naming", "of_framework", "path", "slots")
+    __slots__ = (
+        "_ours",
+        "counts",
+        "fd",
+        "gauges",
+        "memory",
+        "named",
+        "naming",
+        "of_framework",
+        "path",
+        "slots",
+    )
 
     def __init__(self, path: str, fd: int, memory: mmap.mmap, slots: int = -1) -> None:
         self.path = path
         self.fd = fd
         self.slots = slots
+        self._ours = [Descriptor(each) for each in (fd, slots) if each >= 0]
         self.memory = memory
         self.named = memoryview(memory)[layout.GAUGES_AT :].cast("d")  # values of gauges and counts
         self.naming = allocate_lock()  # held while a name is added: two threads may begin with the same one
@@ -161,11 +180,11 @@ class Ledger:
         """Opens, in a worker, the locks of the slots that the process `holder` has made. Raises OSError."""
         (number,) = layout.SLOTS_FD.unpack_from(self.memory, layout.SLOTS_FD_AT)
         self.slots = open_private(holder, number)
+        self._ours.append(Descriptor(self.slots))
 
     def _close(self) -> None:
-        for fd in (self.fd, self.slots):
-            if fd >= 0:
-                os.close(fd)
+        for each in self._ours:
+            each.close()
         self.fd = self.slots = -1
 
 

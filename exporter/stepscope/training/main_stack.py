@@ -19,7 +19,7 @@ import os
 import sys
 from _thread import get_ident
 
-from stepscope.training.main_thread import Descriptor
+from stepscope.common.shared_files import Descriptor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

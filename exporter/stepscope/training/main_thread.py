@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from stepscope.common.shared_files import Descriptor
 from stepscope.training.line_layout import STATES
 
 RUNNING, DISK, LOCK, CHILD, OTHER = range(len(STATES))
@@ -87,31 +88,6 @@ def variables_of_the_interpreter() -> list[tuple[int, int]]:
     except (OSError, ValueError):  # then a main thread that waits for its turn counts as waiting for a lock
         pass
     return _variables
-
-
-class Descriptor:
-    """A descriptor that stays open. A program that closes all descriptors may close this one as well."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self._identity = self._identify()
-
-    def is_ours(self) -> bool:
-        """Returns whether it is still open and has not become a file of the program."""
-        try:
-            return self.fd >= 0 and self._identify() == self._identity
-        except OSError:
-            return False
-
-    def close(self) -> None:
-        """Closes the descriptor unless it is somebody else's by now."""
-        if self.is_ours():
-            os.close(self.fd)
-        self.fd = -1
-
-    def _identify(self) -> tuple[int, int]:
-        status = os.fstat(self.fd)
-        return status.st_dev, status.st_ino
 
 
 class _File:
