@@ -243,6 +243,29 @@ def test_of_a_script_that_closes_all_descriptors_no_file_is_closed(ledgers: Path
     assert process.returncode == 0
 
 
+def test_of_a_script_that_closes_all_descriptors_no_file_gets_a_stack(ledgers: Path, tmp_path: Path) -> None:
+    script = f"""
+    with stepscope.step("train"): pass
+    os.closerange(3, 2000)
+    files = [open("{tmp_path}/" + str(number), "w") for number in range(20)]
+    say("closed")
+    sys.stdin.readline()
+    for file in files: file.close()
+    """
+    with training(script, ledgers, environment={"STEPSCOPE_STACKS": "1"}) as process:
+        wait_for_line(process, "closed")
+        (requests,) = ledgers.glob("*.request")
+
+        def ask() -> None:
+            with open(os.open(requests, os.O_WRONLY | os.O_NONBLOCK), "wb", buffering=0) as fifo:
+                wait_until(lambda: not fifo.write(b"?"))
+
+        with pytest.raises(OSError, match=r"Broken pipe|No such device"):  # nobody reads it any more
+            ask()
+        assert process.communicate("\n", timeout=SECONDS) == ("", "")
+        assert [path.read_text() for path in tmp_path.iterdir() if path.is_file()] == [""] * 20
+
+
 @pytest.fixture
 def recorded(ledgers: Path) -> Path:
     finished: Finished = run_to_end(STEPS, ledgers)

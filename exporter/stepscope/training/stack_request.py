@@ -17,7 +17,7 @@ import sys
 from _thread import get_ident, start_new_thread
 from threading import main_thread
 
-from stepscope.common.shared_files import create_fifo, create_file
+from stepscope.common.shared_files import Descriptor, create_fifo, create_file
 from stepscope.training.main_stack import NotSafeError, stack_of_this_thread
 
 TYPE_CHECKING = False
@@ -44,15 +44,15 @@ def answer_requests(ledger: str) -> None:
         os.close(answers)
         raise
     faulthandler.register(SIGNAL, file=answers, all_threads=ALL_THREADS, chain=False)
-    start_new_thread(_answer, (requests, answers, write))
+    start_new_thread(_answer, (Descriptor(requests), Descriptor(answers), write))
 
 
-def _answer(requests: int, answers: int, write: Callable[[int], None]) -> None:
+def _answer(requests: Descriptor, answers: Descriptor, write: Callable[[int], None]) -> None:
     written = 0
-    while os.read(requests, 1):
-        if os.fstat(answers).st_size == written:  # otherwise the signal has answered meanwhile
-            write(answers)
-        written = os.fstat(answers).st_size
+    while requests.is_ours() and os.read(requests.fd, 1) and answers.is_ours():
+        if os.fstat(answers.fd).st_size == written:  # otherwise the signal has answered meanwhile
+            write(answers.fd)
+        written = os.fstat(answers.fd).st_size
 
 
 def _of_main_thread() -> Callable[[int], None]:
