@@ -320,6 +320,7 @@ def test_what_py_spy_may_not_read_is_said_with_the_reason_that_this_user_can_see
     [
         (["gone"], "there is no run 'gone' in {folder}: the runs there are resnet-"),
         (["resnet", "--rank", "7"], "--rank 7: not on this node; the ranks here are 0"),
+        (["resnet", "--rank", "0", "--rank", "7"], "--rank 7: not on this node; the ranks here are 0"),
     ],
 )
 def test_a_mistake_is_one_line_with_its_fix(

@@ -48,12 +48,14 @@ def run(arguments: Namespace) -> int:
         ledgers = ledgers_of_run(arguments.run, arguments.ledger_dir, stack)
         RunProcesses(PROCFS).of(ledgers, {each.key: each.key.run for each in ledgers})  # finds their pids
         _print_table(ledgers)
-        wanted = [each for each in ledgers if arguments.rank is None or each.header.rank in arguments.rank]
-        if not wanted:
-            ranks = listing([str(each.header.rank) for each in ledgers])
-            raise UserError(f"--rank {arguments.rank[0]}: not on this node; the ranks here are {ranks}")
+        known = {each.header.rank: each for each in ledgers}
+        for rank in arguments.rank or ():
+            if rank not in known:
+                ranks = listing(list(map(str, known)))
+                raise UserError(f"--rank {rank}: not on this node; the ranks here are {ranks}")
         if not arguments.stacks:
             return 0
+        wanted = [known[rank] for rank in dict.fromkeys(arguments.rank or known)]
         return max([_print_stack(each) for each in wanted if each.alive], default=0)
 
 
