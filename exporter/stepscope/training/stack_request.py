@@ -53,6 +53,8 @@ def _answer(requests: Descriptor, answers: Descriptor, write: Callable[[int], No
         if os.fstat(answers.fd).st_size == written:  # otherwise the signal has answered meanwhile
             write(answers.fd)
         written = os.fstat(answers.fd).st_size
+    # The program has closed all descriptors: the signal must not write into its own files.
+    faulthandler.register(SIGNAL, file=os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), all_threads=False)
 
 
 def _of_main_thread() -> Callable[[int], None]:
