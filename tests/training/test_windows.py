@@ -346,6 +346,20 @@ def test_the_end_of_the_run_ends_the_window(plan: Any) -> None:
     assert training.listed()[0]["reason"] == "the run ended"
 
 
+def test_each_run_of_a_process_closes_the_folder_of_the_one_before(plan: Any) -> None:
+    training = plan("1:2")
+
+    def another_run() -> int:
+        training.ledger = create_ledger(str(training.folder / "ledgers"), "resnet-2", Ranks(0, None, 4))
+        training.recorder.attach(training.ledger.memory)
+        training.ledger.look_at(1.0)
+        training.step(5)
+        training.ledger.finish()
+        return len(os.listdir("/proc/self/fd"))
+
+    assert another_run() == another_run()
+
+
 def test_the_scripts_own_profiler_ends_the_window(plan: Any) -> None:
     training = plan("2:40")
     training.step(6)

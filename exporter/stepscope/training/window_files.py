@@ -13,7 +13,15 @@ import os
 import re
 from contextlib import suppress
 
-from stepscope.common.shared_files import create_file, entries, move, open_file, open_folder, remove
+from stepscope.common.shared_files import (
+    Descriptor,
+    create_file,
+    entries,
+    move,
+    open_file,
+    open_folder,
+    remove,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,6 +67,7 @@ class WindowFolder:
         self.path = os.path.abspath(os.environ.get(DIRECTORY) or os.path.join(FOLDER, safe))
         os.makedirs(self.path, 0o755, exist_ok=True)
         self._fd = open_folder(self.path)
+        self._ours = Descriptor(self._fd)
         status = os.fstat(self._fd)
         if status.st_uid != os.geteuid() or status.st_mode & 0o022 & ~_own_group(status.st_gid):
             os.close(self._fd)
@@ -129,7 +138,7 @@ class WindowFolder:
         return removed
 
     def close(self) -> None:
-        os.close(self._fd)
+        self._ours.close()
 
     def _write(self, name: str, data: bytes) -> None:
         remove(_hidden(name), self._fd)

@@ -99,13 +99,16 @@ class Windows:
         self._session, self._complain = session, complain
         self._ledger: Ledger | None = None
         self._pid = 0
+        self._folder: WindowFolder | None = None
         self._forget()
 
     def _forget(self) -> None:
         self._open: _Open | None = None
         self._plans: list[Plan] = []
         self._listed: list[dict[str, Any]] = []
-        self._folder: WindowFolder | None = None
+        if self._folder is not None:
+            self._folder.close()
+            self._folder = None
         self._request = 0  # the number of the latest request
 
     def look(self, phase: str, done: int, recorded: float) -> float:
