@@ -346,7 +346,7 @@ def test_the_end_of_the_run_ends_the_window(plan: Any) -> None:
     assert training.listed()[0]["reason"] == "the run ended"
 
 
-def test_each_run_of_a_process_closes_the_folder_of_the_one_before(plan: Any) -> None:
+def test_each_run_of_a_process_keeps_the_windows_of_the_one_before_and_closes_its_folder(plan: Any) -> None:
     training = plan("1:2")
 
     def another_run() -> int:
@@ -355,9 +355,12 @@ def test_each_run_of_a_process_closes_the_folder_of_the_one_before(plan: Any) ->
         training.ledger.look_at(1.0)
         training.step(5)
         training.ledger.finish()
-        return len(os.listdir("/proc/self/fd"))
+        open_now = [each.resolve() for each in Path("/proc/self/fd").iterdir()]
+        return open_now.count(training.folder / "profiles")
 
     assert another_run() == another_run()
+    for ending in window_files.LIST, window_files.TRACE:
+        assert len([*training.folder.glob(f"profiles/rank-0*{ending}")]) == 2
 
 
 def test_the_scripts_own_profiler_ends_the_window(plan: Any) -> None:

@@ -100,12 +100,15 @@ class Windows:
         self._ledger: Ledger | None = None
         self._pid = 0
         self._folder: WindowFolder | None = None
+        self._listed: list[dict[str, Any]] = []
+        self._earlier = 0  # windows of earlier runs: their files stay
         self._forget()
 
     def _forget(self) -> None:
         self._open: _Open | None = None
         self._plans: list[Plan] = []
-        self._listed: list[dict[str, Any]] = []
+        self._earlier += len(self._listed)
+        self._listed = []
         if self._folder is not None:
             self._folder.close()
             self._folder = None
@@ -318,7 +321,7 @@ class Windows:
         """Returns the name of the trace and its bytes."""
         folder, profiler, listed = self._folder, window.profiler, window.listed
         assert folder is not None
-        number = self._listed.index(listed)
+        number = self._earlier + self._listed.index(listed)
         name = window_name(self._session.ranks[0], listed["first"], listed["last"], os.getpid(), number)
         thread = {"pid": os.getpid(), "tid": get_native_id()}
         step = {"ph": "X", "cat": "user_annotation", **thread}
@@ -370,7 +373,8 @@ class Windows:
             self._folder = WindowFolder(self._ledger.run)
         rank = self._session.ranks[0]
         identity = {"run": self._ledger.run, "node": gethostname(), "rank": rank, "pid": os.getpid()}
-        self._folder.write_list(f"rank-{rank}.{os.getpid()}", {**identity, "windows": self._listed})
+        name = f"rank-{rank}.{os.getpid()}" + (f"-{self._earlier}" if self._earlier else "")
+        self._folder.write_list(name, {**identity, "windows": self._listed})
 
 
 def _lines() -> WindowLines | None:
