@@ -27,7 +27,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     ended, failed = scrapes(SCENARIO), backfill.folder / "failed.om"
     text = ended.read_text().replace(run_of(SCENARIO), "crashed").replace(instance_of(SCENARIO), "node-2")
     assert "ended without saying so" in text
-    failed.write_text(text.replace("ended without saying so", "exit status 1"))
+    text = text.replace("ended without saying so", "exit status 1")
+    line = next(line for line in text.splitlines() if line.startswith("stepscope_run_ended_info{"))
+    raised, at = line.replace("ended_info", "exception_info").rsplit(" ", 1)
+    for kind, seconds in (("KeyError", START), ("ValueError", at)):  # restarted, it failed again
+        of_kind = f'rank="0",type="{kind}",place="train.py:9"'
+        text += raised.replace('reason="exit status 1"', of_kind) + f" {seconds}\n"
+    failed.write_text(text)
     backfill.store([ended, failed])
     with backfill.serving() as running:
         yield running
@@ -78,4 +84,4 @@ def test_a_run_that_is_not_there_and_one_that_failed_say_so(server: Prometheus) 
     assert verdict(missing) == "? not enough data: no such run in this time range"
     failed = look(server, "stepscope-run", run="crashed")
     assert verdict(failed) == "✕ failed: see how it ended"
-    assert [name.strip() for name in failed.lines("How it ended")] == ["exit status 1"]
+    assert [name.strip() for name in failed.lines("How it ended")] == ["exit status 1 ValueError train.py:9"]

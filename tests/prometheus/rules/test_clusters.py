@@ -50,6 +50,25 @@ def test_an_exporter_is_down_in_its_own_cluster_only(rendered: Callable[..., Pat
     test.run(tmp_path)
 
 
+def test_a_run_failed_by_the_exception_of_its_own_cluster(
+    rendered: Callable[..., Path], tmp_path: Path
+) -> None:
+    test = RuleTest(rendered() / "stepscope-meta.yml")
+    for cluster, raised in (("north", ["KeyError"]), ("south", []), ("west", ["ValueError"])):
+        series: dict[str, Values] = {
+            f'stepscope_run_ended_info{{{TARGET},run="run",reason="exit status 1"}}': [1.0]
+        }
+        series |= {
+            f'stepscope_run_exception_info{{{TARGET},run="run",type="{kind}"}}': [1.0] for kind in raised
+        }
+        test.add(of_cluster(cluster, series))
+    test.firing("RunFailed", 60, 3)
+    test.firing("RunFailed", 60, 1, type="KeyError", cluster="north")
+    test.firing("RunFailed", 60, 1, type="ValueError", cluster="west")
+    test.firing("RunFailed", 60, 1, type="", cluster="south")
+    test.run(tmp_path)
+
+
 def test_a_new_error_of_a_gpu_is_one_of_its_own_cluster(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
     of_gpu = f'{TARGET},gpu="0"'

@@ -243,6 +243,20 @@ def test_the_alert_on_a_run_that_failed_says_by_which_exception(meta: Path, tmp_
     test.run(tmp_path)
 
 
+def test_a_run_that_fails_again_within_minutes_has_the_newer_exception(meta: Path, tmp_path: Path) -> None:
+    test = RuleTest(meta)
+    test.add({f'stepscope_run_ended_info{{{target("node")},run="run",reason="exit status 1"}}': [1.0] * 60})
+    for rank, kind, seen in (
+        (0, "KeyError", [*[1.0] * 10, GONE, *[None] * 49]),
+        (1, "ValueError", [*[None] * 14, *[1.0] * 46]),
+    ):
+        raised = f'{target("node")},run="run",rank="{rank}",type="{kind}",place="crash.py:18"'
+        test.add({f"stepscope_run_exception_info{{{raised}}}": seen})
+    test.firing("RunFailed", 2 * MINUTE, 1, type="KeyError")
+    test.firing("RunFailed", 5 * MINUTE, 1, type="ValueError")
+    test.run(tmp_path)
+
+
 def test_a_lean_exporter_under_the_default_rules_alerts_after_10_minutes(meta: Path, tmp_path: Path) -> None:
     test = RuleTest(meta)
     for node, profile in (("lean", "lean"), ("other", "default")):

@@ -34,6 +34,7 @@ from stepscope.grafana.queries import (
 from stepscope.grafana.variables import LONG_FOR_ONE_MOMENT, by_range, price, priced, reports
 from stepscope.grafana.waste import wasted
 from stepscope.prometheus.rules.groups import INFO, STATUS
+from stepscope.prometheus.rules.meta import ENDED_RUN, raised
 from stepscope.prometheus.rules.usage import (
     CPU_UTILIZATION,
     LONG_GPU_MEMORY_SAMPLES,
@@ -129,9 +130,9 @@ def _problems() -> list[Panel]:
 
 def _verdict() -> list[Panel]:
     ended = last(f"stepscope_run_ended_info{{{OF_RUN}}}")
-    raised = last(f"stepscope_run_exception_info{{{OF_RUN}}}")
-    of_node = "on (job, instance, run)"
-    known = f"{ended} * {of_node} group_left (type, place) {raised} or {of_node} {ended}"
+    of_node = f"on ({ENDED_RUN})"
+    exception = raised(f"{{{OF_RUN}}}", "$__range")
+    known = f"{ended} * {of_node} group_left (type, place) {exception} or {of_node} {ended}"
     unknown = 'label_replace(vector(0), "reason", "not known to have ended", "", "")'
     return [
         stat(

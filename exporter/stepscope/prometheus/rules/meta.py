@@ -68,7 +68,7 @@ WATCHDOG = "Watchdog"
 # Reasons that accuse nobody: a user stopped the run, or nobody said how it ended.
 NOT_FAILED = "finished|signal SIG(INT|TERM|HUP|QUIT)|ended without saying so"
 _FAILED = f'last_over_time(stepscope_run_ended_info{{reason!~"{NOT_FAILED}"}}[5m])'
-_RAISED = "last_over_time(stepscope_run_exception_info[5m])"
+ENDED_RUN = "cluster, job, instance, run"
 STALLED = 'ALERTS{rule="TrainingStalled", alertstate="firing", severity="critical"}'
 # Grafana's dashboards of clusters and of exporters, with their variables.
 CLUSTER_DASHBOARD = (
@@ -183,9 +183,15 @@ def silences(scraping: Scraping, settings: Settings, engine: Engine) -> list[Sil
     ]
 
 
+def raised(matchers: str, span: str) -> str:
+    """Returns one exception per run in the last `span`: the present one, if it failed several times."""
+    series = f"stepscope_run_exception_info{matchers}"
+    return f"topk by ({ENDED_RUN}) (1, 2 * {series} or last_over_time({series}[{span}]))"
+
+
 def _failed_runs(failed: RunFailed) -> list[Silence]:
     """Returns an alert for owners on every failure, and two for the platform on those that are the node's."""
-    of_run = "on (job, instance, run)"
+    of_run = f"on ({ENDED_RUN})"
     failed_run = partial(
         Alert,
         summary="Run {{ $labels.run }} failed: {{ or $labels.type $labels.reason }}",
@@ -198,7 +204,7 @@ def _failed_runs(failed: RunFailed) -> list[Silence]:
         Silence(
             "RunFailed",
             failed_run(
-                f"{_FAILED} * {of_run} group_left (type, place) {_RAISED}\n  or {of_run}\n{_FAILED}",
+                f"{_FAILED} * {of_run} group_left (type, place) {raised('', '5m')}\n  or {of_run}\n{_FAILED}",
                 severity="info",
             ),
             "Read the end of the run's own log: it has the message of an exception. After `out of memory`, "
