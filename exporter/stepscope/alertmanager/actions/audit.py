@@ -56,20 +56,18 @@ class Audit:
         except UserError as error:
             raise OSError(str(error)) from None
         with os.fdopen(fd, "wb", buffering=0) as file:
-            content = f"{line}\n".encode()
+            end = os.fstat(fd).st_size
+            torn = end > 0 and os.pread(fd, 1, end - 1) != b"\n"  # by a crash or a full disk
+            content = b"\n" * torn + f"{line}\n".encode()
             if file.write(content) != len(content):
                 raise OSError(f"{self._path}: the disk is full")
             os.fsync(fd)
 
     def _recall(self, path: Path) -> None:
-        with os.fdopen(_open(path), "a+b") as file:
-            file.seek(0)
-            line = b"\n"
+        with os.fdopen(_open(path), "rb") as file:
             for number, line in enumerate(file, 1):
                 if not self._remember(line):
                     logger.warning("%s: line %d is not a line of an audit; skipped", path, number)
-            if not line.endswith(b"\n"):  # cut short by a crash
-                file.write(b"\n")
 
     def _remember(self, line: bytes) -> bool:
         """Reads an earlier line. Returns false if it is not a line of an audit."""
