@@ -119,6 +119,18 @@ def test_a_process_that_runs_as_another_user_than_its_ledgers_owner_is_spared(
     )
 
 
+@pytest.mark.usefixtures("trainer")
+def test_a_process_that_may_not_be_seen_is_named_and_spared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path) -> bytes:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+
+    monkeypatch.setattr(Path, "read_bytes", refused)  # as with hidepid=1
+    (process,) = processes_of(RESNET, os.geteuid(), tmp_path / "ledgers")
+    assert process.spared == "cannot be seen in /proc"
+
+
 def test_the_name_of_a_process_cannot_forge_its_start_time(
     trainer: subprocess.Popen[str], proc: ProcTree
 ) -> None:

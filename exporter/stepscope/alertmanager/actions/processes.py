@@ -47,7 +47,7 @@ class Identity:
         try:
             stat = (PROC / str(pid) / "stat").read_bytes()
             status = (PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
-        except (FileNotFoundError, ProcessLookupError):
+        except (FileNotFoundError, ProcessLookupError, PermissionError):  # hidepid=1 refuses
             return None
         start = int(stat.rpartition(b")")[2].split()[19])  # the name before it may contain anything
         fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
