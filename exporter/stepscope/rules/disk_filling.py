@@ -30,7 +30,7 @@ class DiskFilling(HardwareRule):
         return [
             Advised(
                 Alert(
-                    f"predict_linear({FREE}[6h], {60 * self.minutes:.12g}) < 0\n"
+                    f"-predict_linear({FREE}[6h], {60 * self.minutes:.12g}) > 0\n"
                     f"  and {SHARE} < {ratio(self.free)}\n  and {FREE} offset 1h\n"
                     f"  unless {SHARE} < {ratio(self.full)}",
                     f"{PLACE} will be full soon",

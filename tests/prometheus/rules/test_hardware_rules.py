@@ -154,3 +154,19 @@ def test_a_disk_that_is_full_soon_alerts_and_one_with_much_space_or_no_history_d
     test.firing("DiskFilling", LATE, 1, instance="filling", severity="warning", trouble="filling")
     test.firing("DiskFilling", LATE, 1, instance="full", severity="critical", trouble="full")
     test.run(tmp_path)
+
+
+def test_the_alert_on_a_disk_that_fills_says_how_much_it_will_lack(test: RuleTest, tmp_path: Path) -> None:
+    where = {"job": "stepscope", "instance": "node", "run": "run", "mountpoint": "/", "trouble": "filling"}
+    labels = ",".join(f'{name}="{where[name]}"' for name in ("job", "instance", "run", "mountpoint"))
+    gib = 1024.0**3
+    free = [(16 - number / 64) * gib for number in range(SCRAPES)]
+    test.add({f"stepscope_run_file_system_free_bytes{{{labels}}}": free})
+    test.add({f"stepscope_run_file_system_size_bytes{{{labels}}}": constant(100 * gib)})
+    test.describes(
+        "DiskFilling",
+        LATE,
+        where,
+        "Run run works in / on node. In 240 min, it will lack 3GiB at the rate of the last 6 hours.",
+    )
+    test.run(tmp_path)
