@@ -14,7 +14,7 @@ from stepscope.common.errors import UserError
 from stepscope.prometheus.rules.engines import ENGINES
 from stepscope.prometheus.rules.files import RULES, render
 from stepscope.prometheus.rules.groups import FINDING, Entry, Group
-from stepscope.prometheus.rules.options import Options
+from stepscope.prometheus.rules.options import COMMAND, Options
 from stepscope.rules import all_rules
 
 MOST_RULES = 20  # in a group: Mimir's default of ruler_max_rules_per_rule_group
@@ -169,6 +169,17 @@ def test_labels_are_added_to_every_alert_and_to_no_record() -> None:
     for group in groups("prometheus"):
         for rule in group["rules"]:
             assert (rule.get("labels", {}).get("team") == "ml") == ("alert" in rule)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_label_that_alerts_have_can_be_added(engine: str) -> None:
+    alerts = [rule for group in groups(engine) for rule in group["rules"] if "alert" in rule]
+    used = {name for rule in alerts for name in rule["labels"]} - {"team"}
+    texts = [text for rule in alerts for text in rule["annotations"].values()]
+    used |= {name for text in texts for name in re.findall(r"\$labels\.(\w+)", text)}
+    for name in sorted(used):
+        with pytest.raises(UserError, match=f"alerts have a label '{name}' already"):
+            Options.from_command(f"{COMMAND} --label {name}=ml")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,9 @@ ALERT_PREFIX = "Stepscope"
 # Labels of alerts that expressions, Alertmanager's inhibition and notifications rely on.
 OWN_LABELS = re.compile(
     "alertname|rule|severity|kind|symptom|scope|trouble|stage|standstill|limit|reason|"
-    "cluster|job|instance|run|rank|phase|gpu|collector"
+    "cluster|job|instance|run|rank|phase|gpu|collector|"
+    "audience|user|namespace|pod|scheduler_job|fault|type|place|idle|resolution|"
+    "device|port|mountpoint|pid|group|rule_group"
 )
 COMMAND = "stepscope rules render"
 # Options whose value is their flag's.
