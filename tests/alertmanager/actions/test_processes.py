@@ -61,6 +61,10 @@ class ProcTree:
         changed = [f"Uid:\t{user}\t{user}\t{user}\t{user}" if line[:4] == "Uid:" else line for line in lines]
         (self._folder / "status").write_text("\n".join(changed))
 
+    def forget_namespaces(self) -> None:
+        lines = (self._folder / "status").read_text().splitlines()
+        (self._folder / "status").write_text("\n".join(line for line in lines if line[:2] != "NS"))
+
     def call_it(self, name: str) -> None:
         stat = (self._folder / "stat").read_text()
         (self._folder / "stat").write_text(f"1 ({name}){stat.rpartition(')')[2]}")
@@ -117,6 +121,14 @@ def test_a_process_that_runs_as_another_user_than_its_ledgers_owner_is_spared(
     assert (
         process.spared == f"runs as user {user_name(12345)}, but its ledger is of {user_name(os.geteuid())}"
     )
+
+
+def test_a_process_is_found_by_a_kernel_that_does_not_publish_its_pids_in_namespaces(
+    tmp_path: Path, proc: ProcTree, trainer: subprocess.Popen[str]
+) -> None:
+    proc.forget_namespaces()
+    (process,) = processes_of(RESNET, os.geteuid(), tmp_path / "ledgers")
+    assert (process.pid, process.spared) == (trainer.pid, "")
 
 
 @pytest.mark.usefixtures("trainer")

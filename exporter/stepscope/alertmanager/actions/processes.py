@@ -52,7 +52,8 @@ class Identity:
         start = int(stat.rpartition(b")")[2].split()[19])  # the name before it may contain anything
         fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
         users = frozenset(map(int, fields["Uid"].split()[:3]))
-        return cls(pid, start, users, int(fields["NSpid"].split()[-1]))
+        own_pid = fields.get("NSpid", f"{pid}").split()[-1]  # missing before Linux 4.1
+        return cls(pid, start, users, int(own_pid))
 
 
 class TrainingProcess:
