@@ -125,6 +125,15 @@ def test_the_finding_names_the_node_and_says_what_others_do() -> None:
     )
 
 
+def test_processes_that_share_more_pages_than_there_are_have_no_forecast() -> None:
+    found = judged("HostMemoryLeak", holds(1.3 + 0.2 * TIME))
+    assert found.details["nodes"]["node-a"]["full_in_seconds"] == 0
+    assert found.finding == (
+        "On node-a, the memory of the run's processes grows by 20 % of what they may use per hour. They hold "
+        "150 % of it now."
+    )
+
+
 def test_memory_without_a_known_size_is_not_judged() -> None:
     for capacity in (np.nan, 0.0):
         use = {"anonymous_memory_bytes": 1e9 + 1e9 * TIME, "memory_capacity_bytes": np.full(HOUR, capacity)}

@@ -39,8 +39,8 @@ class Growth(NamedTuple):
 
     @property
     def full_in(self) -> Times:
-        """Returns the seconds until readings, which are shares, reach 1."""
-        return (1 - self.level) / self.slope
+        """Returns the seconds until readings, which are shares, reach 1. Shared pages count twice."""
+        return np.maximum(1 - self.level, 0.0) / self.slope
 
 
 class Lows(State):

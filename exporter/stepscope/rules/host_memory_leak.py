@@ -182,7 +182,7 @@ class HostMemoryLeak(Patient[HostMemoryLeakParameters, Filling]):
         if worst["points_per_hour"] is None:
             return f"On {name}, the run's memory grew steadily for a time, but not at the end.{more}"
         full = worst["full_in_seconds"]
-        until = "" if full is None else f", and would hold all of it in {duration(full)}"
+        until = "" if not full else f", and would hold all of it in {duration(full)}"
         return (
             f"On {name}, the memory of the run's processes grows by {percent(worst['points_per_hour'])} of "
             f"what they may use per hour. They hold {percent(worst['percent'])} of it now{until}.{more}"
