@@ -112,3 +112,19 @@ sys.stdout.write(generate_latest(registry).decode())
         rank: value for (name, rank), value in found.items() if name.endswith("step_duration_seconds_count")
     }
     assert steps == ({"0": 3, "1": 3} if trains else {"0": 3})
+
+
+def test_no_descriptor_stays_open_for_processes_that_have_ended(ledgers: Path, tmp_path: Path) -> None:
+    run_to_end(TRAIN, ledgers)
+    script = f"""{SERVE}
+registry = CollectorRegistry()
+StepscopeCollector(registry)
+for _ in range(2): text = generate_latest(registry).decode()
+links = [f"/proc/self/fd/{{name}}" for name in os.listdir("/proc/self/fd")]
+print([name for name in map(os.readlink, filter(os.path.exists, links)) if name.startswith({str(ledgers)!r})])
+sys.stdout.write(text)
+"""
+    run = run_to_end(script, ledgers, {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)})
+    opened, _, text = run.output.partition("\n")
+    assert opened == "[]"
+    assert samples(text)["stepscope_step_duration_seconds_count", "0"] == 3

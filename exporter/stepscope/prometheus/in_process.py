@@ -98,6 +98,8 @@ class StepscopeCollector(Collector):
                     ledger.end_at(now)
                 except (OSError, LedgerError):  # its last totals remain
                     continue
+                if ledger.died is not None:
+                    ledger.reader.close()
 
     def _find_others(self, directory: Path) -> None:
         own = {
