@@ -1,11 +1,13 @@
 """Expressions have the value that a real Prometheus computes from their PromQL."""
 
+import os
 from collections.abc import Iterator
 from math import nan
 
 import pytest
 from stepscope.measurements.scraped import SAMPLES, Window
 from stepscope.prometheus.crosscheck.compare import same
+from stepscope.prometheus.crosscheck.offline import prometheus
 from stepscope.prometheus.crosscheck.offline.prometheus import local_prometheus
 from stepscope.prometheus.crosscheck.readings import Readings
 from stepscope.prometheus.crosscheck.server import Grid, Series, Server
@@ -127,3 +129,16 @@ def test_values_are_those_of_prometheus(server: Server, expression: Expression) 
         ours = expression.value(readings.at(index))
         assert ours.keys() == theirs.keys()
         assert all(same(ours[labels], value) for labels, value in theirs.items()), (ours, theirs)
+
+
+@pytest.mark.parametrize("others", ["", "example.test"])
+def test_the_local_server_is_asked_without_the_proxy_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, others: str
+) -> None:
+    monkeypatch.setattr(prometheus, "STARTING", 20)
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # where nobody listens
+    monkeypatch.setenv("no_proxy", others)
+    with local_prometheus() as store, Server(store.url) as server:
+        store.write(series())
+        assert server.now() > 0
+    assert os.environ["no_proxy"] == others

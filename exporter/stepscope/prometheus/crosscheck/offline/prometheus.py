@@ -4,6 +4,7 @@ Samples come in Prometheus's remote write 1.0: protobuf in snappy's framing, of 
 Source: https://prometheus.io/docs/specs/prw/remote_write_spec/ (WriteRequest, TimeSeries, Label, Sample).
 """
 
+import os
 import shutil
 import socket
 import struct
@@ -76,10 +77,24 @@ def local_prometheus(program: str = "prometheus") -> Iterator[LocalPrometheus]:
         log = folder / "prometheus.log"
         with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
             try:
-                _wait_until_ready(f"http://{address}/-/ready", process, log)
-                yield LocalPrometheus(f"http://{address}")
+                with _no_proxy():
+                    _wait_until_ready(f"http://{address}/-/ready", process, log)
+                    yield LocalPrometheus(f"http://{address}")
             finally:
                 _end(process)
+
+
+@contextmanager
+def _no_proxy() -> Iterator[None]:
+    """Sends requests to this machine directly, whatever proxy the environment names."""
+    name, before = "no_proxy", os.environ.get("no_proxy")
+    os.environ[name] = ",".join(filter(None, (before or os.environ.get("NO_PROXY"), "127.0.0.1")))
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
 
 
 def free_address() -> str:
