@@ -25,6 +25,7 @@ stepscope_gpu_row_remapping_failed{gpu="1"} 0
 stepscope_gpu_row_remapping_pending{gpu="0"} 0
 stepscope_gpu_row_remapping_pending{gpu="1"} 1
 """
+DEFAULTS = Options()
 SECONDS = 5  # of evaluations that are checked, one each
 FAILED, PENDING = "stepscope_gpu_row_remapping_failed == 1", "stepscope_gpu_row_remapping_pending == 1"
 
@@ -48,14 +49,14 @@ def node() -> Iterator[str]:
         yield f"127.0.0.1:{port}"
 
 
-def checked(folder: Path, rules: str) -> dict[str, Outcome]:
+def checked(folder: Path, rules: str, options: Options = DEFAULTS) -> dict[str, Outcome]:
     """The outcomes by rule, of the last seconds of a Prometheus that has these rules."""
     with node() as target, evaluating(target, rules, folder / "server") as prometheus:
         long_ago = f"offset {SECONDS + 2}s"
         prometheus.wait_for(f"stepscope_gpu_row_remapping_failed {long_ago} == 1")
         with Server(prometheus.url) as server:
             end = server.now() - 1000
-            found = check_hardware(server, hardware_of(Options()), server.pace(), end - 1000 * SECONDS, end)
+            found = check_hardware(server, hardware_of(options), server.pace(), end - 1000 * SECONDS, end)
     return {outcome.rule: outcome for outcome in found}
 
 
@@ -95,3 +96,10 @@ def test_a_threshold_that_was_changed_by_hand_is_a_disagreement(tmp_path: Path) 
 def test_alerts_that_are_not_loaded_are_not_called_checked(tmp_path: Path) -> None:
     found = checked(tmp_path, "groups:\n- name: other\n  interval: 1s\n  rules: []\n")
     assert not any(outcome.evaluations or outcome.disagreements for outcome in found.values())
+
+
+def test_a_namespace_that_is_added_to_all_alerts_is_no_difference(tmp_path: Path) -> None:
+    options = Options(added_labels=("namespace=stepscope",))
+    outcome = checked(tmp_path, render(options)[META], options)["RowRemapping"]
+    assert outcome.firing > 0
+    assert without_pace(outcome) == []

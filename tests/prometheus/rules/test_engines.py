@@ -171,13 +171,19 @@ def test_labels_are_added_to_every_alert_and_to_no_record() -> None:
             assert (rule.get("labels", {}).get("team") == "ml") == ("alert" in rule)
 
 
+def test_an_added_namespace_is_that_of_every_alert() -> None:
+    found = groups("prometheus", Options(added_labels=("namespace=stepscope",)))
+    alerts = [rule for group in found for rule in group["rules"] if "alert" in rule]
+    assert {rule["labels"]["namespace"] for rule in alerts} == {"stepscope"}
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_label_that_alerts_have_can_be_added(engine: str) -> None:
     alerts = [rule for group in groups(engine) for rule in group["rules"] if "alert" in rule]
     used = {name for rule in alerts for name in rule["labels"]} - {"team"}
     texts = [text for rule in alerts for text in rule["annotations"].values()]
     used |= {name for text in texts for name in re.findall(r"\$labels\.(\w+)", text)}
-    for name in sorted(used):
+    for name in sorted(used - {"namespace"}):
         with pytest.raises(UserError, match=f"alerts have a label '{name}' already"):
             Options.from_command(f"{COMMAND} --label {name}=ml")
 

@@ -69,7 +69,7 @@ def _expected(
     memory = round(1000 * (rule.pending + rule.keep_firing)) + interval
     first = evaluated - (evaluated - start + memory) // interval * interval
     grid = Grid(first, interval, 1 + (end - first) // interval)
-    own = frozenset(rule.labels.items())
+    own = without(frozenset(rule.labels.items()), *OWNER)
     conditions = [
         frozenset(without(labels, *OWNER, *rule.labels) | own for labels in vector)
         for vector in server.instants(rule.expression, grid)

@@ -74,7 +74,8 @@ def alerting(
         "alert": prefix + name,
         "expr": laid_out(alert.expression),
         **{field: time_span(seconds) for field, seconds in durations.items() if seconds},
-        "labels": {**options.labels(), **labels},
+        # An added `namespace` is that of an AlertmanagerConfig: it goes before the run's.
+        "labels": {**labels, **options.labels()},
         "annotations": {
             "summary": alert.summary,
             "description": alert.description,

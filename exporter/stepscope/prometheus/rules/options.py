@@ -25,7 +25,7 @@ ALERT_PREFIX = "Stepscope"
 OWN_LABELS = re.compile(
     "alertname|rule|severity|kind|symptom|scope|trouble|stage|standstill|limit|reason|"
     "cluster|job|instance|run|rank|phase|gpu|collector|"
-    "audience|user|namespace|pod|scheduler_job|fault|type|place|idle|resolution|"
+    "audience|user|pod|scheduler_job|fault|type|place|idle|resolution|"
     "device|port|mountpoint|pid|group|rule_group"
 )
 COMMAND = "stepscope rules render"
