@@ -860,6 +860,9 @@ def test_a_run_is_accounted_its_gpus_busy_or_perhaps_idle_from_limits_on() -> No
     for share, accounted in ((0.05, False), (0.049, True)):
         assert is_accounted(run_with(train__forward=1 - share, unknown=share).account) is accounted
     for mean, busy in ((69.9, False), (70.0, True)):
-        assert is_busy(with_gpu(mean, 99.0, 99.0)) is busy
+        run = with_gpu(mean, 99.0, 99.0)
+        unread = replace(run.gpu_use[0], gpu="GPU 1", mean=float("nan"))
+        assert is_busy(run) is is_busy(replace(run, gpu_use=[unread, *run.gpu_use])) is busy
+        assert not is_busy(replace(run, gpu_use=[unread]))
     for p95, most, idle in ((0.0, 0.0, False), (0.0, 0.1, True), (69.9, 99.0, True), (70.0, 99.0, False)):
         assert bool(perhaps_idle(with_gpu(0.0, p95, most))) is idle, "one that nobody uses is not the run's"

@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from math import inf
+from math import inf, isfinite
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -248,7 +248,8 @@ def unseen(analysis: Analysis) -> float:
 
 def is_busy(analysis: Analysis) -> bool:
     """Returns whether the run's GPUs are so busy that the host waits for them, whatever line it is in."""
-    return bool(analysis.gpu_use) and fmean(use.mean for use in analysis.gpu_use) >= BUSY_GPU
+    known = [use.mean for use in analysis.gpu_use if isfinite(use.mean)]
+    return bool(known) and fmean(known) >= BUSY_GPU
 
 
 def perhaps_idle(analysis: Analysis) -> tuple[GpuUse, RuleResult] | None:
