@@ -92,6 +92,20 @@ def test_a_failed_run_says_how_when_in_which_phase_and_after_which_step() -> Non
 
 
 @pytest.mark.parametrize(
+    ("phase", "number", "words"),
+    [
+        ("train", 898, "train step 899 of rank 1; 1 rank had not finished that step."),
+        ("train", 900, "train step 899 of rank 1."),  # ahead: its next step takes longer
+        ("eval", 12, "train step 899 of rank 1."),  # another loop
+    ],
+)
+def test_only_a_rank_with_fewer_steps_of_a_loop_is_behind(phase: str, number: int, words: str) -> None:
+    other, last = failed_run().last_steps
+    run = replace(failed_run(), last_steps=[replace(other, phase=phase, number=number), last])
+    assert verdict(run).sentence.endswith(words)
+
+
+@pytest.mark.parametrize(
     ("status", "ended", "words"),
     [
         (0, "finished", "0"),

@@ -158,10 +158,10 @@ def _where(analysis: Analysis) -> str:
 
 def _of_ranks(analysis: Analysis) -> str:
     last = max(analysis.last_steps, key=lambda step: step.end)
-    alike = [step for step in analysis.last_steps if (step.phase, step.number) == (last.phase, last.number)]
     if len(analysis.last_steps) == 1:
         return ""
-    if len(alike) == len(analysis.last_steps):
-        return f" of {all_of(len(alike), 'rank')}"
-    behind = len(analysis.last_steps) - len(alike)
-    return f" of rank {last.rank}; {count(behind, 'rank')} had not finished that step"
+    if len({(step.phase, step.number) for step in analysis.last_steps}) == 1:
+        return f" of {all_of(len(analysis.last_steps), 'rank')}"
+    behind = sum(step.phase == last.phase and step.number < last.number for step in analysis.last_steps)
+    more = f"; {count(behind, 'rank')} had not finished that step" if behind else ""
+    return f" of rank {last.rank}{more}"
