@@ -17,9 +17,10 @@ from jinja2 import DictLoader, Environment
 from stepscope.common.status import Status
 from stepscope.demo.scenarios import all_scenarios
 from stepscope.evaluation.analysis import Analysis
+from stepscope.measurements.timeline import StepMark
 from stepscope.report import shares
 from stepscope.report.details import KINDS
-from stepscope.report.html import SCRIPTS, SECTIONS, render_html
+from stepscope.report.html import SCRIPTS, SECTIONS, pace_now, render_html
 from stepscope.report.page import CompiledTemplates
 from stepscope.runs.gauge_history import GaugeHistory
 from stepscope.runs.model import PHASES
@@ -156,6 +157,19 @@ def test_only_the_live_page_may_ask_for_itself() -> None:
     runnable = [text for attributes, text in live.scripts if attributes.get("type") != "application/json"]
     assert all(hash_of(text) in live.policy for text in runnable)
     assert len(runnable) == len(SCRIPTS) + 1
+
+
+@pytest.mark.parametrize("first", [0, 5, 290])
+def test_the_pace_of_a_restarted_run_is_that_of_its_last_attempt(first: int) -> None:
+    before = [StepMark(number, "train", made.START + number, 1.0) for number in range(300)]
+    again = [
+        StepMark(number, "train", made.START + 400 + 0.5 * number, 0.5) for number in range(first, first + 20)
+    ]
+    run = made.slow_loader(timelines=[replace(made.timeline("node-a"), marks=[*before, *again])])
+    assert pace_now(run, 1000).startswith(f"step {first + 19} of 1000, 2 steps/s, ETA ")
+    assert pace_now(replace(run, timelines=[replace(run.timelines[0], marks=[*before, *again[:1]])])) == (
+        f"step {first}"
+    )
 
 
 def test_the_verdict_names_what_cost_most_and_what_to_do() -> None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from stepscope.common import words
@@ -150,6 +151,9 @@ def pace_now(analysis: Analysis, total: int | None = None) -> str:
     marks = [mark for line in analysis.timelines[:1] for mark in line.marks if mark.phase == "train"]
     if not marks:
         return ""
+    # A process that starts again counts from 0.
+    begins = [place for place, (one, two) in enumerate(pairwise(marks), 1) if two.number <= one.number]
+    marks = marks[max(begins, default=0) :]
     last = marks[-1]
     said = [f"step {number(last.number)}" + (f" of {number(total)}" if total else "")]
     before = next((mark for mark in reversed(marks) if mark.start <= last.start - SECONDS), marks[0])
