@@ -110,6 +110,8 @@ def test_a_list_is_read_from_csv_and_from_yaml(tmp_path: Path) -> None:
     table, mapping = tmp_path / "prices.csv", tmp_path / "prices.yaml"
     table.write_text(HEADER + "\n".join(ROWS) + "\n")
     assert read_price_list(table) == P3
+    table.write_bytes(table.read_text().replace("\n", "\r\n").encode("utf-8-sig"))
+    assert read_price_list(table) == P3, "as Excel saves it"
     mapping.write_text("- {name: cpu-only, price_per_hour: $0.5, gpus: 0, cores: 16, memory_gib: 64}\n")
     assert read_price_list(mapping) == (Machine("cpu-only", 0.5, 0, 16, 64.0),)
 

@@ -54,7 +54,7 @@ class Machine:
 def read_price_list(path: Path) -> tuple[Machine, ...]:
     """Reads CSV (`.csv`) or YAML. Raises UserError, in one line, for what is no such list."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # Excel begins UTF-8 with a mark
         rows = _table(text) if path.suffix == ".csv" else yaml.safe_load(text)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); give a list of prices") from None
