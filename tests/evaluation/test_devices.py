@@ -27,6 +27,7 @@ def test_low_gpu_samples_are_counted_by_what_the_cores_did() -> None:
 
 def test_without_a_gpu_no_sample_is_counted() -> None:
     assert of([[0.95]], np.empty((1, 0))).low_gpu_snapshots == []
+    assert of([[0.95]], [[NAN]]).low_gpu_snapshots == []  # MIG
 
 
 def test_a_heatmap_marks_the_share_of_starved_samples_of_each_column() -> None:

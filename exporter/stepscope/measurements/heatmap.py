@@ -109,7 +109,7 @@ class HeatmapOfNode(State):
 
     def low_gpu_snapshots(self, node: str) -> LowGpuSamples | None:
         """Returns the counts so far; None if no GPU was read."""
-        return LowGpuSamples(node, *self.low.tolist()) if self.gpus.devices else None
+        return LowGpuSamples(node, *self.low.tolist()) if self.gpus.counts.any() else None
 
 
 class _CoreShares(State):
