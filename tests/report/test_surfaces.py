@@ -259,12 +259,17 @@ def test_a_run_without_memory_says_how_much_it_had(ended: str, use: RunUse, word
     assert verdict(analysis).details[0].startswith(words)
 
 
-def test_a_run_of_which_only_the_start_and_pauses_were_judged_is_not_healthy() -> None:
-    names = ("MaxInitializationTime", "TrainingStalled", "StepOutlier")
+@pytest.mark.parametrize(("more", "risks"), [((), ""), (("GPUMemoryNearlyFull", "GPUError"), "risks, ")])
+def test_a_run_of_which_only_the_start_and_pauses_were_judged_is_not_healthy(
+    more: tuple[str, ...], risks: str
+) -> None:
+    names = ("MaxInitializationTime", "TrainingStalled", "StepOutlier", *more)
     unjudged = made.rule("DataStarved", Status.NOT_ENOUGH_DATA, finding="No wait for data was timed.")
     analysis = made.slow_loader(rules=[*map(made.rule, names), unjudged])
     said = verdict(analysis)
     assert said.status is Status.NOT_ENOUGH_DATA
+    judged = f"only {risks}the start and pauses could be judged"
+    assert said.sentence == f"Not enough data: {judged}, not where the time goes."
     assert said.details[0] == "No wait for data was timed."
 
 

@@ -30,6 +30,7 @@ from stepscope.report.hot_lines import knows_lines, process_verdict
 from stepscope.report.sentences import counts, decided, not_judged, traced
 from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.parts.remedies import HOW_TO_SEE_STEPS
+from stepscope.rules.parts.topics import Effect
 
 MENTIONED = 0.005  # of the run: what costs less is not even a small thing
 SPENT = 3  # parts of the account that a healthy run's sentence names
@@ -134,9 +135,10 @@ def _outside_steps(analysis: Analysis) -> float:
 
 
 def _knows_where_time_goes(analysis: Analysis) -> bool:
-    """Returns whether more than the start and pauses was judged: otherwise time may be lost anywhere else."""
+    """Returns whether more than risks, the start and pauses was judged: or time may be lost elsewhere."""
     return any(
-        rule.status is Status.HEALTHY and not rule.definition.only_pauses for rule in decided(analysis)
+        rule.status is Status.HEALTHY and rule.about.effect is Effect.TIME and not rule.definition.only_pauses
+        for rule in decided(analysis)
     )
 
 
@@ -220,8 +222,9 @@ def _missing(analysis: Analysis) -> tuple[str, str]:
     else:
         reasons = not_judged(analysis)
         (_, reason), _ = max(reasons.items(), key=lambda item: len(item[1]), default=((None, ""), []))
-    if Status.HEALTHY in counts(analysis):
-        return f"only the start and pauses could be judged{yet}, not where the time goes", reason
+    if healthy := [rule for rule in decided(analysis) if rule.status is Status.HEALTHY]:
+        risks = "risks, " if any(rule.about.effect is Effect.RISK for rule in healthy) else ""
+        return f"only {risks}the start and pauses could be judged{yet}, not where the time goes", reason
     return f"nothing could be judged{yet}", reason
 
 
