@@ -4,16 +4,21 @@ import pytest
 from stepscope.common import words
 from stepscope.common.status import Status
 from stepscope.evaluation.analysis import RunCores
+from stepscope.evaluation.engine import evaluate
 from stepscope.measurements.counted import Counted
 from stepscope.measurements.usage import UsageRow
 from stepscope.report import sentences, shares
+from stepscope.report.details import views
 from stepscope.report.document import document
 from stepscope.report.findings import Finding, findings
+from stepscope.report.html import render_html
 from stepscope.report.summary import at_a_glance, facts
 from stepscope.report.usage import usage
 from stepscope.report.verdict import verdict
 
+from tests.report.test_html import Page
 from tests.support import analysis as made
+from tests.support.source import MemorySource, node_samples
 
 
 @pytest.mark.parametrize(
@@ -216,3 +221,11 @@ def test_parameters_that_were_changed_are_said_where_the_measuring_is() -> None:
         made.slow_loader(rules=[stricter])
     )
     assert "default parameters" in sentences.measured(made.slow_loader(rules=[made.rule()]))[2]
+
+
+def test_heat_that_was_not_read_and_memory_that_was_not_judged_do_not_look_healthy() -> None:
+    run = evaluate(MemorySource(node_samples([[0.5]] * 4, [[0.5]] * 4, gpu_memory=[[0.99]] * 4)))
+    said = {view.id: " ".join(view.sentences) for view in views(run)}
+    assert said["health"].startswith("No GPU reported how long heat throttled it.")
+    assert said["memory"] == "No GPU used more than 99 % of its memory."
+    assert "GPU 0 – – – " in Page(render_html(run)).texts["details"]

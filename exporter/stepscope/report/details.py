@@ -192,10 +192,12 @@ def _memory(analysis: Analysis) -> list[str]:
     found = boxes(analysis, "memory")
     if not found:
         return ["The memory of no GPU was read."]
-    fired = [rule.finding for rule in _rules_of(analysis, {"memory"}) if rule.status is Status.FOUND]
+    rules = _rules_of(analysis, {"memory"})
+    fired = [rule.finding for rule in rules if rule.status is Status.FOUND]
     peaks = [use.memory_max for use in analysis.gpu_use if use.memory_max == use.memory_max]
     peak = max(peaks, default=max(box.upper for box in found))
-    return fired or [f"No GPU used more than {percent(peak)} of its memory, and none filled up."]
+    enough = ", and none filled up" if all(rule.status.judged for rule in rules) else ""
+    return fired or [f"No GPU used more than {percent(peak)} of its memory{enough}."]
 
 
 def _ranks(analysis: Analysis) -> list[str]:
@@ -219,7 +221,7 @@ def _energy(analysis: Analysis) -> list[str]:
 
 def _health(analysis: Analysis) -> list[str]:
     gpus = analysis.details_of(ThermalThrottling).get("gpus", [])
-    cool = gpus and not any(gpu["heat_seconds"] for gpu in gpus)
+    cool = gpus and all(gpu["seconds"] and not gpu["heat_seconds"] for gpu in gpus)
     heat = ["Heat reduced no GPU’s clocks."] if cool else _finding(analysis, ThermalThrottling)
     said = heat + _finding(analysis, GPUError)
     return said or ["Neither heat nor errors were checked."]
