@@ -92,9 +92,17 @@ def test_every_state_is_known_without_a_report(runs: Path, typed: Typed) -> None
     [
         ("run.json", "{", "run.json is damaged"),
         ("run.json", '{"format": 99}', "use the one that wrote it"),
+        ("run.json", '{"format": 1, "name": "a", "start": 1e300}', "run.json is damaged"),
+        ("run.json", '{"format": 1, "name": "a", "end": NaN}', "run.json is damaged"),
         ("report.json", "[1]", "is not a report of Stepscope"),
         ("report.json", '{"run": {}, "verdict": 3}', "is not a report of Stepscope"),
         ("report.json", '{"run": {}, "verdict": {"status": "splendid"}}', "is not a report of Stepscope"),
+        (
+            "report.json",
+            '{"run": {"name": "a", "run": "a", "start": 1e300, "seconds": 1, "exit_status": 0}, "steps": [], '
+            '"verdict": {"status": "healthy", "sentences": []}}',
+            "is not a report of Stepscope",
+        ),
         ("report.json", "\xff" * 5, "cannot be read"),
         ("notes.txt", "buy milk", "is not a run"),
     ],

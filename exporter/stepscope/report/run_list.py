@@ -19,6 +19,7 @@ from stepscope.common.words import capitalised, number
 from stepscope.exporter.ledgers.presence import FINISHED, UNSAID
 from stepscope.measurements.training_gauges import LOSSES, plain_name
 from stepscope.report.ended import STOPPED
+from stepscope.runs.malformed import moment
 from stepscope.runs.recording.damage import DamageError
 from stepscope.runs.recording.files import RUN_FILE, RunFile, folders, is_recorded_now
 
@@ -197,7 +198,7 @@ def _from_document(directory: Path, document: dict[str, Any]) -> ListedRun:
             run=str(run["run"]),
             status=Status(verdict["status"]),
             verdict=str(next(iter(verdict["sentences"]), "")),
-            start=_number(run["start"]),
+            start=None if run["start"] is None else moment(run["start"]),
             seconds=_number(run["seconds"]),
             exit_status=None if run["exit_status"] is None else int(run["exit_status"]),
             cost=_number((document.get("cost") or {}).get("amount")),

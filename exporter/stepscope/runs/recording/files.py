@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from stepscope.common.errors import describe
 from stepscope.common.shared_files import entries, is_held, open_file, remove
 from stepscope.common.whole_file import replacing, write_whole
-from stepscope.runs.malformed import MALFORMED
+from stepscope.runs.malformed import MALFORMED, moment
 from stepscope.runs.recording.damage import DamageError, content
 from stepscope.runs.recording.journal import JournalReader
 from stepscope.runs.recording.schema import (
@@ -91,10 +91,12 @@ class RunFile:
             raise DamageError(f"it cannot be read: {describe(error)}") from error
 
     def _checked(self) -> "RunFile":
-        """Returns itself. Raises ValueError if a field has another type, or the interval is not above 0."""
+        """Returns itself. Raises ValueError if a field has another type or is a number that cannot be."""
         for name, kind in _FIELDS.items():
             if not isinstance(getattr(self, name), kind):
                 raise ValueError(f"{name} is {getattr(self, name)!r}")
+        for known in filter(None, (self.start, self.end)):
+            moment(known)
         if not 0 < self.interval < inf:
             raise ValueError(f"interval is {self.interval}")
         return self
