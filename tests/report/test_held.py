@@ -66,6 +66,24 @@ def test_a_rule_says_when_it_held(bands: list[Band], sentence: str) -> None:
     assert said(*bands) == sentence
 
 
+@pytest.mark.parametrize(
+    ("ranks", "places", "where"),
+    [
+        (1, ["rank 0, train", "rank 0, eval"], "node-a"),
+        (
+            4,
+            ["rank 0, train", "rank 0, eval", "rank 1, train", "rank 1, eval"],
+            "rank 0, train of node-a (and 1 more rank)",
+        ),
+        (2, ["rank 0, train", "rank 1, eval"], "both ranks"),
+    ],
+)
+def test_a_rank_that_held_in_several_phases_is_one_rank(ranks: int, places: list[str], where: str) -> None:
+    bands = [band(3, 15, place) for place in places]
+    analysis = run(*bands, ranks=ranks)
+    assert f" UTC on {where}, at worst" in held(analysis, analysis.rules[0])
+
+
 def test_a_live_run_says_whether_it_still_holds() -> None:
     assert said(band(3, 15), finished=False).startswith("It no longer holds: it held from 13:30:00")
     lasting = said(band(3, 4), band(9, 15, lasts=True), finished=False)

@@ -99,7 +99,7 @@ def wholes(analysis: Analysis) -> dict[str, int]:
 def said_of(bands: Sequence[Band], wholes: Mapping[str, int]) -> str:
     """Names the place of the first band and how many more there are, and its worst value."""
     first = bands[0]
-    places = len({(band.node, band.subject) for band in bands})
+    places = len({(band.node, band.subject.partition(",")[0]) for band in bands})  # without phases
     where = f"{first.subject} of {first.node}" if first.subject else first.node
     kind = first.subject.split()[0].rstrip(",") if first.subject else "node"
     if kind == "rank" and wholes[kind] <= 1:
