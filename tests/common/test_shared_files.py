@@ -45,6 +45,7 @@ OTHER_FILES = {
     "stepscope/exporter/processes/tree.py": "procfs",
     "stepscope/exporter/processes/used.py": "procfs",
     "stepscope/common/rendered.py": "the files that the user names",
+    "stepscope/common/whole_file.py": "devices, which only root can plant",
     "stepscope/report/page.py": "templates of this package",
     "stepscope/report/price_list.py": "the file that the user names",
     "stepscope/rules/parts/registry.py": "the folders of STEPSCOPE_RULES_PATH",
