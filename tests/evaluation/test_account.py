@@ -819,6 +819,8 @@ def test_a_start_of_one_rank_for_which_the_others_wait_names_its_lines() -> None
     assert "Rank 0 spends 3 min 20 s" in found.finding
     assert unexplained(replace(run, threads=[of_rank(0, less), of_rank(1, waits)])) == []
     assert unexplained(replace(run, threads=[of_rank(0, prepares), of_rank(1, prepares)])) == []
+    several = [of_rank(0, prepares), of_rank(1, prepares), of_rank(2, waits)]
+    assert unexplained(replace(run, threads=several)) == [], "two of three are not one alone"
 
 
 def test_a_start_that_takes_longer_than_the_loop_is_a_finding_with_its_lines() -> None:

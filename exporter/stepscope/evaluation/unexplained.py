@@ -270,7 +270,7 @@ def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
     """Yields the time in lines of the script before the first step, if mostly in one, or after the last."""
     for leaf in map(account.whole, (BEFORE, AFTER)):
         limit = LARGE_AFTER if leaf.key.part == AFTER else LARGE_BEFORE
-        (alone, most), *_, (_, second) = _own_by_rank(leaf.key, analysis) or [(None, 0.0)] * 2
+        (alone, most), (_, second), *_ = _own_by_rank(leaf.key, analysis) or [(None, 0.0)] * 2
         if most - second >= limit * account.seconds / account.ranks:
             evidence = f"Rank {alone} spends {duration(most)} in lines of its own, and the others do not"
             lost = (most - second) * account.ranks / account.seconds
