@@ -12,8 +12,10 @@ import pytest
 from stepscope.commands.cli import main
 from stepscope.common.errors import UserError
 from stepscope.common.status import Status
+from stepscope.report import run_list
 from stepscope.report.run_list import source_of
 from stepscope.report.write import write_report
+from stepscope.runs.recording.files import folders
 
 from tests.support import analysis as made
 from tests.support.run_folder import START, recorded, reported
@@ -123,6 +125,14 @@ def test_a_damaged_or_foreign_folder_costs_one_line(
     assert why in line
     assert "\x1b" not in line
     assert "1 folder left out" in (runs / "index.html").read_text(encoding="utf-8")
+
+
+def test_a_folder_that_is_removed_meanwhile_costs_itself(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reported(runs, "train-1", 0)
+    monkeypatch.setattr(run_list, "folders", lambda folder: [*folders(folder), folder / "removed"])
+    found = run_list.read_folder(runs)
+    assert [run.directory.name for run in found.runs] == ["train-1"]
+    assert found.unreadable == {"removed": "is not a run: it has neither run.json nor report.json"}
 
 
 def test_a_name_that_is_no_utf_8_and_a_terminal_that_is_ascii_cost_nothing(runs: Path) -> None:

@@ -68,7 +68,7 @@ def read_folder(folder: Path, newest: int | None = None) -> RunList:
     """Reads all runs of the folder, or those written last. Raises OSError if the folder cannot be read."""
     folder.stat()  # `folders` takes a missing one for an empty one
     every = [path for path in folders(folder) if path.name[0] != "."]
-    directories = sorted(sorted(every, key=lambda path: path.stat().st_mtime, reverse=True)[:newest])
+    directories = sorted(sorted(every, key=_changed, reverse=True)[:newest])
     read = {directory.name: _read_or_reason(directory) for directory in directories}
     runs = [run for run in read.values() if isinstance(run, ListedRun)]
     unreadable = {name: reason for name, reason in read.items() if isinstance(reason, str)}
@@ -76,6 +76,13 @@ def read_folder(folder: Path, newest: int | None = None) -> RunList:
         key=lambda run: (-math.inf if run.start is None else run.start, run.directory.name), reverse=True
     )
     return RunList(folder, _with_changes(runs), unreadable, len(every) - len(directories))
+
+
+def _changed(directory: Path) -> float:
+    """Returns when a folder was written last; minus infinity if it is gone, or its server is."""
+    with suppress(OSError):
+        return directory.stat().st_mtime
+    return -math.inf
 
 
 def _read_or_reason(directory: Path) -> ListedRun | str:
