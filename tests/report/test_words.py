@@ -187,7 +187,7 @@ def test_ranks_that_were_not_seen_are_said() -> None:
 
 def test_the_last_gauges_are_facts_with_the_framework_s_step_epoch_and_loss_first() -> None:
     gauges = {"loss": 0.1234, "rate": float("nan"), "epoch": 3.0, "global_step": 12000.0}
-    said = "global_step 12\u202f000, epoch 3, loss 0.123 and rate –"
+    said = "global_step 12\u202f000, epoch 3, loss 0.123 and rate NaN"
     assert dict(facts(made.slow_loader(gauges=gauges)))["Gauges"] == said
     assert document(made.slow_loader(gauges=gauges))["run"]["gauges"] == gauges | {"rate": None}
     many = {f"g{n}": 1.0 for n in range(20)}

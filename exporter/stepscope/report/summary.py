@@ -8,6 +8,7 @@ from stepscope.common.words import (
     UNKNOWN,
     count,
     duration,
+    gauge,
     listing,
     moment,
     money,
@@ -172,7 +173,7 @@ def _gauges(analysis: Analysis) -> str:
     first = [name for name in ("global_step", "epoch", "loss") if name in analysis.gauges]
     names = [*first, *(name for name in analysis.gauges if name not in first and name not in SETTINGS)]
     more = [f"{len(names) - GAUGES} more"] if len(names) > GAUGES else []
-    return listing([f"{name} {number(analysis.gauges[name])}" for name in names[:GAUGES]] + more)
+    return listing([f"{name} {gauge(analysis.gauges[name])}" for name in names[:GAUGES]] + more)
 
 
 def _counted(counted: Counted) -> str:
