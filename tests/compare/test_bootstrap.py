@@ -66,6 +66,14 @@ def test_steps_that_take_no_time_have_no_interval_in_percent() -> None:
     assert intervals(np.zeros(50), np.ones(50)) == {}
 
 
+def test_no_interval_of_few_steps_with_a_slow_first_one_says_that_steps_took_less_than_no_time() -> None:
+    random = np.random.default_rng(7)
+    a, b = (np.concatenate(([5.0], alike(random, steps=STEPS_NEEDED - 1))) for _ in range(2))
+    found = intervals(a, b)
+    assert all(-1 < interval.low < interval.high for interval in found.values())
+    assert not found["mean"].seen
+
+
 def test_statistics_are_numpys() -> None:
     durations = np.arange(1.0, 102.0)
     assert statistics(durations) == {"mean": 51.0, "p50": 51.0, "p95": 96.0}

@@ -131,6 +131,15 @@ def test_a_change_is_judged(text: str, factor: float, state: str) -> None:
     assert outcome.state == state, outcome.reason
 
 
+def test_a_slow_first_step_of_a_short_run_is_no_lower_throughput() -> None:
+    random = np.random.default_rng(1)
+    a, b = (np.concatenate(([5.0], 0.1 + 0.005 * random.random(19))) for _ in range(2))
+    for text in ("step_mean>+5%", "throughput<-5%"):
+        outcome = judged(text, run_of(a), run_of(b))
+        assert outcome.state == "inconclusive", outcome.reason
+        assert "no difference seen" in outcome.reason
+
+
 def test_noise_as_large_as_the_limit_is_inconclusive_and_noise_far_below_it_passes() -> None:
     random = np.random.default_rng(9)
     noisy = 0.1 * np.exp(0.5 * random.normal(size=(2, 60)))

@@ -48,10 +48,11 @@ def intervals(a: Times, b: Times) -> dict[str, Interval]:
     found = {}
     for column, name in enumerate(STATISTICS):
         before, after = drawn_a[:, column], drawn_b[:, column]
-        if before.min() > 0:
-            low, high = np.quantile(after / before - 1, (tail, 1 - tail)).tolist()
-            change = measured_b[name] / measured_a[name] - 1
-            found[name] = Interval(change + wider * (low - change), change + wider * (high - change))
+        if min(before.min(), after.min()) > 0:
+            ratio = measured_b[name] / measured_a[name]
+            low, high = np.quantile(after / before, (tail, 1 - tail)).tolist()
+            # Wider by the logarithm: a ratio of times is above 0.
+            found[name] = Interval(*(ratio * (bound / ratio) ** wider - 1 for bound in (low, high)))
     return found
 
 
