@@ -5,7 +5,7 @@ PATH=/usr/bin:/bin
 RUNS=/var/lib/stepscope-runs # as in prolog.sh
 
 # The job's name, unless the user gave one.
-echo "export STEPSCOPE_RUN=$(printf %s "${STEPSCOPE_RUN:-$SLURM_JOB_NAME}" | tr '\n' _)"
+printf 'export STEPSCOPE_RUN=%s\n' "$(printf %s "${STEPSCOPE_RUN:-$SLURM_JOB_NAME}" | tr '\n' _)"
 
 # One folder per step, attempt and node, because `stepscope run` never records over a recording.
 if [ -d "$RUNS/$SLURM_JOB_ID" ]; then

@@ -117,6 +117,11 @@ def test_a_name_of_several_lines_sets_no_other_variable(tmp_path: Path) -> None:
     assert printed.stdout == "export STEPSCOPE_RUN=a_export LD_PRELOAD=b\n"
 
 
+def test_a_name_with_backslashes_is_printed_as_it_is(tmp_path: Path) -> None:
+    printed = called(script("task-prolog.sh", tmp_path), TASK | {"SLURM_JOB_NAME": r"runs\new\nexport A=%s"})
+    assert printed.stdout == "export STEPSCOPE_RUN=runs\\new\\nexport A=%s\n"
+
+
 def test_the_epilog_keeps_what_a_job_recorded(tmp_path: Path) -> None:
     called(script("prolog.sh", tmp_path), JOB)
     (tmp_path / "runs" / "7" / "0.0-node1").mkdir()
