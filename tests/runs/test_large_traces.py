@@ -14,7 +14,7 @@ import pytest
 from stepscope.commands.cli import main
 from stepscope.common import fresh_python
 from stepscope.common.errors import UserError
-from stepscope.runs.traces import events, reading
+from stepscope.runs.traces import events, json_stream, reading
 from stepscope.runs.traces.json_stream import JsonTrace
 from stepscope.runs.traces.reading import read_files
 from stepscope.runs.traces.source import KinetoTraces, trace_files
@@ -141,6 +141,18 @@ def test_a_report_on_nothing_but_damaged_files_is_refused(tmp_path: Path) -> Non
         (tmp_path / name).write_text("[")
     with pytest.raises(UserError, match=r"a\.pt\.trace\.json, line 1: not JSON"):
         list(KinetoTraces(tmp_path).read())
+
+
+def test_a_number_may_be_cut_anywhere_between_two_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "0.json"
+    path.write_text('{"traceEvents": [], "a": 12.25, "b": -1.5e-3, "c": [2e+1]}')
+    for piece in range(1, path.stat().st_size):
+        monkeypatch.setattr(json_stream, "PIECE", piece)
+        trace = JsonTrace(path)
+        assert list(trace.rows()) == []
+        assert trace.about == {"a": 12.25, "b": -0.0015, "c": [20.0]}
 
 
 def children_of(pid: int) -> set[int]:

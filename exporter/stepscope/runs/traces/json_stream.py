@@ -151,7 +151,8 @@ class JsonTrace:
                 if length > LONGEST or not self._more():
                     raise
                 continue
-            if end < len(self._text) or not self._more():  # a number may continue in the next piece
+            # A number may continue in the next piece, also after "." or "e-".
+            if end + 2 < len(self._text) or not self._more():
                 self._at = end
                 return value
 
