@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from stepscope.commands.cli import main
 from stepscope.common.errors import UserError
 from stepscope.evaluation.engine import evaluate
+from stepscope.runs.debugger.files import find
 from stepscope.runs.debugger.source import DebuggerOutput
 from stepscope.runs.model import COMPONENTS, PHASES, RunFacts, Steps
 
@@ -280,6 +281,29 @@ def test_tensorflow_traces_count_what_streams_ran(directory: DebuggerDirectory) 
         ("algo-2", 1, "cpu", "IteratorGetNext", 0.25),
         ("algo-2", 1, "gpu0", "volta_sgemm", 0.5),
     }
+
+
+def test_a_tensorflow_trace_next_to_marks_of_several_processes_is_of_none_of_them(
+    directory: DebuggerDirectory,
+) -> None:
+    rows = [
+        {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "/host:CPU"}},
+        {"ph": "X", "name": "MatMul", "pid": 1, "ts": 5.5, "dur": 1000},
+    ]
+    for process in ("151-algo-1", "151-algo-2"):
+        directory.write_events([step(0, 0.0, 1.0)], process)
+        directory.write_tensorflow_trace(rows, f"ip-{process[-1]}", process)
+    assert {one.node for one in read(directory.root)[1].operators} == {"ip-1", "ip-2"}
+
+
+def test_a_tensorflow_trace_outside_of_its_folders_is_read(
+    directory: DebuggerDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = directory.write_tensorflow_trace([{"ph": "X", "pid": 1, "name": "a", "ts": 0, "dur": 1}])
+    path.rename(directory.root / "framework" / path.name)
+    monkeypatch.chdir(directory.root)
+    (file,) = find(Path()).events
+    assert (file.kind, file.host) == ("tensorflow", "ip-10-0-0-1")
 
 
 def test_a_trace_that_is_cut_off_is_said(directory: DebuggerDirectory) -> None:

@@ -124,13 +124,10 @@ def _events(root: Path, unknowns: list[str]) -> list[EventFile]:
 
 def _tensorflow(root: Path, unknowns: list[str]) -> Iterator[EventFile]:
     for path in _plain_files(sorted((root / "framework").rglob("*.trace.json.gz")), root, unknowns):
-        # Debugger leaves <process>_<start>_<end>.metadata next to the folder of a TensorFlow trace.
-        metadata = next(path.parents[3].glob("*.metadata"), None)
-        host, pid = (
-            (path.name.removesuffix(".trace.json.gz"), 0)
-            if metadata is None
-            else _process(metadata.stem.rsplit("_", 2)[0])
-        )
+        # Each process leaves <process>_<start>_<end>.metadata next to the folder of the TensorFlow traces.
+        found = (each for folder in path.parents[3:4] for each in folder.glob("*.metadata"))
+        processes = {_process(metadata.stem.rsplit("_", 2)[0]) for metadata in found}
+        host, pid = processes.pop() if len(processes) == 1 else (path.name.removesuffix(".trace.json.gz"), 0)
         yield EventFile(path, "tensorflow", host, pid)
 
 
