@@ -48,6 +48,7 @@ from tests.support.environment import unobserved
 from tests.support.notebooks import executed, said_by_code, with_parameters
 from tests.support.profile_windows import recording_with_windows, with_python_window
 from tests.support.recording import sample
+from tests.support.run_folder import recorded
 from tests.support.source import START as RUN_START
 from tests.support.source import node_samples, node_steps
 
@@ -545,6 +546,13 @@ def test_the_answer_of_describe_training_job_has_state_and_times(job: Path) -> N
     took = (answer["TrainingEndTime"] - answer["TrainingStartTime"]).total_seconds()
     assert took == pytest.approx(SECONDS - 0.5, abs=0.1)
     assert answer["ProfilerConfig"] == {"ProfilingIntervalInMilliseconds": 500, "ProfilingParameters": {}}
+
+
+@pytest.mark.parametrize(("status", "state"), [(0, "Completed"), (1, "Failed")])
+def test_a_training_job_that_failed_is_not_completed(tmp_path: Path, status: int, state: str) -> None:
+    run = recorded(tmp_path, "resnet", 0, exit_status=status)
+    answer = TrainingJob(str(run)).describe_training_job()
+    assert (answer["TrainingJobStatus"], answer["SecondaryStatus"]) == (state, state)
 
 
 def test_functions_of_a_window_are_sorted_by_what_is_wanted(

@@ -7,15 +7,19 @@ from typing import Any, ClassVar
 import pyarrow.compute as pc
 
 from stepscope import analysis
+from stepscope.common.status import Status
 from stepscope.compat.smdebug.not_served import Instead
 from stepscope.compat.smdebug.profiler.algorithm_metrics_reader import S3AlgorithmMetricsReader
 from stepscope.compat.smdebug.profiler.system_metrics_reader import S3SystemMetricsReader
+from stepscope.report.verdict import status_of_run
 
 # The part of ProfilingParameters that a kind of profile window is, and what else it says.
 PARTS: dict[str | None, tuple[str, dict[str, str]]] = {
     "operators": ("DetailedProfilingConfig", {}),
     "python": ("PythonProfilingConfig", {"ProfilerName": "cprofile"}),
 }
+
+ENDED = {Status.FAILED: "Failed", Status.STOPPED: "Stopped"}  # SageMaker's words
 
 
 class TrainingJob(Instead):
@@ -60,10 +64,12 @@ class TrainingJob(Instead):
         start, took, end = run.start, run.duration, {}
         if run.finished and start is not None and took is not None:
             end = {"TrainingEndTime": start + timedelta(seconds=took)}
+        status = status_of_run(run._evaluated.analysis)
+        ended = ENDED.get(status, "Completed" if run.finished else None)
         return {
             "TrainingJobName": self.name,
-            "TrainingJobStatus": "Completed" if run.finished else "InProgress",
-            "SecondaryStatus": "Completed" if run.finished else "Training",
+            "TrainingJobStatus": ended or "InProgress",
+            "SecondaryStatus": ended or "Training",
             "TrainingStartTime": start,
             "ProfilerConfig": self.profiler_config,
             **end,
