@@ -43,7 +43,7 @@ from stepscope.runs.recording.writer import RecordingWriter
 
 from tests.analysis.test_moments import of, trained_and_evaluated
 from tests.support.chrome_trace import ChromeTrace, read_chrome_trace
-from tests.support.debugger_output import START, write_training_job
+from tests.support.debugger_output import START, DebuggerDirectory, event, write_training_job
 from tests.support.environment import unobserved
 from tests.support.notebooks import executed, said_by_code, with_parameters
 from tests.support.profile_windows import recording_with_windows, with_python_window
@@ -319,6 +319,15 @@ def test_operators_of_profile_windows_and_events_of_debugger_are_framework_metri
     assert kernel["end_time_us"] - kernel["start_time_us"] == 300_000
     (workers,) = frame.get_all_framework_metrics(["DataLoaderIterInitialize"]).to_dict("records")
     assert workers["end_time_us"] - workers["start_time_us"] == 500_000
+
+
+def test_events_shorter_than_a_microsecond_have_no_share(tmp_path: Path) -> None:
+    directory = DebuggerDirectory(tmp_path / "job" / "profiler-output")
+    directory.write_events([event("cpu_functions", "mark", 0.5, 0.0)])
+    frame = PandasFrame(str(directory.root))
+    ends = [us_since_epoch_to_human_readable_time(frame.start_time + shift) for shift in (-1, 1)]
+    found = frame.get_framework_metrics_by_begin_and_end_timesteps(ends[:1], ends[1:], ["mark"])
+    assert found == ({"cpu_functions": 0.0}, {"mark": 0.0})
 
 
 def test_a_reader_with_a_cache_reads_the_run_once_until_it_is_refreshed(

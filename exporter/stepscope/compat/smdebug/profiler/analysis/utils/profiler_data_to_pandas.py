@@ -182,7 +182,8 @@ def _spent(events: pa.Table, by: str = "name") -> dict[str, int]:
 
 
 def _shares(found: dict[str, int]) -> dict[str, float]:
-    return {name: spent / max(found.values()) for name, spent in found.items()}
+    most = max(found.values(), default=0) or 1  # 0: they took less than a microsecond
+    return {name: spent / most for name, spent in found.items()}
 
 
 def _words(times: pa.ChunkedArray) -> list[str]:
