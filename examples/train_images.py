@@ -105,7 +105,7 @@ class Batches:
             np.random.default_rng(epoch).shuffle(self.order)
 
     def loader(self, at_most: int | None = None) -> Loader:
-        batches = len(self.files) // self.size
+        batches = max(len(self.files) // self.size, 1)  # the only one may be smaller
         batches = batches if at_most is None else min(batches, at_most)
         return Loader(self.fetch, batches, self.now.workers, self.size)
 

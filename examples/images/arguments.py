@@ -6,6 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
+from .data import TRAIN_IMAGES
 from .slow import WAYS
 
 
@@ -33,4 +34,7 @@ def parse_arguments(description: str) -> argparse.Namespace:
         metavar="DIR",
         help="where the first start creates the images (default: examples/data)",
     )
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if not 1 <= arguments.batch <= TRAIN_IMAGES:
+        parser.error(f"--batch {arguments.batch}: give a number from 1 to {TRAIN_IMAGES}, a whole epoch")
+    return arguments

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from examples.images.arguments import parse_arguments
 from examples.images.augment import augment
 from examples.images.data import CLASSES, draw, labelled_files, prepare_dataset
 from examples.images.loader import Batch, Loader
@@ -46,6 +47,15 @@ class TestDataSet:
         files = {path: path.stat().st_mtime_ns for path in dataset.rglob("*.npy")}
         assert prepare_dataset(tmp_path, train=10, evaluation=5) == dataset
         assert files == {path: path.stat().st_mtime_ns for path in dataset.rglob("*.npy")}
+
+    @pytest.mark.parametrize("batch", ["-1", "0", "7681"])
+    def test_a_batch_of_which_an_epoch_has_none_is_refused(
+        self, batch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr("sys.argv", ["train_pytorch.py", "--batch", batch])
+        with pytest.raises(SystemExit):
+            parse_arguments("Trains.")
+        assert f"--batch {batch}: give a number from 1 to 7680" in capsys.readouterr().err
 
     def test_an_interrupted_drawing_is_not_taken_for_a_data_set(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -116,8 +116,11 @@ def test_the_example_learns_and_says_so(runs: Runs) -> None:
     assert float(accuracy.rstrip("%")) > 40  # of unseen images; guessing gives 20
 
 
-def test_switched_off_it_trains_all_the_same_and_leaves_no_ledger(tmp_path: Path, data: Path) -> None:
-    command = [sys.executable, str(EXAMPLES / "train_images.py"), "--steps", "2", "--batch", "16"]
+@pytest.mark.parametrize(("steps", "batch"), [("2", "16"), ("1", "577")])  # more than there are to evaluate
+def test_switched_off_it_trains_all_the_same_and_leaves_no_ledger(
+    tmp_path: Path, data: Path, steps: str, batch: str
+) -> None:
+    command = [sys.executable, str(EXAMPLES / "train_images.py"), "--steps", steps, "--batch", batch]
     result = subprocess.run(
         [*command, "--data", str(data)],
         env={**os.environ, "STEPSCOPE": "off", "STEPSCOPE_LEDGER_DIR": str(tmp_path)},
@@ -126,7 +129,7 @@ def test_switched_off_it_trains_all_the_same_and_leaves_no_ledger(tmp_path: Path
         timeout=SECONDS,
     )
     assert result.returncode == 0, result.stderr
-    assert "step    2/2" in result.stdout
+    assert f"step    {steps}/{steps}" in result.stdout
     assert list(tmp_path.iterdir()) == []
 
 
