@@ -122,6 +122,13 @@ def test_a_name_with_backslashes_is_printed_as_it_is(tmp_path: Path) -> None:
     assert printed.stdout == "export STEPSCOPE_RUN=runs\\new\\nexport A=%s\n"
 
 
+def test_an_example_job_that_starts_nothing_fails() -> None:
+    job = ["bash", str(SCRIPTS / "train.sbatch"), "torchrnu"]
+    ended = subprocess.run(job, env=TASK, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "torchrnu starts nothing; give torchrun or srun" in ended.stderr
+
+
 def test_the_epilog_keeps_what_a_job_recorded(tmp_path: Path) -> None:
     called(script("prolog.sh", tmp_path), JOB)
     (tmp_path / "runs" / "7" / "0.0-node1").mkdir()
