@@ -22,6 +22,7 @@ from stepscope.runs.model import (
     ThreadTime,
 )
 
+from tests.support.run_folder import recorded
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
 
 NODES = (NodeFacts("node-a", ("0",), (GpuFacts("0"), GpuFacts("1"))),)
@@ -275,6 +276,15 @@ def test_a_run_opens_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "stepscope-runs").mkdir()
     with pytest.raises(UserError, match="resnet"):
         stepscope.analysis.open("resnet")
+
+
+def test_a_notebook_links_the_report_of_a_folder_of_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = recorded(tmp_path, "lr 1e-3 #2", 0)
+    (folder / "report.html").touch()
+    monkeypatch.chdir(tmp_path)
+    assert 'href="lr%201e-3%20%232/report.html"' in stepscope.analysis.open(folder)._repr_html_()
 
 
 def test_a_notebook_shows_the_verdict_with_names_as_text() -> None:

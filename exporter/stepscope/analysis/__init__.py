@@ -19,6 +19,7 @@ from datetime import datetime
 from functools import cached_property, partial
 from html import escape
 from pathlib import Path
+from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -134,7 +135,8 @@ class Run:
         more = "".join(f"<p>{escape(sentence)}</p>" for sentence in said.sentences[1:])
         evidence = "".join(f"<li>{escape(line)}</li>" for line in said.evidence)
         page = Path(self.source) / PAGE
-        link = f'<a href="{escape(os.path.relpath(page))}">The report</a>' if page.is_file() else ""
+        address = quote(os.fsencode(os.path.relpath(page)))
+        link = f'<a href="{address}">The report</a>' if page.is_file() else ""
         return f"{title}{more}<ul>{evidence}</ul>{link}"
 
     @cached_property
