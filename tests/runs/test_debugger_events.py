@@ -296,6 +296,12 @@ def test_a_tensorflow_trace_next_to_marks_of_several_processes_is_of_none_of_the
     assert {one.node for one in read(directory.root)[1].operators} == {"ip-1", "ip-2"}
 
 
+def test_a_node_may_have_a_name_of_any_digits(directory: DebuggerDirectory) -> None:
+    for node in ("a1²", "a1"):
+        directory.write_readings(snapshot(START, [0.5], node=node), node)
+    assert list(find(directory.root).system) == ["a1", "a1²"]
+
+
 def test_a_tensorflow_trace_outside_of_its_folders_is_read(
     directory: DebuggerDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,7 +85,7 @@ def job_name(root: Path) -> str:
 def natural(name: str) -> tuple[tuple[int, str], ...]:
     """Returns a sort key that puts algo-10 after algo-2."""
     parts = re.split(r"(\d+)", name)
-    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in parts)
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts)
 
 
 def _root(directory: Path) -> Path:
@@ -137,7 +137,7 @@ def _process(name: str) -> tuple[str, int]:
     if match is not None:
         return match["host"], int(match["pid"])
     number = name.partition("_")[0]
-    return ("", int(number)) if number.isdigit() else (name, 0)
+    return ("", int(number)) if number.isdecimal() else (name, 0)
 
 
 def _plain_files(paths: Iterable[Path], root: Path, unknowns: list[str]) -> Iterator[Path]:
