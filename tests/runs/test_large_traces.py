@@ -143,6 +143,15 @@ def test_a_report_on_nothing_but_damaged_files_is_refused(tmp_path: Path) -> Non
         list(KinetoTraces(tmp_path).read())
 
 
+def test_files_without_a_rank_are_numbered_as_their_names_are(tmp_path: Path) -> None:
+    for number in range(12):
+        step = {**row("user_annotation", "ProfilerStep#1", 0, 9), "pid": 100 + number}
+        write(tmp_path / f"rank{number}.json", [step])
+    source = KinetoTraces(tmp_path)
+    list(source.read())
+    assert [(rank.rank, rank.pid) for rank in source.facts.ranks] == [(n, 100 + n) for n in range(12)]
+
+
 def test_a_number_may_be_cut_anywhere_between_two_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from stepscope.common.errors import UserError
 from stepscope.common.words import listing
+from stepscope.runs.debugger.files import natural
 from stepscope.runs.malformed import is_date
 from stepscope.runs.model import (
     COMPONENTS,
@@ -56,10 +57,14 @@ FRAMEWORKS = {"pytorch": "pytorch"}  # by the writer of a trace; the others do n
 
 
 def trace_files(place: Path) -> list[Path]:
-    """Returns the traces in a directory and its folders, or the file itself. Skips pipes and the like."""
+    """Returns the traces in a directory and its folders, or the file itself. Skips pipes and the like.
+
+    They are in the order of the numbers in their names: rank10.json comes after rank2.json.
+    """
     if place.is_file():
         return [place]
-    found = sorted(path for path in place.rglob("*") if path.name.endswith(ENDINGS) and _is_trace(path))
+    found = [path for path in place.rglob("*") if path.name.endswith(ENDINGS) and _is_trace(path)]
+    found.sort(key=lambda path: [*map(natural, path.parts)])
     originals = {path.parent for path in found if path.name != COPY_OF_JAX}
     return [path for path in found if path.name != COPY_OF_JAX or path.parent not in originals]
 
