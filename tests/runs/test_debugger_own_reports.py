@@ -1,11 +1,13 @@
 """A directory that holds nothing but Debugger's own reports."""
 
 import json
+from math import nan
 from pathlib import Path
 from typing import Any
 
 import pytest
 from stepscope.commands.cli import main
+from stepscope.evaluation.reported import STATISTICS
 
 from tests.support.scenarios import WrittenScenarios
 
@@ -155,6 +157,16 @@ def test_figures_that_are_none_are_left_out(
     reports = {"Dataloader": {**counts, "Details": details}, "StepOutlier": {**counts, "Details": steps}}
     found = findings(write(tmp_path, {**REPORTS, **reports}), capsys)
     assert found["Dataloader"] == found["StepOutlier"] == "Debugger's rule fired at 0 scans of the job."
+
+
+@pytest.mark.parametrize("row", [3, dict.fromkeys(STATISTICS, nan), dict.fromkeys(STATISTICS, "x")])
+def test_usage_that_is_none_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str], row: Any) -> None:
+    usage = REPORTS["OverallSystemUsage"]
+    details = {**usage["Details"], "CPU": {"algo-1": row}}
+    reports = {**REPORTS, "OverallSystemUsage": {**usage, "Details": details}}
+    assert main(["report", str(write(tmp_path, reports)), "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["usage"]
+    assert {row["resource"] for row in rows} == {"GPU", "I/O wait"}
 
 
 def test_gpus_that_were_used_are_not_no_gpu(tmp_path: Path) -> None:

@@ -73,8 +73,9 @@ def usage(reported: Mapping[str, Any]) -> list[UsageRow]:
     """Returns the rows of Debugger's OverallSystemUsage; percentages of each sample, and bytes per second."""
     found = reported.get(OverallSystemUsage.__name__, {}).get("Details", {})
     return [
-        UsageRow(node, RESOURCES.get(name, name), "B/s" if name == "Network" else "%", *map(float, values))
+        UsageRow(node, RESOURCES.get(name, name), "B/s" if name == "Network" else "%", *values)
         for name, nodes in found.items()
         for node, row in nodes.items()
-        if (values := [row.get(each) for each in STATISTICS]) and None not in values
+        if len(values := [known for each in STATISTICS if (known := _number(row, each)) is not None])
+        == len(STATISTICS)
     ]
