@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from selenium import webdriver
 
+from tests.support.waiting import SECONDS
+
 SWITCHES = (
     "--headless=new",
     "--no-sandbox",
@@ -43,6 +45,7 @@ def chromium() -> Iterator[webdriver.Chrome]:
             options.add_argument(switch)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         chrome = webdriver.Chrome(options, webdriver.ChromeService(driver))
+        chrome.set_script_timeout(SECONDS)  # axe-core takes more than the usual 30 s of a busy core
         try:
             yield chrome
         finally:
