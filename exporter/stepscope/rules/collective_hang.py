@@ -68,7 +68,7 @@ class CollectiveHangParameters(Parameters):
         Minutes, "ranks wait in a collective for longer than this, and no rank finishes a step"
     ] = 5
     factor: Annotated[Factor, "or for longer than this many times the usual time between steps"] = 20
-    minimum: Annotated[Minutes, "and this: one rank may write a checkpoint that nobody knows of"] = 1.5
+    minimum: Annotated[Minutes, "and this: one rank may write a checkpoint that nobody knows of"] = 1.25
 
 
 @rule

@@ -84,7 +84,7 @@ def test_the_description_says_what_the_missing_rank_does(
     target = {"job": "stepscope", "instance": "node-a", "run": "run", "stage": "missing"}
     begin = (
         "Ranks of run run have waited in a collective for 6m 0s, and no rank has finished a step "
-        "(fires after 1.5 min and 20 times the usual time of a step, or after 5 min)."
+        "(fires after 1.25 min and 20 times the usual time of a step, or after 5 min)."
     )
     test.describes("CollectiveHang", BEGAN + 360, target, f"{begin}{said} Ranks that wait: 3 of 4.")
     test.run(tmp_path)
