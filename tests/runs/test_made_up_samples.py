@@ -219,3 +219,14 @@ def test_steps_keep_their_number_sum_buckets_and_components(seed: int) -> None:
     assert np.isclose(found.durations.std(), took.std(), rtol=0.1)
     assert found.components[:, COMPONENTS.index("forward")].min() > 0
     assert (np.diff(found.starts + found.durations) > 0).all()
+
+
+@pytest.mark.parametrize("scrapes_before", [0, 1])
+def test_steps_begin_with_the_first_step_also_if_a_scrape_was_before_it(scrapes_before: int) -> None:
+    steps = node_steps([0.5] * 4)
+    scraped = scraped_steps([steps], 3, "run", "node-a")
+    first = as_scrapes({name: [None] * scrapes_before + values[1:] for name, values in scraped.items()})
+    began = float(first.times[scrapes_before]) - 3.0
+    found = RankSteps("node-a", 0, True, began).add(first, "run")
+    assert found is not None
+    assert found.starts[0] >= began

@@ -29,7 +29,8 @@ class RankSteps:
         # From the beginning: the counts at the first scrape belong to the stored part of the run.
         self.node, self.rank = node, rank
         self._gains = Gains(first=0.0 if from_beginning else None)
-        self._last_time = first_start
+        self._first_start = first_start
+        self._last_time: float | None = None
         self._numbers = dict.fromkeys(PHASES, 0)
 
     def add(self, scrapes: Scrapes, run: str) -> Steps | None:
@@ -68,7 +69,8 @@ class RankSteps:
         if not len(took):
             return None
         total = float(took.sum())
-        passed = now - since if since is not None else total
+        known = [moment for moment in (since, self._first_start) if moment is not None and moment < now]
+        passed = now - max(known) if known else total
         apart = took + max(0.0, passed - total) / len(took)
         apart *= min(1.0, passed / apart.sum())  # the first step may have begun before
         ends = now - np.append(np.cumsum(apart[:0:-1])[::-1], 0.0)
