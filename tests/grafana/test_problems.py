@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from stepscope.commands.dashboards import dashboards
+from stepscope.grafana.verdict import OF_THE_CLUSTER
 from stepscope.prometheus.rules.advice import ADVICE, advice_group
 from stepscope.prometheus.rules.options import Options
 from stepscope.rules import all_rules
@@ -24,7 +25,8 @@ COSTS_TIME = {"Straggler", "DataStarved"}  # of the rules below, those that say 
 def query(title: str = "Alerts by run and rule", number: int = 0) -> str:
     """A query of a panel, with all chosen."""
     (panel,) = (each for each in panels(dashboards()["stepscope-cluster"]) if each["title"] == title)
-    return re.sub(r"\$(runs|nodes|job|cluster)", ".*", panel["targets"][number]["expr"])
+    every = re.sub(r"\$(runs|nodes|job|cluster)", ".*", panel["targets"][number]["expr"])
+    return every.replace("$__range", "5m")
 
 
 def cluster(runs: dict[str, dict[str, int]]) -> RuleTest:
@@ -42,7 +44,7 @@ def cluster(runs: dict[str, dict[str, int]]) -> RuleTest:
         for rule_name, alerts in found.items():
             of = f'run="{run}", rule="{rule_name}", job="stepscope"'
             if rank < alerts:
-                where = f'instance="n{rank}", kind="bottleneck", severity="warning", user="ada"'
+                where = f'instance="n{rank}", kind="cause", severity="warning", user="ada"'
                 test.add({f'ALERTS{{{of}, {where}, alertstate="firing"}}': [1] * 3})
                 test.add({f"ALERTS_FOR_STATE{{{of}, {where}}}": [BEGAN + rank] * 3})
             if rank == 0 and rule_name in COSTS_TIME:
@@ -117,3 +119,45 @@ def test_idle_gpus_are_a_problem_unless_something_found_explains_the_time(
     assert all_rules()["LowGPUUtilization"].topic == ANY_TOPIC
     idle = {"LowGPUUtilization": 2}
     shown(tmp_path, "a", idle | cause, expected=cause or idle)
+
+
+def verdict_of(tmp_path: Path, alert: str, expected: str, lines: int) -> None:
+    """Fails unless a cluster that trains, and has this alert, has this verdict and lines of alerts."""
+    test = cluster({})
+    for series in ("stepscope_exporter_build_info", "instance:stepscope_exporter_known:bool", "up"):
+        test.add({f'{series}{{job="stepscope", instance="n0"}}': [1] * 3})
+    test.add({'run_instance:stepscope_run_unfinished:bool{job="stepscope", instance="n0", run="a"}': [1] * 3})
+    test.add({f'ALERTS{{{alert}, alertstate="firing"}}': [1] * 3})
+    (number,) = (i for i, case in enumerate(OF_THE_CLUSTER) if case.reason == expected)
+    test.equals(f"min({query('Verdict')})", 30, number)
+    test.equals(query("Alerts"), 30, 0)
+    test.equals(f"count({query('Alerts by rule')}) or vector(0)", 30, lines)
+    test.run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "alert",
+    [
+        'rule="GPULost", severity="warning", job="stepscope", instance="n0", gpu="0"',
+        'rule="InfinibandErrors", severity="warning", kind="symbol_error"',
+        'rule="RuleEvaluationFailing", severity="warning"',
+    ],
+)
+def test_a_cluster_whose_hardware_fails_is_not_healthy_though_no_rule_on_a_run_fires(
+    tmp_path: Path, alert: str
+) -> None:
+    verdict_of(tmp_path, alert, 'hardware, or Stepscope itself: see "Alerts by rule"', 1)
+
+
+@pytest.mark.parametrize(
+    ("alert", "lines"),
+    [
+        ('alertname="ReconciliationFailure", severity="critical", kind="HelmRelease"', 0),
+        ('rule="SamplesMissed", severity="info"', 1),
+        ('rule="Watchdog", severity="none"', 0),
+    ],
+)
+def test_an_alert_of_another_program_and_information_on_stepscope_are_no_finding(
+    tmp_path: Path, alert: str, lines: int
+) -> None:
+    verdict_of(tmp_path, alert, "no warning fires", lines)

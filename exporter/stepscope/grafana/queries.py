@@ -25,8 +25,9 @@ OF_RANK = f'{OF_RUN}, rank=~"$rank"'
 # Also matches series that are recorded without the label, whatever is chosen.
 OF_RANK_IF_KNOWN = f'{OF_RUN}, rank=~"$rank|"'
 OF_NODE_GPU = f'{OF_NODE}, gpu=~"$gpu"'
-# Alerts of rules in all runs; those on Stepscope itself have no `kind`.
-FIRING = f'ALERTS{{alertstate="firing", kind!="", {OF_CLUSTER}}}'
+# Alerts of rules on runs. Those on hardware and on Stepscope itself have none of these kinds.
+OF_RULES = 'kind=~"cause|symptom"'
+FIRING = f'ALERTS{{alertstate="firing", {OF_RULES}, {OF_CLUSTER}}}'
 
 THRESHOLD = "fires"  # legends of thresholds begin with it; dashed_thresholds matches it
 

@@ -18,6 +18,8 @@ COLOURS = {Status.FOUND: VERMILION, Status.FAILED: VERMILION, Status.HEALTHY: GR
 OF_THE_RUN = f'{{run="$run",{OF_CLUSTER}}}'  # on all of its nodes, whichever are chosen
 SAMPLES = f"stepscope_samples_total{OF_THE_RUN}"
 LEAN = f'{BUILD}{{{OF_CLUSTER}, profile="lean"}}'
+# An exporter that is down has its own case.
+OTHERS = f'ALERTS{{alertstate="firing", rule!~"|ExporterDown", severity=~"warning|critical", {OF_CLUSTER}}}'
 ENOUGH = CPUBottleneck.parameters_type().patience  # samples, of most rules
 
 
@@ -66,14 +68,15 @@ OF_THE_CLUSTER = (
         absent=True,
     ),
     Case(Status.FOUND, "see the alerts below", FIRING),
+    Case(Status.FOUND, 'hardware, or Stepscope itself: see "Alerts by rule"', OTHERS),
     Case(
         Status.NOT_ENOUGH_DATA,
         "an exporter is down",
         f"{KNOWN}{{{OF_CLUSTER}}} and {TARGET} up == 0",
     ),
     Case(Status.NOT_ENOUGH_DATA, "no run is training", f"{UNFINISHED}{{{OF_CLUSTER}}}", absent=True),
-    Case(Status.HEALTHY, "no alert fires; some nodes have only rules of the lean profile", LEAN),
-    Case(Status.HEALTHY, "no alert fires"),
+    Case(Status.HEALTHY, "no warning fires; some nodes have only rules of the lean profile", LEAN),
+    Case(Status.HEALTHY, "no warning fires"),
 )
 
 

@@ -29,7 +29,17 @@ from stepscope.grafana.panels import (
     table,
     time_series,
 )
-from stepscope.grafana.queries import OF_CLUSTER, OF_JOB, integral, lines, now, or_zero, rows, threshold
+from stepscope.grafana.queries import (
+    OF_CLUSTER,
+    OF_JOB,
+    OF_RULES,
+    integral,
+    lines,
+    now,
+    or_zero,
+    rows,
+    threshold,
+)
 from stepscope.grafana.variables import priced
 from stepscope.prometheus.rules import owners, usage
 from stepscope.prometheus.rules.advice import ADVICE
@@ -44,11 +54,16 @@ UID = "stepscope-cluster"
 NO_PRICE = "enter the price of a node at the top"
 RUNS = 'run=~"$runs"'
 NODES = f'{OF_JOB}, instance=~"$nodes"'
-OF_ALERTS = f'kind!="", {RUNS}, {NODES}'
+OF_ALERTS = f"{OF_RULES}, {RUNS}, {NODES}"
 FIRING = f'ALERTS{{alertstate="firing", {OF_ALERTS}}}'
+# Some alerts have no run, no job or no node.
+ANY_ALERT = (
+    f'ALERTS{{alertstate="firing", rule!="", severity!="none", {RUNS}, '
+    f'{OF_CLUSTER}, job=~"$job|", instance=~"$nodes|"}}'
+)
 ALERT = "cluster, run, rule"  # labels that distinguish rows
-ANY_FIRING = 'ALERTS{alertstate="firing", kind!=""}'  # also of what is not chosen at the top
-OF_ANY_JOB = f'ALERTS{{alertstate="firing", kind!="", {RUNS}, {OF_CLUSTER}}}'
+ANY_FIRING = f'ALERTS{{alertstate="firing", {OF_RULES}}}'  # also of what is not chosen at the top
+OF_ANY_JOB = f'ALERTS{{alertstate="firing", {OF_RULES}, {RUNS}, {OF_CLUSTER}}}'
 OF_RUNS = f"{RUNS}, {NODES}"
 MOST_BARS = 12  # in a panel of bars, each a run: more are too thin to read
 LEAST = "z"  # instead of info, so that words sort by severity: critical, warning, z
@@ -74,7 +89,7 @@ def dashboard() -> Dashboard:
             ),
             variables.price(),
         ],
-        [alerts(f'severity="critical", {OF_CLUSTER}')],
+        [alerts(f'rule!="", severity="critical", {OF_CLUSTER}')],
     )
 
 
@@ -132,7 +147,7 @@ def _numbers() -> list[Panel]:
         stat(
             "Verdict",
             """The state of the cluster. It checks that exporters are scraped and up, that rules are loaded,
-            and that something trains, before it says that no alert fires.""",
+            and that something trains, before it says that no warning fires.""",
             now(verdict.chain(verdict.OF_THE_CLUSTER)),
             width=24,
             height=3,
@@ -166,7 +181,7 @@ def _numbers() -> list[Panel]:
         ),
         stat(
             "Alerts",
-            """Firing alerts of Stepscope. "Alerts by run and rule" lists them.""",
+            """Firing alerts on runs. "Alerts by run and rule" lists them.""",
             now(or_zero(f"count({FIRING})", RULES_LOADED)),
             thresholds=steps("text", (1, VERMILION)),
         ),
@@ -330,9 +345,10 @@ def _findings() -> list[Panel]:
         ),
         time_series(
             "Alerts by rule",
-            """Number of firing alerts per rule. If many runs have the same alert at once, check what they
-            share: storage, the network, the cooling of a room.""",
-            lines(f"count by (rule) ({FIRING})", "{{rule}}"),
+            """Number of firing alerts per rule, also of rules on hardware and on Stepscope itself. If many
+            runs have the same alert at once, check what they share: storage, the network, the cooling of a
+            room.""",
+            lines(f"count by (rule) ({ANY_ALERT})", "{{rule}}"),
             stacked=True,
             at_least=1,
             nothing="no alert fired in the time range, or no rules are loaded: see the verdict",

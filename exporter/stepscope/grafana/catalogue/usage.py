@@ -34,7 +34,7 @@ def dashboard() -> Dashboard:
             variables.query("namespace", "Namespace", f"label_values({names}, namespace)", several=True),
             variables.price("a GPU"),
         ],
-        [alerts(f'severity="critical", {OF_CLUSTER}')],
+        [alerts(f'rule!="", severity="critical", {OF_CLUSTER}')],
     )
     return {**board, "time": {"from": "now-7d", "to": "now"}, "refresh": ""}
 
