@@ -276,6 +276,23 @@ def test_a_mixed_cluster_is_judged_once_per_node_and_only_where_a_run_trains(
     test.run(tmp_path)
 
 
+@needs_prometheus
+@pytest.mark.parametrize("runs", [("resnet-1",), ("resnet-1", "bert-1")])
+def test_two_nodes_of_one_short_name_are_not_judged_and_all_others_are(
+    rules: Path, tmp_path: Path, runs: tuple[str, ...]
+) -> None:
+    test = RuleTest(rules)
+    test.add(gpu("other", always(30.0)) | run_on("other"))
+    for domain in ("a.example", "b.example"):
+        test.add(gpu(f"twin.{domain}", always(30.0)))
+        for run in runs:
+            test.add(run_on(f"twin.{domain}", run=run))
+    test.firing("LowGPUUtilization", END, 1)
+    test.firing("LowGPUUtilization", END, 1, instance="other", run="resnet-1")
+    test.equals('count(stepscope:rule_status{rule="LowGPUUtilization"})', END, 1)
+    test.run(tmp_path)
+
+
 def test_only_rules_that_need_the_other_source_are_added() -> None:
     def added(options: Options) -> set[str]:
         return set(re.findall(r"name: stepscope-(\w+)-other-sources", render(options)[RULES]))

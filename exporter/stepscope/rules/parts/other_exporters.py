@@ -131,7 +131,8 @@ class OtherExporters:
 
 CORES = "stepscope_cpu_utilization_ratio"
 # The run of a node's GPUs, 1: our exporter knows the runs that train there, but not on which GPU each does.
-# `instance` is the short name there, as in readings of others, and `of_node` ours.
+# `instance` is the short name there, as in readings of others, and `of_node` ours. Two nodes with one short
+# name are left out: nobody knows whose the readings are.
 _OURS = 'label_replace(stepscope_samples_total, "of_node", "$1", "instance", "(.+)")'
 _RUNS = f"""\
 label_replace(
@@ -144,7 +145,11 @@ _RUNS_OF_NODES = f"""\
     and on (cluster, instance) count by (cluster, instance) ({_RUNS}) == 1
   or
   label_replace(
-    clamp(count by (cluster, instance, of_node) ({_RUNS}) > 1, 1, 1),
+    clamp(
+      count by (cluster, instance, of_node) ({_RUNS})
+        == {ON_NODE} group_left () (count by (cluster, instance) ({_RUNS}) > 1),
+      1, 1
+    ),
     "run", "several", "", ""
   )
 )"""
