@@ -14,6 +14,7 @@ from stepscope.alertmanager.actions.notification import read_notification
 from stepscope.alertmanager.actions.owners import Owners
 from stepscope.alertmanager.actions.policy import Policy
 from stepscope.alertmanager.actions.profiling import Profiling
+from stepscope.exporter.ledgers.asked_windows import TrainingRank
 from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
 from stepscope.training import layout
 from stepscope.training.window_request import REFUSED, Answer, read_answer
@@ -145,6 +146,13 @@ def test_without_an_accused_rank_the_slowest_is_asked_and_none_that_is_elsewhere
         idle = an_alert_of_it(labels={"rule": "LowGPUUtilization", "gpu": "0"}, fingerprint="2")
         (decision,) = node.decisions(a_notification(idle))
         assert (decision["decision"], decision["ranks"]) == ("profile", [3, 1])
+
+
+@pytest.mark.parametrize("seconds", [0.0, 5e-324, 1e-30, 1e30])
+def test_a_rank_can_be_asked_whatever_its_ledger_says_of_its_steps(seconds: float) -> None:
+    """An alert of another run is in the same notification: it must be answered."""
+    rank = TrainingRank(0, Path("a.ledger"), 0, steps=1000, seconds=seconds, own=seconds)
+    assert 1000 < rank.next_step <= 1_001_000
 
 
 def test_a_dry_run_asks_nobody(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from stepscope.training.window_request import can_be_asked, read_answer, wake, w
 
 DISTANCE = 300.0  # seconds between two requests of a run, so that windows never take much of it
 AHEAD = 0.5  # seconds until a window begins, so that all ranks take the same steps
+MOST_AHEAD = 1e6  # steps: a ledger can say that they take no time
 LONGEST_WAIT = 60.0  # seconds for an answer: a rank that stalls gives none
 
 
@@ -38,13 +39,9 @@ class TrainingRank(NamedTuple):
 
     @property
     def next_step(self) -> int:
-        """Returns the number of the step at which it can begin together with others."""
-        return step_ahead(self.steps, self.seconds)
-
-
-def step_ahead(steps: int, seconds: float) -> int:
-    """Returns the number of a step that begins in about AHEAD seconds; `steps` took `seconds` until now."""
-    return steps + max(1, ceil(AHEAD * steps / seconds) if seconds else 1)
+        """Returns the number of a step that begins in about AHEAD seconds, together with those of others."""
+        ahead = AHEAD * self.steps / self.seconds if self.seconds else 1
+        return self.steps + max(1, ceil(min(ahead, MOST_AHEAD)))
 
 
 class _Request(NamedTuple):
