@@ -71,6 +71,19 @@ def test_a_user_with_too_many_runs_to_remember_may_have_had_any(
     assert seen.meant("resnet") == {("resnet", ME)}
 
 
+def test_a_user_with_too_many_runs_is_known_while_there_are_ledgers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr(owners, "MOST_RUNS", 1)
+    seen = Owners(tmp_path)
+    leave_ledger(tmp_path, "resnet")
+    for _ in range(3):
+        assert seen.meant("resnet") == {("resnet", ME)}
+        now[0] += 3700
+
+
 def test_a_user_is_given_by_name_or_number() -> None:
     assert user_number("root") == 0
     assert user_number("4711") == 4711

@@ -54,12 +54,12 @@ class Owners:
         """Notes the owner and the run of every ledger. Raises OSError if the directory cannot be read."""
         now = time.monotonic()
         with self._lock:
+            self._seen = {user: _recent(runs, now) for user, runs in self._seen.items()}
             for path in open_ledgers(self._directory):
                 with suppress(LedgerError, OSError), LedgerReader(path) as reader:  # `processes_of` logs them
                     runs = self._seen.setdefault(reader.owner, {})
                     if len(runs) < MOST_RUNS:
                         runs[reader.header.run] = now
-            self._seen = {user: _recent(runs, now) for user, runs in self._seen.items()}
 
     def _watch(self) -> None:
         while True:
