@@ -17,7 +17,8 @@ fi
 job="$RUNS/$SLURM_JOB_ID"
 [ -d "$RUNS" ] || (umask 022 && mkdir -p "$RUNS") 2>/dev/null
 if mkdir -m 750 "$job" 2>/dev/null; then # otherwise another node or an earlier attempt has made it
-    chown "$SLURM_JOB_UID:$SLURM_JOB_GID" "$job"
+    # Some file systems refuse root. `stepscope run` would not start a training in a folder that it cannot write to.
+    chown "$SLURM_JOB_UID:$SLURM_JOB_GID" "$job" 2>/dev/null || rmdir "$job"
 fi
-[ -d "$job" ] || log "$job cannot be made: job $SLURM_JOB_ID records in its working directory"
+[ -d "$job" ] || log "$job cannot be made for user $SLURM_JOB_UID: job $SLURM_JOB_ID records in its working directory"
 exit 0

@@ -99,6 +99,12 @@ def test_a_prolog_that_can_make_nothing_still_succeeds_so_no_node_is_drained(tmp
     called(script("epilog.sh", tmp_path), JOB)
 
 
+def test_a_folder_that_cannot_be_given_to_the_user_is_no_place_to_record(tmp_path: Path) -> None:
+    """As on a file system that refuses root: stepscope run would not start the training."""
+    called(script("prolog.sh", tmp_path), JOB | {"SLURM_JOB_UID": "no-such-user"})
+    assert "STEPSCOPE_RUN_DIR" not in called(script("task-prolog.sh", tmp_path), TASK).stdout
+
+
 def test_steps_and_attempts_of_a_job_have_folders_of_their_own(tmp_path: Path) -> None:
     called(script("prolog.sh", tmp_path), JOB)
     printed = {
