@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from stepscope.commands.cli import main
 from stepscope.commands.doctor import checks
 from stepscope.commands.doctor.checks import Check, Node
 from stepscope.commands.doctor.server import of_prometheus
 from stepscope.common.status import Status
+from stepscope.prometheus.rules.files import render
+from stepscope.prometheus.rules.options import Options
+from stepscope.rules.parts.promql import Scraping
 
 from tests.support.fake_nvml import FakeNvml
 from tests.support.http_server import answering
@@ -205,6 +209,24 @@ def test_what_a_prometheus_does_not_say_is_not_enough_data(
 ) -> None:
     prometheus.data[name] = silent
     assert prometheus.states()[check][0] == Status.NOT_ENOUGH_DATA
+
+
+@pytest.mark.parametrize("seconds", [5, 15, 30, 60])
+def test_rules_that_were_rendered_for_the_scrape_interval_fit_it(prometheus: Answers, seconds: int) -> None:
+    files = render(Options(scraping=Scraping(seconds)))
+    groups = [group for text in files.values() for group in yaml.safe_load(text)["groups"]]
+    prometheus.data["rules"] = {
+        "groups": [
+            {
+                "name": group["name"],
+                "rules": [{"name": "a rule", "query": rule["expr"]} for rule in group["rules"]],
+            }
+            for group in groups
+        ]
+    }
+    prometheus.data["targets"] = {"activeTargets": [{**TARGET, "scrapeInterval": f"{seconds}s"}]}
+    fit = (Status.HEALTHY, f"the rules fit scrapes every {seconds} s")
+    assert prometheus.states()["intervals"] == fit
 
 
 def test_nodes_of_dcgm_exporter_are_counted_that_have_an_exporter(prometheus: Answers) -> None:

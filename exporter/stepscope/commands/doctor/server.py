@@ -13,8 +13,8 @@ from stepscope.rules.parts.node_names import DCGM_LABELS, by_node
 from stepscope.runs.prometheus.address import Access
 from stepscope.runs.prometheus.connection import Connection
 
-_RANGE = re.compile(r"\[((?:\d+(?:ms|[smhdw]))+)[\]:]")
-SCRAPES = 2.5  # in the shortest range of rendered rules, at least
+_RANGE = re.compile(r"\[((?:\d+(?:ms|[smhdw]))+)\]")  # of scraped series: subqueries see older values, too
+SCRAPES = 2  # in the shortest range of rendered rules, at least
 OURS = "stepscope"
 NO_RULER = Check(
     "rules",
