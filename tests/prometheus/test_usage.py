@@ -12,9 +12,10 @@ import pytest
 import yaml
 from stepscope.commands.cli import main
 from stepscope.commands.dashboards import dashboards
+from stepscope.grafana.waste import wasted as wasted_of
 from stepscope.prometheus.rules.files import USAGE, render
 from stepscope.prometheus.rules.options import Options
-from stepscope.prometheus.rules.usage import GPUS
+from stepscope.prometheus.rules.usage import CPU_UTILIZATION, GPUS
 from stepscope.prometheus.usage import DAY, HOUR, STEP
 
 from tests.support.backfill import Backfill
@@ -29,6 +30,7 @@ BEGIN = START // STEP * STEP + 2 * HOUR  # of the week
 END = BEGIN + 7 * DAY
 BEFORE, AFTER = -1, 7 * 24 + 1  # hours since BEGIN
 Hours = tuple[float, float]
+OF_RUN = 'stepscope_step_duration_seconds_sum{run="RUN"}'
 
 
 def of_node(node: str) -> str:
@@ -377,3 +379,28 @@ def test_on_slurm_users_are_compared_with_their_processes_only_if_every_gpu_is_o
         else:
             test.equals(f'{without}{{user="ana"}}', 60 * minutes, expected)
         test.run(tmp_path)
+
+
+def test_no_share_becomes_unknown_or_more_than_1_while_there_are_no_steps_or_samples(
+    tmp_path: Path,
+) -> None:
+    """For ten minutes, steps wait for half of their time. Then there are none, as in an evaluation."""
+    (tmp_path / USAGE).write_text(render(Options())[USAGE])
+    test = RuleTest(tmp_path / USAGE, interval=60)
+    minutes = range(31)
+    for run, in_barrier in (("paused", 0), ("barrier", 60)):
+        of = f'job="stepscope",instance="n0",run="{run}",rank="0"'
+        trained = [30.0 * min(minute, 10) for minute in minutes]
+        waits = [15.0 * min(minute, 10) + in_barrier * max(minute - 10, 0) for minute in minutes]
+        test.add({f'stepscope_step_duration_seconds_sum{{{of},phase="train"}}': trained})
+        test.add({f'stepscope_step_component_seconds_total{{{of},component="communication"}}': waits})
+    for node, per_minute in (("n0", 60), ("n1", 0)):  # on n1, a run has ended that is still published
+        for part, share in (("sum", 0.25), ("count", 1)):
+            of = f'job="stepscope",instance="{node}",run="r"'
+            samples = [share * per_minute * minute for minute in minutes]
+            test.add({f"stepscope_cpu_utilization_samples_{part}{{{of}}}": samples})
+    test.equals(f"avg({CPU_UTILIZATION})", 1800, 0.25)
+    wasted = wasted_of('run=~".*"').replace("$__range", "30m")
+    test.equals(f"({wasted}) and on (run) {OF_RUN}".replace("RUN", "paused"), 1800, 0.5, 1e-6)
+    test.equals(f"(({wasted}) and on (run) {OF_RUN}) <= bool 1".replace("RUN", "barrier"), 1800, 1)
+    test.run(tmp_path)

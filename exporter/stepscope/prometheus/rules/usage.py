@@ -29,7 +29,8 @@ RUN_GPUS = "run_instance:stepscope_run_gpus:count"
 RUN_POWER = "run_instance:stepscope_run_gpu_power:watts"
 RUN_UTILIZATION = "run_instance:stepscope_run_gpu_utilization:mean_ratio"
 RUN_STEPS = "run_instance:stepscope_train_steps:rate5m"
-# A GPU that waits in a collective counts as busy: of what it does, this share of the steps is no work.
+# A GPU that waits in a collective counts as busy: of what it does, this share of the steps is no work. Ranks
+# also wait outside of steps, and an average over time is NaN if one value is.
 RUN_WAITING = "run_instance:stepscope_run_waiting:mean_ratio"
 
 LONG_GPU_SAMPLES = "run_instance_le:stepscope_gpu_utilization_samples_bucket:sum"
@@ -82,10 +83,13 @@ def _recent() -> list[Entry]:
         record(
             RUN_WAITING,
             """
-            sum without (rank, component) (
-              rate(stepscope_step_component_seconds_total{component=~"communication|data_wait"}[5m])
+            clamp_max(
+              sum without (rank, component) (
+                rate(stepscope_step_component_seconds_total{component=~"communication|data_wait"}[5m])
+              )
+                / (sum without (rank, phase) (rate(stepscope_step_duration_seconds_sum[5m])) > 0),
+              1
             )
-              / sum without (rank, phase) (rate(stepscope_step_duration_seconds_sum[5m]))
             """,
         ),
     ]
@@ -93,7 +97,7 @@ def _recent() -> list[Entry]:
 
 def _mean(histogram: str) -> str:
     """Returns the mean of a node's cores while it trains, over five minutes, without a series per core."""
-    return f"max without (run) (rate({histogram}_sum[5m]) / rate({histogram}_count[5m]))"
+    return f"max without (run) (rate({histogram}_sum[5m]) / (rate({histogram}_count[5m]) > 0))"
 
 
 def _long_ranges() -> list[Entry]:
