@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from stepscope.commands.dashboards import dashboards
+from stepscope.grafana.catalogue import run_overview
 from stepscope.grafana.verdict import OF_THE_CLUSTER
 from stepscope.prometheus.rules.advice import ADVICE, advice_group
 from stepscope.prometheus.rules.options import Options
@@ -161,3 +162,16 @@ def test_an_alert_of_another_program_and_information_on_stepscope_are_no_finding
     tmp_path: Path, alert: str, lines: int
 ) -> None:
     verdict_of(tmp_path, alert, "no warning fires", lines)
+
+
+def test_a_run_lasts_until_it_has_ended_on_all_of_its_nodes(tmp_path: Path) -> None:
+    test = RuleTest()
+    of_run = 'run="a", job="stepscope"'
+    for node, ended in (("n0", 300), ("n1", 600)):
+        ends = [ended if time >= ended else None for time in range(0, 901, 15)]
+        test.add({f'stepscope_run_end_time_seconds{{{of_run}, instance="{node}"}}': ends})
+        test.add({f'stepscope_samples_total{{{of_run}, instance="{node}"}}': [1.0] * len(ends)})
+    end = re.sub(r"\$(cluster|job|instance)", ".*", run_overview.END).replace("$run", "a")
+    for now, expected in ((150, 150), (450, 450), (750, 600)):
+        test.equals(end.replace("$__range", "15m"), now, expected)
+    test.run(tmp_path)

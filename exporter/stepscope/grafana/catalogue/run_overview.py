@@ -52,11 +52,14 @@ ALL_PHASES = (*PHASES, "other", "initialization", "finalization")
 QUANTILES = {"max": 1, "p99": 0.99, "p95": 0.95, "p50": 0.5, "min": 1e-6}
 
 START = f"min({last(f'stepscope_run_start_time_seconds{{{OF_RUN}}}')})"
-# The end; while the run is scraped, now; otherwise the last step.
+# Now, while the run is scraped and has not ended on some node; then its end; otherwise the last step.
 END = f"""(
-  max({last(f"stepscope_run_end_time_seconds{{{OF_RUN}}}")})
+  max(
+    0 * stepscope_samples_total{{{OF_RUN}}} + time()
+      unless on (cluster, instance) stepscope_run_end_time_seconds{{{OF_RUN}}}
+  )
     or
-  max(0 * stepscope_samples_total{{{OF_RUN}}} + time())
+  max({last(f"stepscope_run_end_time_seconds{{{OF_RUN}}}")})
     or
   max({last(f"stepscope_run_last_step_time_seconds{{{OF_RUN}}}")})
 )"""
