@@ -133,6 +133,8 @@ def verdict_of(tmp_path: Path, alert: str, expected: str, lines: int) -> None:
     test.equals(f"min({query('Verdict')})", 30, number)
     test.equals(query("Alerts"), 30, 0)
     test.equals(f"count({query('Alerts by rule')}) or vector(0)", 30, lines)
+    (marks,) = dashboards()["stepscope-exporter"]["annotations"]["list"]
+    test.equals(f"count({marks['expr'].replace('$cluster', '.*')}) or vector(0)", 30, lines)
     test.run(tmp_path)
 
 

@@ -50,7 +50,7 @@ def dashboard() -> Dashboard:
                 several=True,
             ),
         ],
-        [alerts(f'rule!="", kind="", severity!="none", {OF_CLUSTER}')],
+        [alerts(f'rule!="", kind!~"cause|symptom", severity!="none", {OF_CLUSTER}')],
     )
 
 
