@@ -8,8 +8,9 @@ from pathlib import Path
 from stepscope.prometheus.crosscheck.compare import Outcome
 from stepscope.prometheus.crosscheck.hardware import check_hardware
 from stepscope.prometheus.crosscheck.rule_files import hardware_of
-from stepscope.prometheus.crosscheck.server import Server
+from stepscope.prometheus.crosscheck.server import Pace, Server
 from stepscope.prometheus.rules.files import META, render
+from stepscope.prometheus.rules.hardware import HARDWARE
 from stepscope.prometheus.rules.options import Options
 from stepscope.rules.parts.hardware import hardware_rules
 
@@ -103,3 +104,10 @@ def test_a_namespace_that_is_added_to_all_alerts_is_no_difference(tmp_path: Path
     outcome = checked(tmp_path, render(options)[META], options)["RowRemapping"]
     assert outcome.firing > 0
     assert without_pace(outcome) == []
+
+
+def test_the_lean_profile_has_no_alerts_on_hardware_to_check() -> None:
+    intended = hardware_of(Options(profile="lean"))
+    with Server("http://127.0.0.1:9") as server:  # nobody answers there
+        assert check_hardware(server, intended, {}, 0, 1) == []
+        assert check_hardware(server, intended, {HARDWARE: Pace(60_000, [(0.0, 0.0)])}, 0, 1) == []

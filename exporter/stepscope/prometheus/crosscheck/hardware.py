@@ -29,7 +29,7 @@ def check_hardware(
     """Returns an outcome per rule, without evaluations if the group is not loaded. Raises UserError."""
     names = sorted({rule.labels["rule"] for rule in intended.rules})
     outcomes = {name: Outcome(name, NODES) for name in names}
-    if (found := loaded.get(intended.name)) is None:
+    if not names or (found := loaded.get(intended.name)) is None:
         return list(outcomes.values())
     for rule in intended.rules:
         outcome, name = outcomes[rule.labels["rule"]], rule.labels["rule"]
