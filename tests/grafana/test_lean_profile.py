@@ -35,6 +35,15 @@ def test_the_verdict_speaks_only_of_the_rules_that_were_evaluated(server: Promet
     assert verdict(look(server, "stepscope-run")) == "✓ healthy: none of the evaluated rules fired"
 
 
+def test_its_nodes_are_counted_and_can_be_chosen(server: Prometheus) -> None:
+    cluster = look(server, "stepscope-cluster")
+    assert [series.values[-1] for series in cluster.lines("Nodes").values()] == [1]
+    queries = {each["name"]: each.get("definition", "") for each in cluster.dashboard["templating"]["list"]}
+    for name in ("cluster", "job", "nodes"):
+        (series,) = re.findall(r"label_values\((\w+)", queries[name])
+        assert series in LEAN, name
+
+
 def test_rules_that_need_more_have_no_state(server: Prometheus) -> None:
     states = {row["Rule"]: row.get("State") for row in look(server, "stepscope-run").table("All rules")}
     unknown = {rule for rule, state in states.items() if state is None}

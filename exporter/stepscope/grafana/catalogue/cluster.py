@@ -44,7 +44,7 @@ from stepscope.grafana.variables import priced
 from stepscope.prometheus.rules import owners, usage
 from stepscope.prometheus.rules.advice import ADVICE
 from stepscope.prometheus.rules.groups import DISTANCE, INFO, LOST
-from stepscope.prometheus.rules.meta import UNFINISHED
+from stepscope.prometheus.rules.meta import BUILD, UNFINISHED
 from stepscope.rules import straggler
 from stepscope.rules.low_gpu_utilization import LowGPUUtilization
 from stepscope.rules.parts.topics import ANY_TOPIC
@@ -54,6 +54,7 @@ UID = "stepscope-cluster"
 NO_PRICE = "enter the price of a node at the top"
 RUNS = 'run=~"$runs"'
 NODES = f'{OF_JOB}, instance=~"$nodes"'
+UP = f"count by (cluster, instance) ({BUILD}{{{NODES}}})"
 OF_ALERTS = f"{OF_RULES}, {RUNS}, {NODES}"
 FIRING = f'ALERTS{{alertstate="firing", {OF_ALERTS}}}'
 # Some alerts have no run, no job or no node.
@@ -78,13 +79,13 @@ def dashboard() -> Dashboard:
         [_numbers(), _runs(), _findings(), _nodes(), _energy_and_cost()],
         [
             variables.data_source(),
-            variables.cluster(usage.MEMORY_USED),
-            variables.job(usage.MEMORY_USED),
+            variables.cluster(BUILD),
+            variables.job(BUILD),
             variables.query("runs", "Runs", f"label_values({UNFINISHED}{{{OF_JOB}}}, run)", several=True),
             variables.query(
                 "nodes",
                 "Nodes",
-                f"label_values({usage.MEMORY_USED}{{{OF_JOB}}}, instance)",
+                f"label_values({BUILD}{{{OF_JOB}}}, instance)",
                 several=True,
             ),
             variables.price(),
@@ -165,7 +166,7 @@ def _numbers() -> list[Panel]:
             "Nodes",
             """Nodes whose exporter is up. If some are missing, Stepscope / Exporter health shows
             which.""",
-            now(or_zero(f"count({of_node(usage.MEMORY_USED)})", RULES_LOADED)),
+            now(or_zero(f"count({UP})", RULES_LOADED)),
         ),
         stat(
             "GPUs",
