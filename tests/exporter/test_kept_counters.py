@@ -56,6 +56,33 @@ def test_counts_are_published_while_the_disk_hangs(tmp_path: Path) -> None:
     assert seen[-1] == {"a": 3.0 + UNSAVED_SAMPLES}
 
 
+def test_no_counter_falls_when_a_disk_answers_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Process(tmp_path / "run.kept")
+    process.tick(a=1.0)
+    process.tick(saves=False, a=2.0)
+    write = StateFile.write
+
+    def hang(file: StateFile, state: bytes) -> None:
+        for number in range(UNSAVED_SAMPLES):
+            process.tick(saves=False, a=3.0 + number)
+        write(file, state)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StateFile, "write", hang)
+        process.kept.save(Sample(time=0.0))
+    assert process.family.samples == {("a",): 2.0 + UNSAVED_SAMPLES}
+    assert process.tick(a=20.0) == {"a": 20.0}
+
+
+def test_counts_of_a_collector_that_fails_are_not_shown_again(tmp_path: Path) -> None:
+    process = Process(tmp_path / "run.kept")
+    process.tick(a=1.0)
+    process.family.clear()  # by the registry
+    process.kept.save(Sample(time=0.0))
+    assert process.family.samples == {}
+    assert process.tick(a=2.0) == {"a": 2.0}
+
+
 def test_a_full_disk_leaves_no_file_with_lower_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from math import isfinite
 from pathlib import Path
+from threading import Lock
 from typing import TypeAlias
 
 from stepscope.common.errors import describe
@@ -35,6 +36,7 @@ class KeptCounters:
         self._samples = self._unsaved = 0
         self._file: StateFile | None = None
         self._complaint = ""
+        self._lock = Lock()  # between a tick that counts and a slow disk
 
     def keep_in(self, path: Path) -> None:
         """Continues the counts in this file, which keeps them from now on."""
@@ -63,24 +65,29 @@ class KeptCounters:
         for name, counts in counted.items():
             earlier = self._earlier.get(name, {})
             now[name] = {labels: value + earlier.get(labels, 0.0) for labels, value in counts.items()}
-        self._now = now
         self._samples += 1
-        self._unsaved += 1
         if self._samples == FORGET_SAMPLES:
             self._earlier = {
                 name: {labels: value for labels, value in counts.items() if labels in now.get(name, {})}
                 for name, counts in self._earlier.items()
             }
-        if self._file is None or self._unsaved > UNSAVED_SAMPLES:
-            self._show(now)
+        with self._lock:
+            self._now = now
+            self._unsaved += 1
+            if self._file is None or self._unsaved > UNSAVED_SAMPLES:
+                self._show(now)
 
     def save(self, _: Sample) -> None:
-        """Writes the counts, then shows them. While a disk hangs, `publish` shows them."""
+        """Writes new counts, then shows them. While a disk hangs, `publish` shows them."""
         now = self._now
+        if not self._unsaved:  # the collector failed
+            return
         if self._file is not None and now != self._saved:
             self._write(self._file, now)
-        self._unsaved = 0
-        self._show(now)
+        with self._lock:
+            if self._unsaved <= UNSAVED_SAMPLES:  # otherwise newer counts are shown: none may fall
+                self._show(now)
+            self._unsaved = 0
 
     def close(self) -> None:
         """Closes the file; the counts stay in it."""
