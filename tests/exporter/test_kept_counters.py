@@ -83,6 +83,15 @@ def test_counts_of_a_collector_that_fails_are_not_shown_again(tmp_path: Path) ->
     assert process.tick(a=2.0) == {"a": 2.0}
 
 
+def test_a_later_run_of_the_same_name_begins_at_0(tmp_path: Path) -> None:
+    Process(tmp_path / "run.kept").tick(a=7.0, b=1.0)
+    process = Process(tmp_path / "run.kept")
+    assert process.tick(a=1.0, b=1.0) == {"a": 8.0, "b": 2.0}
+    assert process.tick(b=2.0) == {"b": 3.0}
+    assert not process.kept.continues("a")
+    assert process.tick(a=0.5, b=2.0) == {"a": 0.5, "b": 3.0}
+
+
 def test_a_full_disk_leaves_no_file_with_lower_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

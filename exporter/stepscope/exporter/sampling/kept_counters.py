@@ -64,6 +64,9 @@ class KeptCounters:
         now: dict[str, Counts] = {}
         for name, counts in counted.items():
             earlier = self._earlier.get(name, {})
+            if gone := self._now.get(name, {}).keys() - counts.keys():  # a later run of the name begins at 0
+                earlier = {labels: value for labels, value in earlier.items() if labels not in gone}
+                self._earlier[name] = earlier
             now[name] = {labels: value + earlier.get(labels, 0.0) for labels, value in counts.items()}
         self._samples += 1
         if self._samples == FORGET_SAMPLES:
