@@ -123,6 +123,19 @@ def test_a_cpuset_cuts_the_cores_and_a_limit_the_use_of_them(host: Host) -> None
     assert host.published("cpu_limit_cores") == {("run",): 1.5}
 
 
+def test_cores_that_the_node_lacks_are_not_the_run_s(host: Host) -> None:
+    host.process(10, cores="0-127")  # of a virtual machine that could get as many
+    host.ticks(0.5, 0, 0)
+    host_use = host.ticks(20, 1.0, 1.0).runs["run"].host
+    assert (host_use.cpus, host_use.allowed_cores) == (("0", "1"), 2)
+    assert host_use.other_cpu_seconds > 0
+
+
+def test_cores_with_other_numbers_in_a_container_are_the_run_s(host: Host) -> None:
+    host.process(10, cores="1-2")
+    assert host.ticks(0.5, 0, 0).runs["run"].host.cpus == ("1", "2")
+
+
 def test_the_rest_of_what_the_run_s_cores_did_was_for_others(host: Host) -> None:
     host.process(10, cpu=1.0)
     host.ticks(0.5, 0, 0, 1.0)

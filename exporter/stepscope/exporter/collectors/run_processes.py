@@ -33,7 +33,7 @@ from stepscope.exporter.processes.used import Gains, Process, TreeCounter, read_
 from stepscope.exporter.sampling.collector import Collector, collector
 from stepscope.exporter.sampling.families import Family, Kind, LabelValues
 from stepscope.exporter.sampling.kept_counters import KeptCounters
-from stepscope.exporter.sampling.sample import RUN_QUANTITIES, HostUse, RunSample, Sample
+from stepscope.exporter.sampling.sample import RUN_QUANTITIES, HostUse, Sample
 
 LOOK_SECONDS = 2.0  # between two looks,
 LONGEST_SHARE = 0.001  # or as many as keep their cost below this share of a core,
@@ -102,12 +102,11 @@ class RunProcessesCollector(Collector):
         self._since_look += sample.interval
         if self._since_look >= self._pause:
             begin = self._stopwatch()
-            self._look(sample.runs, sample.memory_total_bytes)
+            self._look(sample)
             self._pause = max(LOOK_SECONDS, (self._stopwatch() - begin) / LONGEST_SHARE)
             self._since_look = 0.0
         else:
-            young = {label: run for label, run in sample.runs.items() if self._runs[label].is_due()}
-            self._look_at(young, sample.memory_total_bytes)
+            self._look_at([label for label in sample.runs if self._runs[label].is_due()], sample)
         for label, run in list(self._runs.items()):
             run.absent = 0.0 if label in sample.runs else run.absent + sample.interval
             if run.absent > RETENTION_SECONDS:
@@ -116,20 +115,20 @@ class RunProcessesCollector(Collector):
             known.host = replace(self._runs[label].use)  # the recording reads it later
         self.publish({label: run.use for label, run in self._runs.items()}, sample.runs)
 
-    def _look_at(self, runs: Mapping[str, RunSample], node_bytes: float) -> list[str]:
+    def _look_at(self, labels: Iterable[str], sample: Sample) -> list[str]:
         """Looks at runs. Returns those of which no error was raised."""
         hierarchies = self._hierarchies = self._hierarchies or Hierarchies(self._procfs, self._root)
 
         def look(label: str) -> None:
-            self._runs[label].look(self._procfs, hierarchies, runs[label].pids, node_bytes)
+            self._runs[label].look(self._procfs, hierarchies, sample.runs[label].pids, sample)
 
-        return self.apart.each("run {}".format, runs, look)
+        return self.apart.each("run {}".format, labels, look)
 
-    def _look(self, present: Mapping[str, RunSample], node_bytes: float) -> None:
+    def _look(self, sample: Sample) -> None:
         """Looks at all runs, and at their neighbours."""
         on_cores = {
-            label: OnCores(frozenset(use.cpus), present[label].pids, use.other_cpu_seconds)
-            for label in self._look_at(present, node_bytes)
+            label: OnCores(frozenset(use.cpus), sample.runs[label].pids, use.other_cpu_seconds)
+            for label in self._look_at(sample.runs, sample)
             if not isnan((use := self._runs[label].use).other_cpu_seconds)
         }
         for label, seconds in self._neighbours.look(on_cores, self._since_look).items():
@@ -192,8 +191,8 @@ class _Run:
         """Returns whether a run of this age is looked at now, whatever a look costs."""
         return not self.looks or self._age - self._looked_at >= max(LOOK_SECONDS, OF_AGE * self._looked_at)
 
-    def look(self, procfs: Path, hierarchies: Hierarchies, pids: Collection[int], node_bytes: float) -> None:
-        """Reads the processes and their cgroups."""
+    def look(self, procfs: Path, hierarchies: Hierarchies, pids: Collection[int], sample: Sample) -> None:
+        """Reads the processes and their cgroups; the sample has the node's memory and online cores."""
         self._looked_at = self._age
         found = {pid: read_process(procfs, pid) for pid in pids}
         processes = {pid: process for pid, process in found.items() if process is not None}
@@ -213,13 +212,16 @@ class _Run:
         self._read_cgroups([place.cgroup for place in places])
         anonymous = [place.anonymous_bytes for place in places if not isnan(place.anonymous_bytes)]
         use.anonymous_memory_bytes = sum(anonymous) if anonymous else nan
-        limits = [limit for limit in (use.memory_limit_bytes, node_bytes) if not isnan(limit)]
+        limits = [each for each in (use.memory_limit_bytes, sample.memory_total_bytes) if not isnan(each)]
         use.memory_capacity_bytes = min(limits, default=nan)
         self._waited_or_stopped = self._waited.total, self._stopped.total
         if not isnan(use.main_threads_ran_seconds):
             self._count_waits(*before_look)
         before = use.cpus
-        use.cpus = tuple(map(str, sorted(frozenset().union(*(place.cores for place in places)))))
+        cores = frozenset().union(*(place.cores for place in places))
+        online = frozenset(map(int, sample.cpus))
+        # Unless bound, processes of a virtual machine may use cores that it lacks.
+        use.cpus = tuple(map(str, sorted(online if online and online < cores else cores)))
         limit = use.cpu_limit_cores if not isnan(use.cpu_limit_cores) else inf
         use.allowed_cores = min(limit, len(use.cpus)) if use.cpus else nan
         if before == use.cpus and self._busy is not None and self.looks:
