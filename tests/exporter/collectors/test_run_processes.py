@@ -327,6 +327,23 @@ def test_neighbours_are_named_once_they_use_the_run_s_cores(host: Host) -> None:
     assert sum(user.values()) == pytest.approx(20, abs=6)  # no more than was used of the run's cores
 
 
+def test_what_neighbours_used_stays_while_the_run_is_started_again(host: Host) -> None:
+    host.process(10)
+    host.process(20, core=1)
+    host.ticks(40, 0.0, 1.0)
+    host.process(20, cpu=30.0, core=1)
+    host.ticks(20, 0.0, 1.0)
+    (before,) = host.published("neighbour_cpu_seconds_total").values()
+    runs, host.runs = host.runs, {}
+    host.ticks(20, 0.0, 1.0)
+    host.runs = runs
+    host.ticks(20, 0.0, 1.0)
+    host.process(20, cpu=31.0, core=1)
+    host.ticks(20, 0.0, 1.0)
+    (after,) = host.published("neighbour_cpu_seconds_total").values()
+    assert after > before
+
+
 def test_no_neighbour_is_blamed_for_its_past_after_a_moment_without_file_descriptors(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:

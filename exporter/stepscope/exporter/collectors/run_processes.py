@@ -111,6 +111,7 @@ class RunProcessesCollector(Collector):
             run.absent = 0.0 if label in sample.runs else run.absent + sample.interval
             if run.absent > RETENTION_SECONDS:
                 del self._runs[label]
+                self._neighbours.forget(label)
         for label, known in sample.runs.items():
             known.host = replace(self._runs[label].use)  # the recording reads it later
         self.publish({label: run.use for label, run in self._runs.items()}, sample.runs)

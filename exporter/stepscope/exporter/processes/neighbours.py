@@ -46,8 +46,11 @@ class Neighbours:
             self._look(runs)
             self._pause = max(LOOK_SECONDS, (thread_time() - begin) / LONGEST_SHARE)
             self._elapsed = 0.0
-        self._seconds = {run: seconds for run, seconds in self._seconds.items() if run in runs}
         return self._seconds
+
+    def forget(self, run: str) -> None:
+        """Begins again at 0 with a later run of this name."""
+        self._seconds.pop(run, None)
 
     def _look(self, runs: Mapping[str, OnCores]) -> None:
         now = {run: on.other_cpu_seconds for run, on in runs.items()}
