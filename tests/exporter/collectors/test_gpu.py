@@ -237,6 +237,22 @@ def test_mig_devices_come_and_go(nvml: FakeNvml, ticks: GpuTicks) -> None:
     assert set(ticks.tick(after=2).gpus) == {"0", "0:1", "0:3", "1"}
 
 
+def test_a_gpu_is_divided_and_made_whole_again_while_it_is_watched(nvml: FakeNvml, ticks: GpuTicks) -> None:
+    nvml.run_processes(0, 4711)
+    ticks.tick()
+    ticks.tick()
+    everything = ticks.published_of("0")
+    nvml.divide(0, mig_0=(4711,))
+    sample = ticks.tick(after=60)
+    assert sample.gpu_processes == {"0:0": {4711: 1.0}, "1": {}}
+    assert "utilization_ratio" not in ticks.published_of("0")
+    nvml.divide(0)
+    ticks.tick(after=60)
+    sample = ticks.tick()
+    assert sample.gpu_processes == {"0": {4711: 1.0}, "1": {}}
+    assert ticks.published_of("0") == everything
+
+
 def test_mig_devices_that_may_not_be_listed_leave_nothing_behind_at_each_look(
     nvml: FakeNvml, ticks: GpuTicks
 ) -> None:
@@ -363,6 +379,7 @@ def test_a_minute_of_ticks_makes_a_fixed_number_of_calls_for_each_gpu(tmp_path: 
             "nvmlDeviceGetMemoryInfo_v2": 120,
             "nvmlDeviceGetUtilizationRates": 120,
             "nvmlDeviceGetFieldValues": 120 + 6 + 1,  # slow ones, and those of every minute
+            "nvmlDeviceGetMigMode": 1,
             "nvmlDeviceGetCurrPcieLinkWidth": 1,
             "nvmlDeviceGetMaxPcieLinkWidth": 1,
             "nvmlDeviceGetCurrPcieLinkGeneration": 1,

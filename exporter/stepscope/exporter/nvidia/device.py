@@ -148,6 +148,8 @@ class Gpu:
         """
         elapsed = 0.0 if self._last_read is None else min(now - self._last_read, longest_gap)
         self._last_read = now
+        if now >= self._hardware_due:
+            self._look_for_mig()
         self.sample = GpuSample(lost=0.0, model=self.identity.model, uuid=self.identity.uuid)
         self._read_memory()
         self._read_utilization(elapsed)
@@ -373,6 +375,12 @@ class Gpu:
             nvml = self._nvml
             processes = self._ask_either(nvml.compute_processes, nvml.compute_processes_v2)
             self.processes = None if processes is None else dict(processes)
+
+    def _look_for_mig(self) -> None:
+        """Begins again once the GPU was divided, or is whole again: then it has other values."""
+        is_mig = self._ask(self._nvml.mig_enabled)
+        if is_mig is not None and is_mig != self._is_mig:
+            self.attach(self.handle, self.identity, self._info[1][3])
 
     def _read_mig(self, now: float) -> Iterable[Value]:
         """Reads the MIG devices. They may come and go at any time."""
