@@ -17,6 +17,7 @@ from stepscope.common.errors import UserError
 from stepscope.exporter.collectors import add_flags, enabled
 from stepscope.exporter.collectors.gpu import GpuCollector
 from stepscope.exporter.nvidia import health
+from stepscope.exporter.nvidia.nvml import FieldBatch
 from stepscope.exporter.sampling.sample import GpuSample
 
 from tests.support.fake_nvml import FakeNvml
@@ -344,6 +345,14 @@ def test_pcie_traffic_that_an_old_driver_does_not_count_is_measured_between_tick
     old_ticks.tick(after=0)
     assert old_ticks.value("pcie_transmit_bytes_total", "0") == 2_000_000
     assert old_ticks.value("pcie_receive_bytes_total", "0") == 6_000_000
+
+
+def test_a_field_of_an_unknown_type_costs_only_itself() -> None:
+    batch = FieldBatch([(1, 0), (2, 0)])
+    for slot, kind in zip(batch.buffer, (1, 7), strict=True):
+        slot.valueType = kind
+        slot.value.uiVal = 5
+    assert batch.values() == {1: 5}
 
 
 def test_a_power_limit_that_changed_is_seen_within_ten_seconds(nvml: FakeNvml, ticks: GpuTicks) -> None:

@@ -116,7 +116,7 @@ class FieldBatch:
         return {
             identifier: value if kind == _UNSIGNED_LONG_LONG else _value(kind, value)
             for identifier, _scope, _time, _latency, kind, code, value in _FIELD.iter_unpack(self.buffer)
-            if code == 0
+            if code == 0 and kind in _VALUES  # a later driver may have more
         }
 
     def unsupported(self) -> set[int]:
