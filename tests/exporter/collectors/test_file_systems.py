@@ -13,6 +13,7 @@ MOUNTS = """\
 23 22 0:21 / {work} rw,relatime shared:2 - nfs server:/work rw
 24 22 0:22 / /data ro,relatime - squashfs /dev/loop0 ro
 25 22 0:23 / /a\\040b rw - ext4 /dev/vdb rw
+26 22 0:24 / /broken rw,relatime shared:3 - ext4 /dev/vdc ro,errors=remount-ro
 """
 
 
@@ -106,7 +107,14 @@ def test_while_a_file_system_does_not_answer_ticks_go_on_and_nothing_stale_is_pu
 
 @pytest.mark.parametrize(
     ("folder", "mount"),
-    [("/", "/"), ("/work/a", "/work"), ("/workshop", "/"), ("/data/x", None), ("/a b/c", "/a b")],
+    [
+        ("/", "/"),
+        ("/work/a", "/work"),
+        ("/workshop", "/"),
+        ("/data/x", None),
+        ("/broken/x", None),
+        ("/a b/c", "/a b"),
+    ],
 )
 def test_the_mount_of_a_folder_is_the_nearest_above_unless_it_is_read_only(
     folder: str, mount: str | None, tmp_path: Path
