@@ -8,6 +8,8 @@ import pytest
 from stepscope.exporter.collectors.file_systems import FileSystemsCollector, writable_mount
 from stepscope.exporter.sampling.sample import RankProcess, RunSample, Sample
 
+from tests.support.waiting import wait_until
+
 MOUNTS = """\
 22 1 0:20 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
 23 22 0:21 / {work} rw,relatime shared:2 - nfs server:/work rw
@@ -103,6 +105,37 @@ def test_while_a_file_system_does_not_answer_ticks_go_on_and_nothing_stale_is_pu
     answer.set()
     node.collector.wait()
     assert node.tick(10)
+
+
+def test_a_file_system_that_does_not_answer_costs_no_other_run_its_values(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.process(10, node.work)
+    node.process(11, node.work)
+    runs = {f"run-{pid}": RunSample([RankProcess(pid, 0, None, 1, 0)]) for pid in (10, 11)}
+    answer, statvfs = Event(), os.statvfs
+
+    def hanging(path: Path) -> os.statvfs_result:
+        if path.parts[-2] == "10":
+            answer.wait()
+        return statvfs(path)
+
+    monkeypatch.setattr(os, "statvfs", hanging)
+
+    def published() -> set[str]:
+        node.collector.collect(Sample(node.now, runs=runs))
+        return {run for run, _ in node.collector.free.samples}
+
+    def asking() -> list[str]:
+        return [run for run, (thread, _) in node.collector._asking.items() if thread.is_alive()]
+
+    for _ in range(3):
+        node.now += 60
+        wait_until(lambda: published() == {"run-11"} and asking() == ["run-10"])
+        node.now += 59
+        assert published() == {"run-11"}
+    answer.set()
+    node.collector.wait()
 
 
 @pytest.mark.parametrize(

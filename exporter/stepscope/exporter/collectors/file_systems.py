@@ -1,7 +1,7 @@
 """Space of the file systems in which training processes work: that of the working directory of each rank.
 
 The exporter does not know where a run writes its checkpoints. A script that writes them to a relative path
-writes them there. A network file system may not answer for long, so a thread asks, every minute.
+writes them there. A network file system may not answer for long, so a thread per run asks, every minute.
 """
 
 import os
@@ -17,13 +17,14 @@ from stepscope.exporter.sampling.sample import Sample
 
 SECONDS = 60.0  # between two readings
 LONGEST_SECONDS = 10.0  # that file systems may take to answer
+MOST_THREADS = 32  # that may wait for file systems when others start
 LABELS = ("run", "mountpoint")
 ESCAPED = re.compile(r"\\(\d{3})")  # a space in a mount point is \040
 
 
 @collector
 class FileSystemsCollector(Collector):
-    """A file system that does not answer, or a process of another user, costs only its own values."""
+    """A file system that does not answer costs only its run's values, a process out of sight its own."""
 
     name = "file_systems"
     after = ("training",)
@@ -32,8 +33,8 @@ class FileSystemsCollector(Collector):
     def __init__(self, procfs: Path, clock: Callable[[], float] = monotonic) -> None:
         self._procfs, self._clock = procfs, clock
         self._due = 0.0
-        self._thread: Thread | None = None
-        self._spaces: Mapping[LabelValues, tuple[float, float]] = {}
+        self._asking: dict[str, tuple[Thread, float]] = {}  # by run, and since when
+        self._spaces: dict[str, Mapping[LabelValues, tuple[float, float]]] = {}  # by run
         self.free = Family(
             "stepscope_run_file_system_free_bytes",
             "gauge",
@@ -49,41 +50,48 @@ class FileSystemsCollector(Collector):
             for label, run in sample.runs.items()
         }
         now = self._clock()
-        if now >= self._due and not self.is_asking():
+        asking = {label: asked for label, asked in self._asking.items() if asked[0].is_alive()}
+        for label, (_, since) in asking.items():
+            if now - since > LONGEST_SECONDS:
+                self._spaces.pop(label, None)  # no value is better than a stale one
+        if now >= self._due:
             self._due = now + SECONDS
-            self._thread = Thread(target=self._ask, args=(pids,), name="file systems", daemon=True)
-            self._thread.start()
-        if self.is_asking() and now - self._due + SECONDS > LONGEST_SECONDS:
-            self._spaces = {}  # no value is better than a stale one
-        spaces = {labels: space for labels, space in self._spaces.items() if pids.get(labels[0])}
+            for label in self._spaces.keys() - pids.keys():
+                del self._spaces[label]
+            if len(asking) < MOST_THREADS:
+                waiting = pids.keys() - asking.keys()
+                asking |= {label: (self._started(label, pids[label]), now) for label in waiting}
+        self._asking = asking
+        known = [of_run for label, of_run in list(self._spaces.items()) if pids.get(label)]
+        spaces = {labels: space for of_run in known for labels, space in of_run.items()}
         self.free.publish({labels: free for labels, (free, _size) in spaces.items()})
         self.size.publish({labels: size for labels, (_free, size) in spaces.items()})
 
-    def is_asking(self) -> bool:
-        """Returns whether the thread waits for a file system."""
-        return self._thread is not None and self._thread.is_alive()
-
     def wait(self) -> None:
-        """Waits until the thread has asked; for tests."""
-        if self._thread is not None:
-            self._thread.join()
+        """Waits until the threads have asked; for tests."""
+        for thread, _ in self._asking.values():
+            thread.join()
 
-    def _ask(self, pids: Mapping[str, set[int]]) -> None:
+    def _started(self, label: str, pids: set[int]) -> Thread:
+        thread = Thread(target=self._ask, args=(label, pids), name="file systems", daemon=True)
+        thread.start()
+        return thread
+
+    def _ask(self, label: str, pids: set[int]) -> None:
         found: dict[LabelValues, tuple[float, float]] = {}
-        for label, of_run in pids.items():
-            for pid in sorted(of_run):
-                try:
-                    folder = self._procfs / str(pid) / "cwd"
-                    mountpoint = writable_mount(self._procfs / str(pid) / "mountinfo", os.readlink(folder))
-                    if mountpoint is None or (label, mountpoint) in found:
-                        continue
-                    space = os.statvfs(folder)
-                except (OSError, IndexError):  # the process has ended, or is another user's
+        for pid in sorted(pids):
+            try:
+                folder = self._procfs / str(pid) / "cwd"
+                mountpoint = writable_mount(self._procfs / str(pid) / "mountinfo", os.readlink(folder))
+                if mountpoint is None or (label, mountpoint) in found:
                     continue
-                if space.f_blocks:
-                    size = space.f_frsize * space.f_blocks
-                    found[label, mountpoint] = (float(space.f_frsize * space.f_bavail), float(size))
-        self._spaces = found
+                space = os.statvfs(folder)
+            except (OSError, IndexError):  # the process has ended, or is another user's
+                continue
+            if space.f_blocks:
+                size = space.f_frsize * space.f_blocks
+                found[label, mountpoint] = (float(space.f_frsize * space.f_bavail), float(size))
+        self._spaces[label] = found
 
 
 def writable_mount(mountinfo: Path, folder: str) -> str | None:
