@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from stepscope.exporter.ledgers import folder
+from stepscope.exporter.ledgers import folder, run_totals
 from stepscope.exporter.ledgers.reader import open_ledgers
 from stepscope.exporter.sampling.limits import Limits
 from stepscope.training import layout
@@ -290,6 +290,25 @@ def test_above_the_limit_of_ranks_a_run_keeps_those_that_came_first(ledgers: Pat
         node.tick()
         assert {rank for _, rank, _ in node.family("step_duration_seconds").histograms} == {"0", "1"}
         assert node.collector.folder.left_out()["ranks"] == {RESNET: 1}
+
+
+def test_ranks_that_come_and_go_without_end_do_not_add_up(
+    ledgers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_totals, "MOST_RETIRED", 2)
+    node = Node(ledgers, retention=10.0)
+    with TrainingProcess(ledgers, "copied") as trainer:
+        trainer.steps(0.25)
+        for rank in range(1, 6):
+            content = bytearray(recent())
+            fields = list(layout.HEADER.unpack_from(content))
+            fields[4], fields[6] = rank, 6  # of six ranks
+            layout.HEADER.pack_into(content, 0, *fields)
+            (ledgers / f"{rank}{layout.SUFFIX}").write_bytes(content)
+            node.tick()
+            node.tick(11.0)
+        ranks = {rank for _, rank, _ in node.family("step_duration_seconds").histograms}
+    assert ranks == {"0", "4", "5"}
 
 
 def test_totals_never_fall_over_restarts_of_ranks_and_exporter_in_any_order(

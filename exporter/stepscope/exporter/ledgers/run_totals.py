@@ -16,6 +16,8 @@ from stepscope.exporter.ledgers.spent import Spent
 from stepscope.exporter.sampling.families import Exemplar, HistogramValue
 from stepscope.training.layout import FETCH_BOUNDS, STEP_BOUNDS, WAIT_BOUNDS
 
+MOST_RETIRED = 256  # ranks of a run whose removed ledgers are counted
+
 
 class RunKey(NamedTuple):
     """A run on this node: nobody can add to the run of another user."""
@@ -204,6 +206,17 @@ class Run:
         if not ledger.alive:
             self._left[ledger.header.rank] = left(ledger.totals)
         self.retired_times = _widest([*self._retired_times(), _times(ledger)])
+        if len(self.retired) > MOST_RETIRED:
+            self._forget_a_rank()
+
+    def _forget_a_rank(self) -> None:
+        """Drops all that is known of the rank without a ledger that came first."""
+        present = {each.header.rank for each in self.ledgers}
+        gone = next((rank for rank in self.retired if rank not in present), -1)
+        for of_rank in (self.retired, self._left, self.flops_per_step):
+            of_rank.pop(gone, None)
+        self.operators = {key: value for key, value in self.operators.items() if key[0] != gone}
+        self._exemplars = {key: value for key, value in self._exemplars.items() if key[0] != gone}
 
     def ranks(self) -> dict[int, RankTotals]:
         """Returns the totals of each rank over all of its processes."""
