@@ -311,6 +311,23 @@ def test_ranks_that_come_and_go_without_end_do_not_add_up(
     assert ranks == {"0", "4", "5"}
 
 
+def test_counts_of_ever_new_names_do_not_add_up(ledgers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_totals, "MOST_NAMES", 40)
+    node = Node(ledgers, retention=10.0)
+    with TrainingProcess(ledgers, rank=1) as other:
+        other.steps(0.25)
+        for attempt in range(4):
+            with TrainingProcess(ledgers) as trainer:
+                for number in range(16):
+                    trainer.do(f"stepscope.count('{attempt}-{number}', 2)")
+                node.tick()
+            node.tick()
+            node.tick(11.0)
+    counted = node.values("run_counted_total")
+    assert len(counted) == 40
+    assert counted[RESNET, "0", "0-0"] == 2
+
+
 def test_totals_never_fall_over_restarts_of_ranks_and_exporter_in_any_order(
     ledgers: Path, tmp_path: Path
 ) -> None:

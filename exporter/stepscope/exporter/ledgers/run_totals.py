@@ -17,6 +17,7 @@ from stepscope.exporter.sampling.families import Exemplar, HistogramValue
 from stepscope.training.layout import FETCH_BOUNDS, STEP_BOUNDS, WAIT_BOUNDS
 
 MOST_RETIRED = 256  # ranks of a run whose removed ledgers are counted
+MOST_NAMES = 256  # of numbers of a rank; a ledger has far fewer, but a rank may have many ledgers
 
 
 class RunKey(NamedTuple):
@@ -161,7 +162,8 @@ class RankTotals:
 
 def _add_to(sums: dict[str, float], values: Mapping[str, float]) -> None:
     for key, value in values.items():
-        sums[key] = sums.get(key, 0.0) + value
+        if key in sums or len(sums) < MOST_NAMES:
+            sums[key] = sums.get(key, 0.0) + value
 
 
 Times = tuple[float, float | None, float | None]  # start, start of the first step, end of the last step
