@@ -15,7 +15,6 @@ from time import thread_time
 from typing import NamedTuple
 
 from stepscope.common.errors import raise_if_exhausted
-from stepscope.common.users import user_name
 from stepscope.exporter.processes.cgroup import (
     Cgroup,
     Hierarchies,
@@ -61,7 +60,7 @@ class RunProcessesCollector(Collector):
         self._procfs, self._root, self._stopwatch = procfs, cgroups, stopwatch
         self._hierarchies: Hierarchies | None = None
         self._runs: dict[str, _Run] = {}
-        self._neighbours = Neighbours(procfs, TICKS, user_name)
+        self._neighbours = Neighbours(procfs, TICKS)
         self._pause = self._since_look = 0.0  # seconds of samples
         self._last_time = nan
         self._counters, self._gauges = (

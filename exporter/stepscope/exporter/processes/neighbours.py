@@ -1,12 +1,13 @@
 """Finds whose processes use the cores of a run next to its own."""
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import thread_time
 from typing import NamedTuple
 
+from stepscope.common.users import user_name
 from stepscope.exporter.processes.used import Process, read_process
 
 LOOK_SECONDS = 15.0  # between two looks at all processes of the node,
@@ -31,8 +32,8 @@ class Neighbours:
     some of it ran elsewhere, each user counts by the share.
     """
 
-    def __init__(self, procfs: Path, ticks: int, user_name: Callable[[int], str]) -> None:
-        self._procfs, self._ticks, self._user_name = procfs, ticks, user_name
+    def __init__(self, procfs: Path, ticks: int) -> None:
+        self._procfs, self._ticks = procfs, ticks
         self._elapsed, self._pause = 0.0, LOOK_SECONDS
         self._before: dict[int, Process] = {}
         self._others_before: dict[str, float] = {}
@@ -97,7 +98,7 @@ class Neighbours:
     def _count(self, run: str, of_user: Mapping[int, float]) -> None:
         counted = self._seconds.setdefault(run, {})
         for user, seconds in sorted(of_user.items(), key=lambda entry: -entry[1]):
-            name = self._user_name(user)
+            name = user_name(user)
             if name not in counted and len(counted) >= MOST_USERS:
                 name = OTHER_USERS
             counted[name] = counted.get(name, 0.0) + seconds
