@@ -68,8 +68,10 @@ def test_processes_that_proc_hides_are_found(node: Node) -> None:
     assert (status, "hides processes" in found) == (Status.FOUND, True)
 
 
-def test_a_kernel_that_counts_no_waits_for_a_core_is_said(node: Node) -> None:
-    (node.procfs / "self" / "schedstat").unlink()
+@pytest.mark.parametrize("text", [None, "0 0 0"])
+def test_a_kernel_that_counts_no_waits_for_a_core_is_said(node: Node, text: str | None) -> None:
+    schedstat = node.procfs / "self" / "schedstat"
+    schedstat.unlink() if text is None else schedstat.write_text(text)
     assert said(checks.processes(node))[0] == Status.NOT_ENOUGH_DATA
 
 

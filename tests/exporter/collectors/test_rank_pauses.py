@@ -91,6 +91,13 @@ def test_a_later_process_of_the_rank_goes_on_counting(host: Host) -> None:
     assert host.tick(pid=11)["stopped"] == 2 * INTERVAL
 
 
+def test_a_kernel_that_counts_no_waits_for_a_core_knows_of_no_pauses(host: Host) -> None:
+    host.process()
+    (host.procfs / "10" / "schedstat").write_text("0 0 0\n")
+    host.tick()
+    assert host.tick() == {}
+
+
 def test_a_rank_out_of_sight_has_no_pauses_and_one_that_ended_keeps_them_for_the_last_scrape(
     host: Host,
 ) -> None:

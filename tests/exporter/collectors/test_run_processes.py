@@ -220,6 +220,15 @@ def test_without_limits_and_cgroups_their_metrics_are_absent(host: Host) -> None
     assert host_use.allowed_cores == 2
 
 
+def test_a_kernel_that_counts_no_waits_for_a_core_knows_of_none(host: Host) -> None:
+    host.process(10)
+    host.write(host.procfs / "10" / "schedstat", "0 0 0\n")
+    host.ticks(10, 1.0, 1.0)
+    assert host.published("cpu_seconds_total")
+    assert not host.published("main_threads_ran_seconds_total")
+    assert not host.published("main_threads_waited_seconds_total")
+
+
 def test_memory_that_is_no_files_is_summed_with_what_is_swapped_out(host: Host) -> None:
     host.runs = {"run": frozenset({10, 11, 12})}
     host.process(10, memory="VmRSS:\t 900 kB\nRssAnon:\t 500 kB\nRssFile:\t 400 kB\nVmSwap:\t 20 kB\n")

@@ -12,6 +12,7 @@ from stepscope.common.errors import UserError, describe
 from stepscope.common.status import Status
 from stepscope.common.users import user_name
 from stepscope.exporter.nvidia.nvml import LibraryMissingError, Nvml, NvmlError
+from stepscope.exporter.processes.used import read_main_thread
 from stepscope.training.layout import FILE_BYTES
 from stepscope.training.ledger_files import ledger_directory
 from stepscope.training.off import is_off
@@ -94,7 +95,7 @@ def processes(node: Node) -> Check:
             "/proc hides processes of other users: what they use of GPUs and cores is not measured",
             "run the exporter as root, or in the group of /proc's mount option gid=",
         )
-    if not (node.procfs / "self" / "schedstat").exists():
+    if read_main_thread(node.procfs, "self") is None:
         return Check(
             "processes",
             Status.NOT_ENOUGH_DATA,

@@ -28,7 +28,14 @@ from stepscope.exporter.processes.cgroup import (
     waiting_seconds,
 )
 from stepscope.exporter.processes.neighbours import Neighbours, OnCores
-from stepscope.exporter.processes.used import Gains, Process, TreeCounter, read_io, read_process
+from stepscope.exporter.processes.used import (
+    Gains,
+    Process,
+    TreeCounter,
+    read_io,
+    read_main_thread,
+    read_process,
+)
 from stepscope.exporter.sampling.collector import Collector, collector
 from stepscope.exporter.sampling.families import Family, Kind, LabelValues
 from stepscope.exporter.sampling.kept_counters import KeptCounters
@@ -42,7 +49,6 @@ REREAD_LOOKS = 15  # between two readings of a process's cores, cgroups and memo
 RETENTION_SECONDS = 300.0  # for which the counters of a run without processes are published
 LATE = 4  # sample intervals; what was used in a longer gap is not known
 TICKS = os.sysconf("SC_CLK_TCK")  # per second
-NANOSECONDS = 1e9  # in a second
 KIBIBYTE = 1024
 ANONYMOUS = re.compile(r"^(?:RssAnon|VmSwap):\s+(\d+) kB", re.MULTILINE)
 PUBLISHED = [each for each in RUN_QUANTITIES.values() if each.help]
@@ -248,7 +254,7 @@ class _Run:
                 self._places[key] = place
 
     def _read_main_threads(self, procfs: Path) -> None:
-        read = ((key, _main_thread(procfs, key[0])) for key in self._places)
+        read = ((key, read_main_thread(procfs, key[0])) for key in self._places)
         times = {key: seconds for key, seconds in read if seconds is not None}
         if times:
             self._ran.add({key: ran for key, (ran, _) in times.items()})
@@ -326,16 +332,6 @@ def _place(procfs: Path, hierarchies: Hierarchies, pid: int) -> _Place | None:
     kibibytes = ANONYMOUS.findall(status)
     memory_bytes = float(sum(map(int, kibibytes)) * KIBIBYTE) if kibibytes else nan
     return _Place(cores & cpuset if cpuset else cores, cgroup, memory_bytes)
-
-
-def _main_thread(procfs: Path, pid: int) -> tuple[float, float] | None:
-    """Returns the seconds for which the main thread ran, and waited for a core; None if not counted."""
-    try:
-        ran, waited, _ = (procfs / str(pid) / "schedstat").read_bytes().split()
-        return int(ran) / NANOSECONDS, int(waited) / NANOSECONDS
-    except (OSError, ValueError) as error:
-        raise_if_exhausted(error)
-        return None
 
 
 def _family(name: str, kind: Kind, text: str, *labels: str) -> Family:

@@ -9,10 +9,10 @@ from math import isnan
 from pathlib import Path
 
 from stepscope.exporter.processes.cgroup import Hierarchies, cpu_limit, throttling
+from stepscope.exporter.processes.used import read_main_thread
 
 REASONS = ("stopped", "no_core", "throttled")
 REREAD_LOOKS = 120  # between two readings of a process's cgroup
-NANOSECONDS = 1e9  # in a second
 
 
 class Pauses:
@@ -26,10 +26,14 @@ class Pauses:
         self._limit: Path | None = None
 
     def look(self, procfs: Path, hierarchies: Hierarchies, pid: int, elapsed: float) -> None:
-        """Adds the pauses since the last look, `elapsed` seconds ago. Raises OSError if the process ended."""
-        directory = procfs / str(pid)
-        state = (directory / "stat").read_bytes().rpartition(b")")[2].split()[0]
-        waited = int((directory / "schedstat").read_bytes().split()[1]) / NANOSECONDS
+        """Adds the pauses since the last look, `elapsed` seconds ago.
+
+        Raises OSError or ValueError if the process has ended, or its kernel does not count.
+        """
+        state = (procfs / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[0]
+        if (times := read_main_thread(procfs, pid)) is None:
+            raise ValueError("the kernel does not count waits for a core")
+        waited = times[1]
         if pid != self._pid or self._looks % REREAD_LOOKS == 0:
             self._limit = cpu_limit(hierarchies.of(pid).cpu).group
         throttled = 0.0 if self._limit is None else throttling(self._limit).throttled_seconds

@@ -7,6 +7,8 @@ from typing import Any, Literal, NamedTuple
 
 from stepscope.common.errors import raise_if_exhausted
 
+NANOSECONDS = 1e9  # in a second
+
 
 class Process(NamedTuple):
     """The use of a process; `waited_*` is of children that have ended and that it has waited for."""
@@ -23,7 +25,7 @@ class Process(NamedTuple):
 def read_process(procfs: Path, pid: int) -> Process | None:
     """Returns a process; None if it has ended or is hidden from this user.
 
-    Raises OSError, here and in `read_io`, if files cannot be opened now: the process may be there still.
+    Raises OSError, here and below, if files cannot be opened now: the process may be there still.
     """
     try:
         # From the state, field 3 of proc(5); the name before it may contain anything.
@@ -42,6 +44,19 @@ def read_state(procfs: Path, pid: int) -> str:
         return (procfs / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ""
+
+
+def read_main_thread(procfs: Path, pid: int | str) -> tuple[float, float] | None:
+    """Returns the seconds for which the main thread ran, and waited for a core; None if not counted.
+
+    A kernel that does not count writes "0 0 0".
+    """
+    try:
+        ran, waited, times = map(int, (procfs / str(pid) / "schedstat").read_bytes().split())
+    except (OSError, ValueError) as error:
+        raise_if_exhausted(error)
+        return None
+    return (ran / NANOSECONDS, waited / NANOSECONDS) if times else None
 
 
 def read_io(procfs: Path, pid: int) -> tuple[float, float] | None:
