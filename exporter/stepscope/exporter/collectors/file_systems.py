@@ -103,7 +103,7 @@ def writable_mount(mountinfo: Path, folder: str) -> str | None:
         fields = line.split(" ")
         point = ESCAPED.sub(lambda escaped: chr(int(escaped[1], 8)), fields[4])
         if point in above:
-            # Of the mount and of its file system. The last one of a mount point hides the others.
+            # The mount and its file system have options. The last mount of a point hides the others.
             mounts[point] = all("rw" in options.split(",") for options in (fields[5], fields[-1]))
     nearest = max(mounts, key=len, default=None)
     return nearest if nearest is not None and mounts[nearest] else None
