@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from stepscope.commands.cli import main
+from stepscope.runs.recording.files import RunFile
 
 from tests.support.waiting import SECONDS
 
@@ -93,3 +94,23 @@ def test_an_error_of_the_system_that_nobody_expected_is_one_line(
     monkeypatch.setattr("stepscope.commands.report.open_sources", no_descriptor)
     assert main(["report", str(tmp_path)]) == 2
     assert capsys.readouterr().err == "stepscope: /data/run.json: Too many open files\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_trains_and_is_recorded_whatever_streams_the_caller_closed(
+    tmp_path: Path, closed: str
+) -> None:
+    words = [sys.executable, "-m", "stepscope", "run", "--out", "run", "--listen", "127.0.0.1:0", "--"]
+    line = [*words, "sh", "-c", "echo > trained"]
+    shell = subprocess.run(["sh", "-c", f'"$@" {closed}', "sh", *line], cwd=tmp_path, timeout=SECONDS)
+    assert shell.returncode == 0
+    assert (tmp_path / "trained").exists()
+    assert (tmp_path / "run/report.html").exists()
+
+
+def test_a_closed_stdout_costs_only_what_would_be_printed(tmp_path: Path) -> None:
+    (tmp_path / "resnet").mkdir()
+    RunFile(name="resnet").write(tmp_path / "resnet")
+    words = [sys.executable, "-m", "stepscope", "list", str(tmp_path)]
+    shell = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *words], stderr=subprocess.PIPE, timeout=SECONDS)
+    assert (shell.returncode, shell.stderr) == (0, b"")

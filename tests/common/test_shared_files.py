@@ -26,6 +26,7 @@ SHARED_FILES = "stepscope/common/shared_files.py"
 OTHER_FILES = {
     "stepscope/analysis/starting.py": "a new file in a folder that it has just made",
     "stepscope/commands/alertmanager.py": "files of this package",
+    "stepscope/commands/cli.py": "/dev/null",
     "stepscope/commands/actions.py": "the file of the token, which the user names",
     "stepscope/alertmanager/actions/processes.py": "procfs",
     "stepscope/exporter/collectors/": "procfs and sysfs, or the modules of this package",

@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import os
 import re
 import sys
 from collections.abc import Collection, Sequence
@@ -68,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None and words:  # this process is the command's alone
         take_signals(words[0])
+        _open_streams()
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: names and locales may be any
         without_pandas()
@@ -101,6 +103,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"stepscope: {error.filename or words[0]}: {error.strerror or error}", file=sys.stderr)
         return 2
     return status
+
+
+def _open_streams() -> None:
+    """Opens /dev/null for standard streams that the caller closed: a socket would get their numbers."""
+    while (null := os.open(os.devnull, os.O_RDWR)) <= 2:  # not inherited: a command has them closed, too
+        pass
+    os.close(null)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", errors="backslashreplace", closefd=False)
 
 
 class _OneLineParser(argparse.ArgumentParser):
