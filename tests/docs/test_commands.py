@@ -1,5 +1,6 @@
 """The commands that documentation and --help show: each is one that `stepscope` or make takes."""
 
+import ast
 import re
 import shlex
 from importlib import import_module
@@ -14,6 +15,7 @@ PAGES = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md"), *REPOSIT
 BLOCK = re.compile(r"(?ms)^ *```[\w-]*\n(.*?)^ *```")
 # After a prompt, a variable, or another command.
 COMMAND = re.compile(r"(?:^|\$ |&& |; |sudo |exec |\| |\b[A-Z_]+=\S+ )(stepscope [a-z].*)$")
+SPOKEN = re.compile(r"`(stepscope [a-z][^`]*)`")  # in a sentence
 # What follows in the line: an explanation, or what the shell does with the output.
 REST = re.compile(r"\s{2,}|\s#|\s(?:[|>&]|2>)")
 
@@ -49,6 +51,15 @@ def test_the_examples_of_help_have_flags_and_arguments_that_exist(command: str) 
     shown = commands(module.EXAMPLES)
     assert shown
     assert list(filter(None, map(problem, sorted(shown)))) == []
+
+
+def test_the_commands_that_messages_name_have_flags_that_exist() -> None:
+    trees = [ast.parse(file.read_text()) for file in (REPOSITORY / "exporter").rglob("*.py")]
+    constants = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    named = {command for text in constants if isinstance(text, str) for command in SPOKEN.findall(text)}
+    wrong = re.compile("unrecognized|invalid")  # what is required may follow
+    assert len(named) > 20
+    assert list(filter(wrong.search, map(problem, sorted(named)))) == []
 
 
 def test_commands_are_found_in_pages_and_wrong_ones_are_reported() -> None:

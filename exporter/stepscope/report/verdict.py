@@ -50,7 +50,7 @@ CAPTURE_BOTH = (
 )
 TRAIN_LONGER = "Train for some more steps: so few do not tell how the time of training is spent."
 CAPTURE_MORE = "Capture ten steps or more, with the activity of host and device."
-LOOK_INSIDE = "`stepscope run --python --profile 20:29` records every function of ten steps."
+LOOK_INSIDE = "`stepscope run --profile 20:29,python` records every function of ten steps."
 
 
 @dataclass(frozen=True)
