@@ -383,6 +383,26 @@ def test_a_day_of_8_gpus_and_96_cores_is_well_below_6_megabytes() -> None:
     assert len(render_html(day).encode()) < 2_000_000
 
 
+def test_charts_are_those_of_the_node_that_they_name() -> None:
+    gpus = {"head": 0, "small": 1, "large": 2}
+    run = made.slow_loader(
+        nodes=list(gpus),
+        heatmaps=[made.heatmap(node, number, 2) for node, number in gpus.items()],
+        utilisation_histograms=[
+            each for node, number in gpus.items() for each in made.histograms(node, number)
+        ],
+    )
+    page = Page(render_html(run))
+    labels = {
+        str(each["data-chart"]): str(each["aria-label"]) for _, each in page.elements if "data-chart" in each
+    }
+    drawn = {name: label for name, label in labels.items() if name.startswith(("memory", "balance"))}
+    assert len(drawn) == 3  # one GPU is compared with none
+    for name, label in drawn.items():
+        (number,) = [number for node, number in gpus.items() if node in label]
+        assert len(page.data[name]["series"]) == number
+
+
 def test_a_heatmap_comes_through_as_one_byte_a_cell() -> None:
     heatmap = replace(made.heatmap("node-a", 1, 1, columns=3), values=[[0, None, 100], [7, 8, 9]])
     data = Page(render_html(made.slow_loader(heatmaps=[heatmap]))).data["heatmap-0"]

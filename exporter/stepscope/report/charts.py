@@ -39,11 +39,12 @@ def chart_data(analysis: Analysis) -> dict[str, Mapping[str, Any]]:
             **_heatmap(heatmap, timelines.get(heatmap.node)),
             "bands": strips(analysis, heatmap.node),
         }
-        if heatmap.gpu_memory:
-            charts[f"memory-{index}"] = _memory(heatmap)
+    for index, heatmap in enumerate(each for each in analysis.heatmaps if each.gpu_memory):
+        charts[f"memory-{index}"] = _memory(heatmap)
     for phase, rows in steps_by_phase(analysis).items():
         charts[f"steps-{phase}"] = _step_durations(rows)
-    for index, histograms in enumerate(_by_node(analysis.utilisation_histograms)):
+    comparable = (each for each in _by_node(analysis.utilisation_histograms) if len(each) > 1)
+    for index, histograms in enumerate(comparable):
         charts[f"balance-{index}"] = _utilisation(histograms)
     if analysis.timelines:
         charts["durations"] = _durations(
