@@ -274,6 +274,12 @@ def test_samples_with_a_low_gpu_sum_to_all_of_them() -> None:
     assert "in 93 % and waited for I/O in 2.8 %; neither explains 6.3 %" in details
 
 
+def test_counts_of_samples_are_no_times() -> None:
+    said = words_of(page_of(made.slow_loader).texts["details"])
+    assert "A core was pinned: 91 %" in said
+    assert "A core was pinned: 16 min" not in said
+
+
 @pytest.mark.parametrize("name", sorted(all_scenarios()))
 def test_the_shares_of_each_table_of_a_scenario_sum_to_its_whole(
     name: str, scenarios: WrittenScenarios
