@@ -15,7 +15,8 @@ from selenium.webdriver.common.keys import Keys
 from stepscope.common.status import Status
 from stepscope.demo.scenarios import all_scenarios
 from stepscope.evaluation.analysis import Analysis
-from stepscope.report.html import render_html
+from stepscope.report.html import SECTIONS, render_html
+from stepscope.runs.model import LineTime, ProfileWindow, ThreadTime
 
 from tests.support import analysis as made
 from tests.support.browser import console_errors, in_dark_mode, open_page
@@ -388,6 +389,26 @@ def test_the_live_page_takes_in_news_and_keeps_the_readers_place(
         == 25
     )
     browser.execute_script("document.querySelector(\"[data-zoom='all']\").click()")
+    assert console_errors(browser) == []
+
+
+def test_the_live_page_gets_the_sections_that_come_later(browser: webdriver.Chrome, live: LivePage) -> None:
+    live.text = going_on()
+    open_page(browser, live.address)
+    line = LineTime("train", "data_wait", "data.py:14", "load", "", "", "", {"running": 90.0})
+    thread = ThreadTime("node-a", 0, "training", 1, 90.0, 90.0, 0.0, 0.0, (line,))
+    window = ProfileWindow("node-a", 0, 1, 2, None, made.START, 0.0, "open", "", "")
+    sections = (
+        "return [...document.querySelectorAll('main > section, nav a')].map((one) => one.id || one.hash)"
+    )
+    shown = list(SECTIONS)
+    assert browser.execute_script(sections) == [*(f"#{each}" for each in shown), *shown]
+    live.text = going_on(threads=[thread], windows=[window])
+    place = shown.index("time") + 1
+    shown[place:place] = ["code", "profile"]
+    wait_until(lambda: len(browser.execute_script(sections)) > 2 * len(SECTIONS), "the lines to appear")
+    assert browser.execute_script(sections) == [*(f"#{each}" for each in shown), *shown]
+    assert "data.py:14" in browser.find_element("id", "code").get_attribute("textContent")
     assert console_errors(browser) == []
 
 

@@ -33,7 +33,10 @@
     if (!data) throw new Error("not a report");
     stepscope.data = JSON.parse(data.textContent);
     keepingPlace(() => fresh.querySelectorAll("main > section").forEach(swap));
-    document.querySelector("header.page .facts").replaceWith(fresh.querySelector("header.page .facts"));
+    for (const part of ["header.page .facts", "nav ul"]) {
+      const [old, now] = [document, fresh].map((page) => page.querySelector(part));
+      if (!old.isEqualNode(now)) old.replaceWith(now); // a link keeps the focus
+    }
     state.classList.remove("lost");
     state.replaceChildren(...fresh.getElementById("state").childNodes);
     document.title = fresh.title;
@@ -52,8 +55,7 @@
   }
 
   function swap(section) {
-    const old = document.getElementById(section.id);
-    if (!old) return;
+    const old = document.getElementById(section.id) ?? added(section);
     if (old.freshMarkup !== section.innerHTML) {
       old.freshMarkup = section.innerHTML;
       const open = new Map([...old.querySelectorAll("details[id]")].map((details) => [details.id, details.open]));
@@ -71,6 +73,13 @@
     }
     old.querySelectorAll("[data-chart].drawn").forEach(stepscope.draw);
     stepscope.watch(old);
+  }
+
+  // Lines and operators have a section once there are some.
+  function added(section) {
+    const empty = section.cloneNode();
+    document.getElementById(section.previousElementSibling.id).after(empty);
+    return empty;
   }
 
   // What the reader looks at stays where it is, whatever grew above it; so does the focus.
