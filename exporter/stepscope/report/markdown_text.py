@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 # Characters with a meaning within a line; a _ within a word and the $ of an amount have none. A number or
 # dash at the start of a line makes a list, but no line starts with a name.
-SPECIAL = re.compile(r"([\\`*\[\]<>|~&]|(?<!\w)_|_(?!\w)|\$(?!\d))")
+SPECIAL = re.compile(r"([\\`*\[\]<>~&]|(?<!\w)_|_(?!\w)|\$(?!\d))")
 # GitHub links these even if escaped: @person, a@b.c, #123, https://..., www....
 LINKED = re.compile(r"(?<=@)(?=\w)|(?<=\S)(?=@)|(?<=#)(?=\w)|(?<=:)(?=//)|(?<=\bwww)(?=\.)", re.IGNORECASE)
 ZERO_WIDTH_SPACE = "\u200b"
@@ -24,8 +24,7 @@ def code(words: str) -> str:
         return ""
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", words)), default=0))
     space = " " if "`" in words else ""
-    # In a table a | ends the cell even within code; the table's parser removes the backslash.
-    return f"{fence}{space}{words}{space}{fence}".replace("|", r"\|")
+    return f"{fence}{space}{words}{space}{fence}"
 
 
 def sentence(words: str) -> str:
@@ -40,7 +39,9 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[
     """Returns a table of Markdown cells; the columns `right` are aligned to the right."""
     aligned = set(right)
     ruler = ["---:" if number in aligned else "---" for number in range(len(header))]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ruler, *rows))
+    # A | ends the cell even within code. The parser of tables removes the backslash; no other parser does.
+    escaped = ([cell.replace("|", r"\|") for cell in cells] for cells in (header, ruler, *rows))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped)
 
 
 def one_line(words: str) -> str:
