@@ -151,6 +151,10 @@ def test_a_name_that_is_no_utf_8_and_a_terminal_that_is_ascii_cost_nothing(runs:
     listed = json.loads(printed("list", "--json"))["runs"]
     assert [run["directory"] for run in listed] == ["stepscope-runs/train-é", f"stepscope-runs/{name}"]
     assert printed("open", "--print", "train-é").endswith("train-\\xe9/report.html\n")
+    compared = json.loads(printed("compare", f"stepscope-runs/{name}", str(newest), "--format", "json"))
+    assert [compared[each]["source"] for each in "ab"] == [f"stepscope-runs/{name}", str(newest)]
+    assert json.loads(printed("report", str(newest), "--format", "json"))["verdict"]["sentences"]
+    assert printed("report", str(newest), "--format", "markdown").startswith("## Training run ")
 
 
 @pytest.mark.parametrize("file", ["run.json", "report.json"])

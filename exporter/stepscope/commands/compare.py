@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from stepscope.common.console import Console
+from stepscope.common.console import Console, print_document
 from stepscope.common.errors import UserError
 from stepscope.common.whole_file import write_whole
 from stepscope.compare import gate
@@ -123,9 +123,10 @@ def run(arguments: Namespace) -> int:
     console = Console(sys.stdout)
     if arguments.out is None:
         text = FORMATS[arguments.format or "text"](comparison)
-        lines = text.splitlines() if arguments.format is None else []
-        wrapped = "".join(f"{line}\n" for long in lines for line in console.wrapped(long, rest=4))
-        sys.stdout.write(wrapped or text)
+        if arguments.format:
+            print_document(text)
+        else:
+            print(*(line for long in text.splitlines() for line in console.wrapped(long, rest=4)), sep="\n")
     else:
         rendered = FORMATS[arguments.format or ENDINGS.get(arguments.out.suffix, "html")](comparison)
         _write(arguments.out, rendered)

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from stepscope.common.console import Console
+from stepscope.common.console import Console, print_document
 from stepscope.common.errors import UserError
 from stepscope.common.whole_file import write_whole
 from stepscope.evaluation.arguments import add_docs_url, add_parameters, add_scan_interval
@@ -100,7 +100,7 @@ def run(arguments: Namespace) -> int:
     price = price_of_node(analysis, machines, arguments.price)
     if printed:
         render = render_json if arguments.format == "json" else render_markdown
-        sys.stdout.write(render(analysis, price, machines))
+        print_document(render(analysis, price, machines))
         return 0
     if out is None:
         out = new_directory(source.facts.label)

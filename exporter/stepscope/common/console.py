@@ -1,7 +1,9 @@
 """Writes for people: wrapped lines, colours and links on a terminal, plain lines into anything else."""
 
+import io
 import os
 import socket
+import sys
 import textwrap
 from pathlib import Path
 from typing import TextIO
@@ -90,6 +92,13 @@ class Console:
             self._stream.flush()
         except (OSError, ValueError):
             pass
+
+
+def print_document(text: str) -> None:
+    """Prints what programs read: in UTF-8, whatever the terminal has."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    sys.stdout.write(text)
 
 
 def _shows_links() -> bool:
