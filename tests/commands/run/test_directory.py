@@ -211,6 +211,17 @@ def test_a_ledger_directory_is_never_taken_for_dead_while_its_run_makes_it(folde
     assert lost == []
 
 
+def test_a_ledger_directory_without_a_lock_is_removed_once_no_run_can_be_making_it(folder: Path) -> None:
+    killed, new = folder / f"{PREFIX}killed", folder / f"{PREFIX}new"
+    for directory in (killed, new):
+        directory.mkdir()
+        (directory / ".observed.new").touch()
+    os.utime(killed, (0.0, 0.0))
+    with ledger_directory(folder):
+        assert not killed.exists()
+        assert new.exists()
+
+
 @needs_root
 def test_ledger_directories_of_other_users_are_left_alone(folder: Path) -> None:
     theirs = folder / f"{PREFIX}theirs"

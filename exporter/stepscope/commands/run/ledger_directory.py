@@ -2,8 +2,9 @@
 
 import os
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from stepscope.common.shared_files import create_file, entries, move, open_file, remove_tree, try_hold
@@ -12,6 +13,7 @@ from stepscope.training.ledger_files import SHARED_MEMORY
 
 PREFIX = "stepscope-run-"
 _LOCK = ".observed"  # held by the process that observes the run
+_LOCKED_WITHIN = 3600.0  # seconds: by then there is a lock, or its process was killed before it made one
 
 
 @contextmanager
@@ -45,17 +47,21 @@ def memory_or_temporary() -> Path:
 
 def _remove_if_dead(directory: Path) -> None:
     """Removes the directory if its observer and its training processes are dead."""
-    try:
-        if directory.lstat().st_uid != os.geteuid():  # another user could fill it with links
+    with suppress(OSError):
+        found = directory.lstat()
+        if found.st_uid != os.geteuid():  # another user could fill it with links
             return
-        lock = open_file(directory / _LOCK, {os.geteuid()}, os.O_RDWR)
-    except OSError:  # not complete yet
-        return
-    try:
-        if try_hold(lock) and not any(_is_alive(path) for path in open_ledgers(directory)):
-            remove_tree(directory)
-    finally:
-        os.close(lock)
+        try:
+            lock = open_file(directory / _LOCK, {os.geteuid()}, os.O_RDWR)
+        except FileNotFoundError:  # not complete yet, or half removed
+            if time.time() - found.st_mtime < _LOCKED_WITHIN:
+                return
+            lock = create_file(directory / _LOCK)
+        try:
+            if try_hold(lock) and not any(_is_alive(path) for path in open_ledgers(directory)):
+                remove_tree(directory)
+        finally:
+            os.close(lock)
 
 
 def _is_alive(ledger: Path) -> bool:
