@@ -154,6 +154,7 @@ def test_noise_makes_no_tile_and_no_bill_better_or_worse() -> None:
     slow_start = run_of(np.full(100, 0.1), other=60.0, price=36.0)
     said = sentences.verdict(compare(slow_start, run_of(np.full(100, 0.1), price=36.0)))
     assert "it saves $0.60" in said[0], "more than noise: a shorter start"
+    assert said[1:] == ["Between steps takes 1 min less (all of the difference)."]
 
 
 @pytest.mark.parametrize(

@@ -184,10 +184,16 @@ def _written_difference(a: float, b: float) -> float:
 
 
 def _explanation(comparison: Comparison) -> list[str]:
-    figure = pace(comparison)
-    if comparison.step is None or figure is None or not figure.seen_change:
+    """Names what changed most in a step; in the whole run, if its bill changed although its steps did not."""
+    figure, took = pace(comparison), _known(comparison.figures.get("duration"))
+    if comparison.step is None or figure is None:
         return []
-    return [f"{largest_part(comparison.step, f' per {comparison.work.unit}')}."]
+    if figure.seen_change:
+        return [f"{largest_part(comparison.step, f' per {comparison.work.unit}')}."]
+    if comparison.run is None or took is None or comparison.work.same is False or not _money(comparison):
+        return []
+    same = duration(took.a) == duration(took.b) or within_noise(comparison, took)
+    return [] if same else [f"{largest_part(comparison.run)}."]
 
 
 def largest_part(difference: Difference, of_what: str = "") -> str:
