@@ -60,6 +60,15 @@ def test_a_log_gets_plain_lines_with_verdict_evidence_advice_and_paths() -> None
     assert "\033" not in text
 
 
+def test_nothing_in_a_recording_controls_the_terminal() -> None:
+    raised = {"type": "ValueError", "message": "a\x1b[31mb\x9b2Jc\nd", "place": "train.py:3", "rank": ""}
+    run = made.slow_loader(run="\x1b]0;title\x07", exit_status=1, exception=raised)
+    text = "\n".join(printed(io.StringIO(), run))
+    assert "Failed: ValueError: a [31mb 2Jc d, train.py:3" in text
+    assert not {character for character in text if character < " "} - {"\n"}
+    assert "\x9b" not in text
+
+
 def test_each_finding_says_what_its_remedy_may_gain() -> None:
     rules = [
         made.rule("DataStarved", Status.FOUND, seconds_lost=360.0),

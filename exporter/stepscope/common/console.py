@@ -24,6 +24,8 @@ COLOURS = {
 # Terminals that show OSC 8 links set them. Others ignore them or print rubbish, and none can be asked.
 LINKING = ("KITTY_WINDOW_ID", "KONSOLE_VERSION", "VTE_VERSION", "WEZTERM_PANE", "WT_SESSION")
 LINKING_PROGRAMS = ("ghostty", "iTerm.app", "vscode", "WezTerm")
+# What controls a terminal: a recording may be somebody else's, and has names and messages of a program.
+CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), " ")
 
 
 class Console:
@@ -69,6 +71,7 @@ class Console:
         The first line has room for `first` more columns; the others begin with `rest` spaces. Paths and
         commands are never broken, so that they can be copied.
         """
+        text = text.translate(CONTROLS)
         if not self.is_terminal:
             return [text]
         lines = textwrap.wrap(
@@ -83,7 +86,8 @@ class Console:
 
     def heading(self, text: str, style: str = PLAIN) -> str:
         """Returns a line across the terminal with a text in its middle."""
-        return self.styled(f" {text} ".center(self.width if self.is_terminal else PLAIN_WIDTH, "="), style)
+        width = self.width if self.is_terminal else PLAIN_WIDTH
+        return self.styled(f" {text.translate(CONTROLS)} ".center(width, "="), style)
 
     def write(self, *lines: str, end: str = "\n") -> None:
         """Writes lines at once, each with this end."""
