@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stepscope.commands.ledgers_of_run import add_ledger_dir, ledgers_of_run
 from stepscope.common.errors import UserError
-from stepscope.common.words import duration, listing
+from stepscope.common.words import duration, in_columns, listing
 from stepscope.exporter.ledgers.presence import main_thread_state
 from stepscope.exporter.ledgers.run_processes import RunProcesses
 from stepscope.exporter.ledgers.run_totals import Ledger
@@ -60,10 +60,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _print_table(ledgers: list[Ledger]) -> None:
-    rows = [HEADINGS, *map(_row, ledgers)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print(*in_columns([HEADINGS, *map(_row, ledgers)], words=len(HEADINGS)), sep="\n")
 
 
 def _row(ledger: Ledger) -> tuple[str, ...]:
