@@ -119,7 +119,8 @@ def test_hooks_of_a_stepscope_that_is_gone_do_nothing_and_status_says_so(python:
     (file,) = look(str(python)).files
     file.write_text(file.read_text().replace(str(ROOT), "/gone"))
     assert not loaded(python)
-    assert "they do not load" in hooks("status", python, status=1)
+    said = hooks("status", python, status=1)
+    assert f"they do not load: run `stepscope hooks install --python {python}` again" in said
 
 
 def test_a_python_that_is_none_or_too_old_is_one_line(tmp_path: Path) -> None:

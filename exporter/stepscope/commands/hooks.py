@@ -142,7 +142,7 @@ def _print_status(python: Python) -> int:
         return 1
     print(f"{python.name}: the hooks are installed by {', '.join(map(str, python.files))}")
     if not python.loads:
-        print("but they do not load: run `stepscope hooks install` again")
+        print(f"but they do not load: run `stepscope hooks install --python {python.path}` again")
         return 1
     if os.environ.get("STEPSCOPE_INSTRUMENT"):
         print("they load in processes with STEPSCOPE_INSTRUMENT=1, as it is set here")
