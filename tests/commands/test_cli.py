@@ -70,6 +70,32 @@ def test_a_mistyped_word_gets_the_one_that_was_probably_meant(
     assert os.listdir(tmp_path) == ["python"]
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "list -n 0",
+            "argument --number/-n: '0' must be a whole number above 0; see `stepscope list --help`",
+        ),
+        (
+            "usage --prometheus http://x --days 10000",
+            "argument --days: '10000' is not a number of days: give 1 to 9999, as in 30; "
+            "see `stepscope usage --help`",
+        ),
+        (
+            "usage --prometheus http://x --end 1e300",
+            "argument --end: '1e300' must be a time such as 2026-11-20T12:00:00Z, or seconds since 1970; "
+            "see `stepscope usage --help`",
+        ),
+    ],
+)
+def test_a_number_that_cannot_be_meant_is_refused(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words.split()) == 2
+    assert capsys.readouterr().err == f"stepscope: {said}\n"
+
+
 def test_without_a_command_it_prints_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     alone = capsys.readouterr().out

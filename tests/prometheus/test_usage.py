@@ -341,7 +341,7 @@ def test_the_board_has_about_the_same_hours(url: str) -> None:
     ("flags", "error"),
     [
         (["--end", str(BEGIN - 30 * DAY)], "has recorded no GPUs from"),
-        (["--days", "0"], "'0' is not a number of days: give 1 or more, as in 30"),
+        (["--days", "0"], "'0' is not a number of days: give 1 to 9999, as in 30"),
         (["--week", "--days", "3"], "not allowed with argument --week"),
         (["--price", "much"], "'much' is not a price: give dollars per hour, as in 14.688"),
         (["--prometheus", "localhost"], "--prometheus localhost: is not a URL; give one such as http://"),

@@ -3,6 +3,7 @@
 import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -120,10 +121,8 @@ def run(arguments: Namespace) -> int:
 
 def moment(text: str) -> Milliseconds:
     """Returns the time of a flag. Raises ArgumentTypeError if it is not a time."""
-    try:
-        return round(1000 * float(text))
-    except (ValueError, OverflowError):
-        pass
+    with suppress(ValueError, OverflowError, OSError):  # no number, or of no year that there is
+        return round(1000 * datetime.fromtimestamp(float(text), UTC).timestamp())
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError:

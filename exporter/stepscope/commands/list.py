@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.common.console import BOLD, Console
+from stepscope.common.durations import positive_count
 from stepscope.common.errors import UserError
 from stepscope.common.words import NO_NUMBER, change, duration, in_columns, moment, money
 from stepscope.report.index_page import is_runs_folder, write_index
@@ -38,14 +39,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "folder", nargs="?", type=Path, metavar="FOLDER", help=f"the folder of runs (default: {RUNS})"
     )
-    parser.add_argument("--number", "-n", type=int, metavar="N", help="list the newest N only")
+    parser.add_argument("--number", "-n", type=positive_count, metavar="N", help="list the newest N only")
     parser.add_argument("--json", action="store_true", help="print JSON for scripts")
 
 
 def run(arguments: Namespace) -> int:
     """Prints the list. Raises UserError if the folder cannot be read."""
     runs = runs_in(arguments.folder)
-    listed = runs.runs if arguments.number is None else runs.runs[: max(arguments.number, 0)]
+    listed = runs.runs[: arguments.number]
     for name, why in runs.unreadable.items():
         print(one_line(f"stepscope: {name} is left out: {why}"), file=sys.stderr)
     if arguments.json:

@@ -1,6 +1,7 @@
 """`stepscope usage`: the GPU hours of each user and namespace, from what Prometheus has recorded."""
 
 import csv
+import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Iterator
@@ -89,8 +90,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _days(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise ArgumentTypeError(f"{text!r} is not a number of days: give 1 or more, as in 30")
+    if not re.fullmatch("[1-9][0-9]{0,3}", text):
+        raise ArgumentTypeError(f"{text!r} is not a number of days: give 1 to 9999, as in 30")
     return int(text)
 
 
