@@ -260,6 +260,21 @@ def test_a_hang_that_training_recovered_from_is_told_in_the_past() -> None:
     )
 
 
+def test_a_hang_is_found_after_a_clock_was_set_back() -> None:
+    an_hour = 60 * MINUTE
+    ends = {"minutes": 8 - 60, "last_step_end": START + STEPS - an_hour}
+    ranks = [
+        trained(rank, stay("data_wait" if rank == 3 else "communication", 8, at=STEPS - an_hour), **ends)
+        for rank in range(4)
+    ]
+    steps = tuple(node_steps(np.full(100, 1.0), rank=rank, start=START - an_hour) for rank in range(4))
+    found = result(*ranks, steps=steps)
+    assert found.finding == (
+        "Rank 3 on node-a has been in the data loader for 8 min; 3 ranks wait for it in a collective (8 min)."
+    )
+    assert result(*ranks, rule="TrainingStalled").status != "failed"
+
+
 def test_a_standstill_without_places_is_not_healthy() -> None:
     found = result(trained(0), trained(1))
     assert (found.status, "where the ranks were was not recorded" in found.finding) == (

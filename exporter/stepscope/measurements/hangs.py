@@ -125,9 +125,15 @@ def _processes(facts: RunFacts, moment: float) -> list[RankFacts]:
     """Returns the newest process of each rank that had begun by then."""
     newest: dict[tuple[str, int], RankFacts] = {}
     for process in sorted(facts.ranks, key=lambda process: process.start):
-        if process.start <= moment:
+        if process.start <= moment or _was_seen_by(process, moment):
             newest[process.node, process.rank] = process
     return [newest[key] for key in sorted(newest)]
+
+
+def _was_seen_by(process: RankFacts, moment: float) -> bool:
+    """Returns whether a process was seen by then, although it began later: its clock was set back."""
+    seen = [process.last_alive or inf, *(stay.start for stay in process.stays)]
+    return min(seen) <= moment
 
 
 def _last_step(facts: RunFacts, process: RankFacts, pauses: Pauses | None, moment: float) -> float:
@@ -136,11 +142,11 @@ def _last_step(facts: RunFacts, process: RankFacts, pauses: Pauses | None, momen
     It is exact only during a long pause. Otherwise it is the moment itself.
     """
     first = process.first_step_start
-    if pauses is None or first is None or moment <= first:
-        return facts.start if facts.start is not None else min(rank.start for rank in facts.ranks)
-    last = max(pauses.last_end, process.last_step_end or -inf)
+    last = max(pauses.last_end, process.last_step_end or -inf) if pauses is not None else inf
     if moment >= last:
         return last
+    if pauses is None or first is None or moment <= first:
+        return facts.start if facts.start is not None else min(rank.start for rank in facts.ranks)
     inside = (start for start, end, _ in pauses.longest.tolist() if start < moment < end)
     return next(inside, moment)
 
