@@ -718,6 +718,28 @@ def test_a_checkpoint_of_one_rank_for_which_the_others_wait_is_a_finding_and_no_
     assert "Uneven work of ranks" not in {each.about.subject for each in more}
 
 
+@pytest.mark.parametrize(
+    ("saves", "who"),
+    [
+        ([300, 0, 290, 0], "Ranks 0 and 2 spend up to 5 min more .*, and the others wait for them"),
+        ([300, 0, 10, 0], "Rank 0 spends 5 min more .*, and they wait for it"),
+        ([300, 0] * 6, "Ranks 0, 2, 4, 6 and 2 more spend up to 5 min more"),
+    ],
+)
+def test_all_ranks_that_save_while_the_others_wait_are_named(saves: list[float], who: str) -> None:
+    parts = {Key("train", "checkpoint"): saves, Key("train", "forward"): [600.0] * len(saves)}
+    parts[Key("train", "communication")] = [400 - seconds for seconds in saves]
+    ranks = len(saves)
+    leaves = tuple(
+        Leaf(key, sum(seconds) / (1000 * ranks), dict(enumerate(seconds))) for key, seconds in parts.items()
+    )
+    saving = replace(run_with(), account=Account(1000.0 * ranks, ranks, leaves))
+    found, *_ = unexplained(replace(saving, rules=[rule("CommunicationBound", Status.HEALTHY)]))
+    assert re.search(who, found.finding)
+    assert (found.about.subject, found.details["rank"]) == ("Checkpoint", 0)
+    assert found.seconds_lost == pytest.approx(300)
+
+
 def test_a_rank_that_was_stopped_in_communication_is_a_finding_and_no_uneven_work() -> None:
     run = run_with(train__forward=0.6, train__communication=0.4)
     stopped = replace(run, stopped_seconds={0: 1.0, 1: 251.0}, waited_by_turns=0.2)

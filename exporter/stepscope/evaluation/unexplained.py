@@ -8,6 +8,8 @@ from math import inf, isfinite
 from statistics import fmean, median
 from typing import NamedTuple
 
+import numpy as np
+
 from stepscope.common.status import Status
 from stepscope.common.words import count, duration, listing, share, uncapitalised
 from stepscope.evaluation.account import (
@@ -29,6 +31,7 @@ from stepscope.evaluation.account import (
 from stepscope.evaluation.analysis import ACCOUNT, Analysis, GpuUse, RuleResult
 from stepscope.evaluation.places import LEAST_PLACE, MAIN_THREADS, Place, places
 from stepscope.measurements.hangs import COMMUNICATION, STOPPED
+from stepscope.measurements.own_times import slow_ranks
 from stepscope.rules.low_gpu_utilization import LowGPUUtilization
 from stepscope.rules.max_initialization_time import MaxInitializationTime
 from stepscope.rules.parts.remedies import HAND_OVER_LESS, PAUSED_RANK
@@ -68,6 +71,7 @@ CALLED_IN_STEPS = {  # of phases: the loops of Keras that a script calls in the 
     for phase, loop in (("eval", "evaluate"), ("predict", "predict"))
 }
 KNOWN = 0.05  # of the run: with more unknown, nobody knows whether it was healthy
+MOST_NAMED = 4  # ranks of several that make the others wait
 SEEN = 0.5  # of a part's time in samples: with less, many pauses were too short to be seen in any line
 BUSY_GPU = 70.0  # percent, on average
 REMEDIES = {
@@ -570,7 +574,10 @@ def _least_alone(analysis: Analysis, run_seconds: float) -> float:
 
 
 def _on_one_rank(account: Account, large: float) -> Iterator[LargePart]:
-    """Yields what one rank does while the others wait for it: checkpoints, and all outside of main steps."""
+    """Yields what one rank, or a few, do while the others wait: checkpoints, and all outside of main steps.
+
+    The finding is about the rank with most of it, and names the others.
+    """
     main, waits = account.main_phase, COMMUNICATION
     waited = account.by_rank(main, waits)
     outside = [Key(part) for part in (*PHASES, BETWEEN) if part != main]
@@ -579,14 +586,17 @@ def _on_one_rank(account: Account, large: float) -> Iterator[LargePart]:
         if len(of_ranks) < 2:
             continue
         rank = max(of_ranks, key=lambda each: of_ranks[each])
-        others = [each for each in of_ranks if each != rank]
+        slow = slow_ranks(np.array(list(of_ranks.values()))[:, None])[:, 0]
+        do_it = [each for each, is_slow in zip(of_ranks, slow, strict=True) if is_slow or each == rank]
+        others = [each for each in of_ranks if each not in do_it]
         more = of_ranks[rank] - median(of_ranks[each] for each in others)
         lost = min(more, median(waited.get(each, 0.0) for each in others) - waited.get(rank, 0.0))
         if rank is not None and lost >= large * account.seconds / account.ranks:
             what = uncapitalised(name_of(key))
-            evidence = (
-                f"Rank {rank} spends {duration(more)} more than the others in {what}, and they wait for it"
-            )
+            who, wait = f"Rank {rank} spends", "they wait for it"
+            if len(do_it) > 1:
+                who, wait = f"{_named(do_it)} spend up to", "the others wait for them"
+            evidence = f"{who} {duration(more)} more than the others in {what}, and {wait}"
             yield LargePart(
                 key,
                 lost * account.ranks / account.seconds,
@@ -595,6 +605,13 @@ def _on_one_rank(account: Account, large: float) -> Iterator[LargePart]:
                 rank=rank,
                 explains=waits,
             )
+
+
+def _named(ranks: Sequence[int | None]) -> str:
+    """Returns "Ranks 0 and 4", "Ranks 0, 8, 16, 24 and 4 more"."""
+    named = [str(rank) for rank in ranks[:MOST_NAMED]]
+    more = len(ranks) - len(named)
+    return f"Ranks {listing([*named, *([f'{more} more'] if more else [])])}"
 
 
 def of_part(found: LargePart, run_seconds: float) -> RuleResult:
