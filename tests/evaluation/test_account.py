@@ -841,8 +841,21 @@ def test_a_start_of_one_rank_for_which_the_others_wait_names_its_lines() -> None
     assert "Rank 0 spends 3 min 20 s" in found.finding
     assert unexplained(replace(run, threads=[of_rank(0, less), of_rank(1, waits)])) == []
     assert unexplained(replace(run, threads=[of_rank(0, prepares), of_rank(1, prepares)])) == []
+    assert "load only what the first steps need" in found.recommendation
     several = [of_rank(0, prepares), of_rank(1, prepares), of_rank(2, waits)]
     assert unexplained(replace(run, threads=several)) == [], "two of three are not one alone"
+
+
+def test_advice_on_what_one_rank_does_after_training_is_not_about_the_start() -> None:
+    tests = line("test.py:3", 200.0, phase="finalization")
+    leaf = Leaf(Key("after_last_step"), 0.2, {0: 200.0, 1: 200.0}, (tests,))
+    ranks = [
+        ThreadTime("n1", rank, "training", 1, 1000.0, 500.0, 0.0, 0.0, (tests,)[rank:]) for rank in (0, 1)
+    ]
+    run = replace(run_with(train__forward=0.8), account=Account(2000.0, 2, (leaf,)), threads=ranks)
+    (found,) = unexplained(run)
+    assert found.details["rank"] == 0
+    assert found.recommendation.startswith("Do it less often, or in another job")
 
 
 def test_a_start_that_takes_longer_than_the_loop_is_a_finding_with_its_lines() -> None:

@@ -278,7 +278,8 @@ def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
         if most - second >= limit * account.seconds / account.ranks:
             evidence = f"Rank {alone} spends {duration(most)} in lines of its own, and the others do not"
             lost = (most - second) * account.ranks / account.seconds
-            yield LargePart(leaf.key, lost, SET_UP_LESS, evidence, rank=alone)
+            remedy = LOSE_LESS if leaf.key.part == AFTER else SET_UP_LESS
+            yield LargePart(leaf.key, lost, remedy, evidence, rank=alone)
             continue
         # Only what was sampled: Python's own start and end never are.
         found = own_places(leaf)
