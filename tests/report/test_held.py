@@ -84,6 +84,26 @@ def test_a_rank_that_held_in_several_phases_is_one_rank(ranks: int, places: list
     assert f" UTC on {where}, at worst" in held(analysis, analysis.rules[0])
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "worst"),
+    [
+        ("CPUBottleneck", {0.83: "83 % of the samples", 0.95: "95 % of the samples"}, 0.95),
+        ("BatchSize", {0.3: "a 95th percentile of 30 %", 0.2: "a 95th percentile of 20 %"}, 0.2),
+        ("GPUMemoryNearlyFull", {0.96: "96 % in use", 1200.0: "full in 20 min", 0.97: "97 % in use"}, 0.97),
+        ("Straggler", {0.5: "500 ms more own time per step", 1.0: "1.00 s more own time per step"}, 1.0),
+    ],
+)
+def test_the_worst_value_is_that_of_all_times_of_the_same_condition(
+    name: str, values: dict[float, str], worst: float
+) -> None:
+    bands = [
+        band(10 * at, 10 * at + 5 - at, f"GPU {at}", worst=value, words=words)
+        for at, (value, words) in enumerate(values.items())
+    ]
+    analysis = made.slow_loader(rules=[made.rule(name, Status.FOUND, bands=bands)])
+    assert f", at worst {values[worst]}, the longest" in held(analysis, analysis.rules[0])
+
+
 def test_a_live_run_says_whether_it_still_holds() -> None:
     assert said(band(3, 15), finished=False).startswith("It no longer holds: it held from 13:30:00")
     lasting = said(band(3, 4), band(9, 15, lasts=True), finished=False)

@@ -6,6 +6,7 @@ from typing import Any
 from stepscope.common.status import Status
 from stepscope.common.words import all_of, count, day, moment, time_of_day
 from stepscope.evaluation.analysis import Analysis, Band, RuleResult
+from stepscope.rules.parts.bands import Worst
 
 SENTENCES = 3  # in the verdict; the table of rules has all
 
@@ -20,11 +21,11 @@ def held(analysis: Analysis, rule: RuleResult) -> str:
     if not rule.bands:
         return ""
     if analysis.finished:
-        return f"It held {_when(analysis, rule.bands)}."
+        return f"It held {_when(analysis, rule, rule.bands)}."
     lasting = [band for band in rule.bands if band.lasts]
     if lasting:
-        return f"It has held {_when(analysis, lasting)}."
-    return f"It no longer holds: it held {_when(analysis, rule.bands)}."
+        return f"It has held {_when(analysis, rule, lasting)}."
+    return f"It no longer holds: it held {_when(analysis, rule, rule.bands)}."
 
 
 def at_times(analysis: Analysis) -> list[RuleResult]:
@@ -36,7 +37,7 @@ def only_at_times(analysis: Analysis) -> list[str]:
     """Says when rules held that did not fire over the whole run."""
     rules = at_times(analysis)
     found = [
-        f"Not over the whole run, but for a time: {rule.rule} held {_when(analysis, rule.bands)}."
+        f"Not over the whole run, but for a time: {rule.rule} held {_when(analysis, rule, rule.bands)}."
         for rule in rules[:SENTENCES]
     ]
     more = len(rules) - SENTENCES
@@ -52,7 +53,7 @@ def strips(analysis: Analysis, node: str) -> list[dict[str, Any]]:
             [
                 1000 * min(band.start for band in group),
                 1000 * max(band.end for band in group),
-                said_of(group, wholes(analysis)),
+                said_of(group, [rule], wholes(analysis)),
             ]
             for group in together(bands)
         ]
@@ -73,12 +74,12 @@ def together(bands: Iterable[Band]) -> list[list[Band]]:
     return groups
 
 
-def _when(analysis: Analysis, bands: Sequence[Band]) -> str:
-    """Describes the longest band: when, where, its worst value, and how many there are."""
+def _when(analysis: Analysis, rule: RuleResult, bands: Sequence[Band]) -> str:
+    """Describes the longest band: when, where, the worst value of all, and how many there are."""
     longest = max(bands, key=lambda band: (band.end - band.start, -band.start))
     times = len(together(bands))
     often = f", the longest of {times} times" if times > 1 else ""
-    return f"{_span(analysis, longest)} on {said_of([longest, *bands], wholes(analysis))}{often}"
+    return f"{_span(analysis, longest)} on {said_of([longest, *bands], [rule], wholes(analysis))}{often}"
 
 
 def _span(analysis: Analysis, band: Band) -> str:
@@ -96,15 +97,30 @@ def wholes(analysis: Analysis) -> dict[str, int]:
     return {"rank": analysis.ranks, "GPU": gpus, "node": len(analysis.nodes)}
 
 
-def said_of(bands: Sequence[Band], wholes: Mapping[str, int]) -> str:
-    """Names the place of the first band and how many more there are, and its worst value."""
-    first = bands[0]
+def said_of(bands: Sequence[Band], rules: Iterable[RuleResult], wholes: Mapping[str, int]) -> str:
+    """Names the place of the first band and how many more there are, and the worst value of its condition.
+
+    `rules`: those that the bands are of.
+    """
+    first, worst = bands[0], _worst(bands, rules)
     places = len({(band.node, band.subject.partition(",")[0]) for band in bands})  # without phases
     where = f"{first.subject} of {first.node}" if first.subject else first.node
     kind = first.subject.split()[0].rstrip(",") if first.subject else "node"
     if kind == "rank" and wholes[kind] <= 1:
         where = first.node
     elif places == wholes.get(kind) and places > 1:
-        return f"{all_of(places, kind)}, at worst {first.words}"
+        return f"{all_of(places, kind)}, at worst {worst}"
     others = f" (and {count(places - 1, f'more {kind}')})" if places > 1 else ""
-    return f"{where}{others}, at worst {first.words}"
+    return f"{where}{others}, at worst {worst}"
+
+
+def _worst(bands: Sequence[Band], rules: Iterable[RuleResult]) -> str:
+    """Returns the words of the worst of the bands that speak of the same condition as the first."""
+    conditions = [how for rule in rules if (known := rule.definition.bands) for how in known.worst]
+
+    def condition(band: Band) -> Worst | None:
+        return next((how for how in conditions if how.say(band.worst) == band.words), None)
+
+    how = condition(bands[0])
+    alike = sorted((band for band in bands if condition(band) is how), key=lambda band: band.worst)
+    return alike[0 if how is not None and how.lowest else -1].words

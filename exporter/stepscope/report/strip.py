@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stepscope.common.words import day_and_time, duration, gauge, percent, size, time_of_day
-from stepscope.evaluation.analysis import Analysis, Band, Profile
+from stepscope.evaluation.analysis import Analysis, Profile, RuleResult
 from stepscope.evaluation.problems import problems_of
 from stepscope.measurements.training_gauges import LOSSES, PACES, RATES, named_first, over_time
 from stepscope.report import shares
@@ -279,22 +279,17 @@ def _gauges(analysis: Analysis, time: _Axis) -> Iterator[Row]:
 def _findings(analysis: Analysis, time: _Axis) -> Iterator[Bands]:
     """Yields when problems held, then the rules that held only at times; rules may have no bands."""
     for problem in problems_of(analysis):
-        yield from _bands(
-            problem.title,
-            [b for one in (problem.rule, *problem.also) for b in one.bands],
-            time,
-            wholes(analysis),
-        )
+        yield from _bands(problem.title, [problem.rule, *problem.also], time, wholes(analysis))
     for rule in at_times(analysis):
-        yield from _bands(f"{rule.about.subject}, at times", rule.bands, time, wholes(analysis))
+        yield from _bands(f"{rule.about.subject}, at times", [rule], time, wholes(analysis))
 
 
-def _bands(name: str, bands: Sequence[Band], time: _Axis, wholes: Mapping[str, int]) -> Iterator[Bands]:
+def _bands(name: str, rules: Sequence[RuleResult], time: _Axis, wholes: Mapping[str, int]) -> Iterator[Bands]:
     spans = []
-    for group in together(bands):
+    for group in together(band for rule in rules for band in rule.bands):
         start = time.place(min(band.start for band in group))
         end = time.place(max(band.end for band in group))
-        spans.append((start, max(end - start, 0.4), said_of(group, wholes)))
+        spans.append((start, max(end - start, 0.4), said_of(group, rules, wholes)))
     if spans:
         yield Bands(name, spans)
 
