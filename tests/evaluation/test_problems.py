@@ -83,6 +83,20 @@ def test_neighbours_hide_no_data_that_is_late_without_them(cause: str, apart: bo
     assert order(*results) == (["NoisyNeighbour", "DataStarved"] if apart else ["NoisyNeighbour"])
 
 
+@pytest.mark.parametrize(("outside", "left"), [(15.0, 15.0), (0.0, 1e-3), (30.0, 20.0)])
+def test_waits_for_cores_in_the_fetches_of_a_rank_are_no_finding_besides_its_late_data(
+    outside: float, left: float
+) -> None:
+    starved = found("DataStarved", 12.0, details={"cause": "heavy transform"})
+    nodes = {"a": {"triggered": 2, "lost_outside_fetches_seconds": outside}, "b": {"triggered": 0}}
+    neighbours = found("NoisyNeighbour", 20.0, details={"nodes": nodes})
+    seconds = {each.rule.rule: each.seconds_lost for each in problems([starved, neighbours])}
+    assert seconds == {"DataStarved": 12.0, "NoisyNeighbour": left}
+    assert {each.rule: each.seconds_lost for each in in_order(in_order([starved, neighbours]))} == seconds
+    alone = replace(starved, details={"cause": "neighbours"})
+    assert [each.seconds_lost for each in problems([alone, neighbours])] == [20.0]
+
+
 def slow_rank(component: str, *ranks: int) -> RuleResult:
     rows = [{"node": "a", "rank": rank, "triggered": int(rank in ranks)} for rank in range(4)]
     return found("Straggler", 10, details={"rank": ranks[0], "component": component, "ranks": rows})

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 from stepscope.evaluation.analysis import RuleResult
-from stepscope.runs.model import NodeFacts, NodeSamples
+from stepscope.runs.model import Loader, NodeFacts, NodeSamples
+from stepscope.training.layout import PY_WORKERS
 
 from tests.support.few_rules import judged
 from tests.support.source import INTERVAL, node_samples, rank_facts, run_facts
@@ -162,6 +163,24 @@ def test_waits_that_a_run_would_not_have_alone_are_lost(own: float, share: float
     found = result("NoisyNeighbour", shared(2.0, others=2.0, own=own), ranks=ranks)
     assert found.status == "found"
     assert found.seconds_lost == pytest.approx(41 * share)
+
+
+@pytest.mark.parametrize(
+    ("workers", "gauges", "outside"),
+    [(0, {}, 30.0), (2, {}, 40.0), (None, {}, 40.0), (0, {PY_WORKERS: 1.0}, 40.0)],
+)
+def test_waits_in_fetches_of_the_rank_itself_are_known_apart(
+    workers: int | None, gauges: dict[str, float], outside: float
+) -> None:
+    """Those of workers are no waits of the main thread."""
+    loader = Loader(0, "train", workers, None, None, fetch_core_wait_seconds=10.0)
+    ranks = [
+        rank_facts(0, paused_seconds={"no_core": 40.0}, loaders=(loader,), gauges=gauges),
+        rank_facts(1, paused_seconds={"no_core": 39.0}),
+    ]
+    found = result("NoisyNeighbour", shared(2.0, others=2.0), ranks=ranks)
+    assert found.seconds_lost == pytest.approx(40.0)
+    assert found.details["nodes"]["node-a"]["lost_outside_fetches_seconds"] == pytest.approx(outside)
 
 
 def test_without_the_waits_of_its_ranks_no_seconds_are_estimated() -> None:

@@ -21,6 +21,7 @@ from stepscope.measurements.hangs import STOPPED
 from stepscope.rules.data_starved import CONCLUDED, DataStarved
 from stepscope.rules.noisy_neighbour import NoisyNeighbour
 from stepscope.rules.parts.topics import ANY_TOPIC, Effect
+from stepscope.rules.step_outlier import LEAST_LOST
 from stepscope.runs.model import LineTime
 
 SMALL = 0.03  # of the run: a problem that costs less is listed, but makes no run unhealthy
@@ -85,8 +86,10 @@ def problems(results: Iterable[RuleResult]) -> list[Problem]:
     every = [result for result in results if result.status is Status.FOUND]
     apart = {NoisyNeighbour.__name__} if any(map(_is_late_alone, every)) else set()
     for result in every:
-        topic = "" if result.rule in apart else result.about.topic
-        groups.setdefault(topic or result.rule, []).append(result)
+        if result.rule in apart:
+            groups[result.rule] = [_outside_fetches(result)]
+        else:
+            groups.setdefault(result.about.topic or result.rule, []).append(result)
     for group in groups.values():
         group.sort(key=lambda result: (result.about.distance, -result.seconds_lost, result.rule))
     joined = [Problem(first.about.subject, first, also) for first, *also in _joined(groups.values())]
@@ -241,6 +244,14 @@ def _is_late_alone(result: RuleResult) -> bool:
     """Returns whether data was measured to come late for a reason other than neighbours on the cores."""
     cause = result.details.get("cause") if result.rule == DataStarved.__name__ else None
     return cause not in (None, "neighbours", *CONCLUDED)
+
+
+def _outside_fetches(neighbours: RuleResult) -> RuleResult:
+    """Returns what neighbours cost without the rank's own fetches: these seconds are of late data."""
+    nodes = neighbours.details.get("nodes", {}).values()
+    known = [node["lost_outside_fetches_seconds"] for node in nodes if node["triggered"]]
+    least = max(*known, LEAST_LOST) if known else inf
+    return replace(neighbours, seconds_lost=min(neighbours.seconds_lost, least))
 
 
 def _explains(cause: Problem, effect: Problem) -> bool:

@@ -26,6 +26,7 @@ from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.tallied import Tallied
 from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import RunFacts, longest_pause, ranks_of
+from stepscope.training.layout import PY_WORKERS
 
 OWN = "stepscope_run_cpu_seconds_total"
 OTHERS = "stepscope_run_other_cpu_seconds_total"
@@ -151,14 +152,14 @@ class NoisyNeighbour(Tallied[NoisyNeighbourParameters, Contention, OwnCores]):
 
     def lost(self, facts: RunFacts, fired: Judged[OwnCores]) -> float:
         """Returns for how many seconds others kept the cores from the rank of a node that waited longest."""
-        ranks = ranks_of(facts, fired.node).values()
-        longest = max((longest_pause(processes, "no_core") for processes in ranks), default=0.0)
+        longest, _ = _waits(facts, fired.node)
         return longest * fired.measured.waits_because_of_others
 
     def details(self, facts: RunFacts, one: Judged[OwnCores]) -> dict[str, Any]:
         node = one.measured
         if not node.seconds:
             return {}
+        longest, in_fetches = _waits(facts, one.node)
         return {
             "percent": _percent(node),
             "cores": node.allowed,
@@ -167,6 +168,7 @@ class NoisyNeighbour(Tallied[NoisyNeighbourParameters, Contention, OwnCores]):
             "waited_seconds": float(node.total.waited[0]),
             "ran_seconds": float(node.total.ran[0]),
             "users": dict(_users(facts, one.node)),
+            "lost_outside_fetches_seconds": max(longest - in_fetches, 0.0) * node.waits_because_of_others,
         }
 
 
@@ -177,6 +179,15 @@ def _portion(view: Contention) -> Portion:
 def _percent(node: OwnCores) -> float:
     share = float(node.total.waited_for_others[0])
     return 100 * share if share == share else 0.0
+
+
+def _waits(facts: RunFacts, name: str) -> tuple[float, float]:
+    """Returns for how long the rank that waited longest had no core: in all, and in its own fetches."""
+    ranks = ranks_of(facts, name).values()
+    processes = max(ranks, key=lambda known: longest_pause(known, "no_core"), default=[])
+    loaders = [each for known in processes if PY_WORKERS not in known.gauges for each in known.loaders]
+    in_fetches = sum(each.fetch_core_wait_seconds for each in loaders if each.workers == 0)
+    return longest_pause(processes, "no_core"), in_fetches
 
 
 def _users(facts: RunFacts, name: str) -> tuple[tuple[str, float], ...]:
