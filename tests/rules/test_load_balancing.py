@@ -1,6 +1,8 @@
 """LoadBalancing: how far apart the distributions of utilisation of two GPUs of a node are."""
 
 import math
+import re
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +13,7 @@ from stepscope.rules.load_balancing import LoadBalancing, jensen_shannon
 from stepscope.runs.model import NodeSamples
 
 from tests.support.few_rules import judged
-from tests.support.source import node_samples
+from tests.support.source import node_samples, run_facts
 
 NAN = float("nan")
 
@@ -68,6 +70,15 @@ def test_tenths_include_their_upper_bound(one: float, other: float, apart: bool)
 def test_patience_delays_the_first_comparison(readings: int, status: str) -> None:
     found = result(gpus(1.0, 0.0, rows=readings))
     assert (found.status, found.triggered) == (status, status == "found")
+
+
+@pytest.mark.parametrize(("readings", "status"), [(405, "not enough data"), (406, "found")])
+def test_with_few_samples_a_minute_a_full_live_window_is_compared(readings: int, status: str) -> None:
+    found = result(gpus(1.0, 0.0, rows=readings, interval=2.0), facts=replace(run_facts(), interval=2.0))
+    assert found.status == status
+    if status == "found":
+        assert re.match("After 13 min .* GPU 0 .* and of GPU 1 .* by 1.00, in 1 of 1 scans", found.finding)
+        assert found.details["node-a"]["kolmogorov_smirnov"]["GPU 0"]["GPU 1"] == 1
 
 
 def test_patience_holds_for_both_gpus_of_a_pair() -> None:

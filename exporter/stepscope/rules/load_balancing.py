@@ -183,19 +183,24 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
             details={name: self._details(name, run, tallies) for name in fired},
         )
 
+    def _compared(self, load: NodeLoad, run: RunMeasurements) -> list[tuple[int, int, float]]:
+        """Returns the pairs of GPUs that were compared: in a short run, those of the live window."""
+        return _pairs(load, self.parameters.patience) or _pairs(load, self._minimum(run.facts.interval))
+
     def _finding(self, run: RunMeasurements, tallies: Tallies, status: Status) -> str:
-        loads, patience = run.of(self.measure), self.parameters.patience
+        loads = run.of(self.measure)
         if status is Status.NOT_ENOUGH_DATA:
             if all(len(load.counts) < 2 for load in loads.values()):
                 return "No node has two GPUs that could be compared."
             most = max(_most_readings(load) for load in loads.values())
+            patience = self.parameters.patience
             return f"Too few readings of a GPU: {most}, and a comparison needs more than {patience} of two."
         means = {name: [100 * _mean(gpu) for gpu in run.nodes[name][USAGE].gpus] for name in loads}
         distance, _, name, first, second = max(
             (distance, abs(means[name][first] - means[name][second]), name, first, second)
             for name, load in loads.items()
             if tallies.of(name).judged and bool(tallies.of(name).triggered) == (status is Status.FOUND)
-            for first, second, distance in _pairs(load, patience)
+            for first, second, distance in self._compared(load, run)
         )
         labels, tally = gpu_labels(run.facts, name, len(loads[name].counts)), tallies.of(name)
         scans = f", in {tally.triggered} of {tally.judged} scans" if tally.triggered else ""
@@ -208,7 +213,7 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
         """Returns Debugger's fields of a node: histograms, and the Jensen-Shannon distance of each pair."""
         load, tally = run.nodes[name][self.measure], tallies.of(name)
         labels = gpu_labels(run.facts, name, len(load.counts))
-        pairs = _pairs(load, self.parameters.patience)
+        pairs = self._compared(load, run)
         distances: dict[str, dict[str, float]] = {}
         gaps: dict[str, dict[str, float]] = {}
         for first, second, gap in pairs:
@@ -240,7 +245,7 @@ def _idle_beyond(gpus: list[GpuUsage]) -> float:
     return (max(means) - min(means)) * max(readings.count for readings in read) if read else 0.0
 
 
-def _pairs(load: NodeLoad, patience: int) -> list[tuple[int, int, float]]:
+def _pairs(load: NodeLoad, patience: float) -> list[tuple[int, int, float]]:
     """Returns all pairs of GPUs with enough readings, and the distance of each."""
     enough = load.readings > patience
     firsts, seconds = np.triu_indices(len(load.counts), 1)
