@@ -7,7 +7,7 @@ import pytest
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
 
-from tests.support.few_rules import only
+from tests.support.few_rules import judged, only
 from tests.support.smallest import smallest
 from tests.support.source import MemorySource, node_samples
 from tests.support.stationary_memory import KINDS, ROWS, stationary
@@ -49,6 +49,14 @@ def test_it_fires_above_5_points_and_not_at_5(rise: float, status: str) -> None:
 def test_memory_that_stays_as_it_is_rises_by_nothing(level: float) -> None:
     found = result(np.full(5000, level), increase=0)
     assert (found.status, found.violations) == ("healthy", 0)
+
+
+@pytest.mark.parametrize("at", [700, 1250, 1690])
+@pytest.mark.parametrize(("rise", "status"), [(0.0, "healthy"), (0.4, "found")])
+def test_a_rise_is_found_although_the_clock_was_set_back(at: int, rise: float, status: str) -> None:
+    samples = node_samples(np.zeros((1700, 1)), np.zeros((1700, 1)), gpu_memory=step_up(rise)[:, None])
+    samples.times[at:] -= 3600
+    assert judged("GPUMemoryIncrease", samples).status == status
 
 
 def test_memory_that_falls_does_not_rise() -> None:

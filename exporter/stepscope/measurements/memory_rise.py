@@ -146,18 +146,29 @@ class MemoryRises(Measurement[Rises]):
         self.new_gpu = partial(RiseOfGpu, spans, patience, above)
         self.gpus: list[RiseOfGpu] = []
         self.highest, self.highest_lasting = HighestSinceScan(), HighestSinceScan()
+        self.last_time = np.nan
+        self.set_back = 0.0  # seconds by which the clock was set back so far
 
     def observe(self, samples: NodeSamples, scans: Scans) -> Views[Rises]:
         while len(self.gpus) < samples.gpu_memory.shape[1]:
             self.gpus.append(self.new_gpu())
         lasting, rises = np.empty((2, *samples.gpu_memory.shape))
+        times = self._in_order(samples.times)
         for number, gpu in enumerate(self.gpus):
-            lasting[:, number], rises[:, number] = gpu.add(samples.gpu_memory[:, number], samples.times)
+            lasting[:, number], rises[:, number] = gpu.add(samples.gpu_memory[:, number], times)
         highest_lasting, highest = (
             np.round(kept.add(values, scans) / 100, DIGITS + 2)
             for kept, values in ((self.highest_lasting, lasting), (self.highest, rises))
         )
         return [("", Rises(~np.isnan(highest_lasting), highest_lasting, highest))]
+
+    def _in_order(self, times: Times) -> Times:
+        """Returns the times of a clock that was never set back."""
+        back = np.cumsum(np.fmin(np.diff(times, prepend=self.last_time), 0.0))
+        found: Times = times + (self.set_back - back)
+        if len(times):
+            self.last_time, self.set_back = float(times[-1]), self.set_back - float(back[-1])
+        return found
 
 
 def _above(averages: Times | float, level: float, points: float) -> NDArray[np.bool_]:
