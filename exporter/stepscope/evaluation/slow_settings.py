@@ -37,6 +37,7 @@ from stepscope.training.layout import (
     ONE_SAMPLE,
     OPERATORS,
     PADDING,
+    PHASES,
     PROFILED,
     SYNCHRONISED,
     TENSORS,
@@ -181,7 +182,7 @@ def slow_settings(analysis: Analysis) -> Iterator[RuleResult]:
         yield from _padding(analysis, analysis.account, analysis.run_seconds)
         grows = list(_growing_graph(analysis, analysis.account, analysis.run_seconds))
         yield from (eager := list(_eagerly(analysis, analysis.account)))
-        yield from _python_in_graphs(analysis, analysis.run_seconds)
+        yield from _python_in_graphs(analysis, analysis.account, analysis.run_seconds)
         passes = grows or list(_small_operators(analysis, analysis.account, analysis.run_seconds))
         yield from passes
         alone = list(_one_sample(analysis, analysis.account, analysis.run_seconds)) if not passes else []
@@ -386,10 +387,14 @@ def _eagerly(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
         yield finding("Eager execution", said, INTO_A_GRAPH)
 
 
-def _python_in_graphs(analysis: Analysis, run_seconds: float) -> Iterator[RuleResult]:
-    """Yields that graphs, or compiled functions, call functions of Python for long."""
+def _python_in_graphs(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+    """Yields that graphs, or compiled functions, call functions of Python for long.
+
+    Graphs may call several at once. Together, they cost no more than the time of steps.
+    """
+    steps = sum(map(account.share, PHASES))
     for gauge, framework, graph, calls in PYTHON_IN_GRAPHS:
-        lost = analysis.gauges.get(gauge, 0.0) / run_seconds
+        lost = min(analysis.gauges.get(gauge, 0.0) / run_seconds, steps)
         if lost >= analysis.large:
             evidence = f"It is spent in functions of Python that {graph}s call ({calls})"
             remedy = IN_OPERATIONS.format(framework, graph, graph)
