@@ -71,6 +71,17 @@ def test_patience_delays_the_first_decision(count: int, status: str) -> None:
     assert found.status == status
 
 
+@pytest.mark.parametrize(("waiting", "status"), [(0.0, "healthy"), (0.25, "found")])
+def test_epochs_that_begin_between_two_steps_are_no_more_than_the_wait_in_steps(
+    waiting: float, status: str
+) -> None:
+    loader = Loader(0, "train", 4, None, None, None, 100, 50.0, 50.0, restart_seconds=30.0)
+    trained = node_steps(np.full(100, 1.0), data_wait=waiting)
+    found = result(trained, facts=run_facts(ranks=[rank_facts(loaders=[loader])]))
+    assert found.status == status
+    assert ("100 % of the wait is for the first batch" in found.finding) == (status == "found")
+
+
 def test_without_steps_it_is_not_judged_and_says_how_to_add_them() -> None:
     found = result(node_samples(np.ones((50, 2))))
     assert found.status == "not enough data"

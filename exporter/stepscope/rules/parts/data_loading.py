@@ -219,7 +219,7 @@ class Loading:
         if not self.fetch_seconds:
             slow = self.io_wait > WAITING_FOR_IO
             return "slow storage" if slow else "too few workers" if self.workers == 0 else "not known"
-        if self.workers and self.restart_seconds > RESTARTS * self.wait_seconds:
+        if self.workers and self.restart_share > RESTARTS:
             return "restarts"
         if self.others_fill_cores and not self.is_short:  # a remedy for short fetches helps there as well
             return "neighbours"
@@ -260,6 +260,11 @@ class Loading:
         workers = self.workers or 0
         most = self.busiest_fetch_seconds > ONE_WORKER * self.fetch_seconds
         return most and workers > 1 and self.fetches >= 2 * workers
+
+    @property
+    def restart_share(self) -> float:
+        """Returns the share of the wait for the first batches of passes, some of which may be in no step."""
+        return min(self.restart_seconds / self.wait_seconds, 1.0) if self.wait_seconds else 0.0
 
     @property
     def hidden_seconds(self) -> float:
@@ -340,7 +345,7 @@ class Loading:
                 "(worker_init_fn), instead of sharing one. More workers cannot help.",
             )
         if cause == "restarts":
-            waits = f"{percent(100 * self.restart_seconds / self.wait_seconds)} of the wait is for"
+            waits = f"{percent(100 * self.restart_share)} of the wait is for"
             if self.persistent_workers:
                 return (
                     f"{waits} the first batch of an epoch, although the workers persist: the sampler or the "
@@ -473,9 +478,8 @@ class Loading:
         elif self.sequential_maps:
             why = f"{count(self.sequential_maps, 'map')} without parallel calls"
             first = "Give `map` num_parallel_calls=tf.data.AUTOTUNE."
-        if self.restart_seconds > RESTARTS * self.wait_seconds:
-            of_first = percent(100 * self.restart_seconds / self.wait_seconds)
-            why += f"; {of_first} of the wait is for the first batch of an epoch"
+        if self.restart_share > RESTARTS:
+            why += f"; {percent(100 * self.restart_share)} of the wait is for the first batch of an epoch"
             first = f"Call `shuffle` before `map` and `batch`: its buffer fills with what is cheap. {first}"
         return f"the tf.data pipeline is late: {why}", (
             f"{first} End the pipeline with `prefetch(tf.data.AUTOTUNE)`, `cache()` what is the same in each "
