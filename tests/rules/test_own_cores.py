@@ -5,11 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 from stepscope.evaluation.analysis import RuleResult
-from stepscope.runs.model import Loader, NodeFacts, NodeSamples
+from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.problems import problems_of
+from stepscope.runs.model import RUN_USE, Loader, NodeFacts, NodeSamples
 from stepscope.training.layout import PY_WORKERS
 
-from tests.support.few_rules import judged
-from tests.support.source import INTERVAL, node_samples, rank_facts, run_facts
+from tests.support.few_rules import judged, of_rule
+from tests.support.source import INTERVAL, START, MemorySource, node_samples, rank_facts, run_facts
 
 ROWS = 401  # the first has no gain
 
@@ -119,6 +121,18 @@ def test_the_finding_says_what_was_compared_and_names_the_users() -> None:
         "On node-a, main threads of the run waited for other processes for 25.0 % of the time in which they "
         "could run. It may use 4 cores: others used 2 (bob 75 %, carol 25 %), the run itself 2."
     )
+
+
+def test_a_run_whose_cores_are_not_known_is_compared_with_others_without_their_number() -> None:
+    samples = shared(2.0, others=2.0)
+    samples.run_use[:, RUN_USE.index("allowed_cores")] = np.nan
+    ranks = [rank_facts(gauges={"torch_threads": 8.0}, end=START + 200)]
+    facts = run_facts(ranks=ranks, end=START + 200)
+    analysis = evaluate(MemorySource(samples, facts=facts))
+    finding = of_rule("NoisyNeighbour", analysis).finding
+    assert "Of the cores that it may use, others used 2, the run itself 2." in finding
+    assert analysis.run_cores == []
+    assert problems_of(analysis)
 
 
 def test_a_run_that_fills_its_cores_itself_has_no_neighbour_to_blame() -> None:

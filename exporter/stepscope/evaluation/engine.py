@@ -367,7 +367,7 @@ def _analysis(
         run_cores=[
             RunCores(name, own.allowed, own.own_cores, own.others_cores)
             for name, node in nodes.items()
-            if (own := node.measured[OWN_CORES]).seconds
+            if (own := node.measured[OWN_CORES]).seconds and own.allowed > 0
         ],
         run_use=[
             RunUse(
