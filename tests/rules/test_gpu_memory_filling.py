@@ -1,5 +1,6 @@
 """GPUMemoryLeak and GPUMemoryNearlyFull: steady growth, and how far it is to the end."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,14 @@ def test_a_gpu_that_will_be_full_before_the_horizon_is_nearly_full(horizon: floa
     # Half an hour earlier it was 70 minutes: not yet within 40 minutes at any scan, within 80 at each.
     assert found.status == status
     assert ("will be full in 40 min 07 s at the current rate" in found.finding) == (status == "found")
+
+
+def test_a_forecast_that_did_not_come_true_is_told_as_such() -> None:
+    found = full(np.minimum(0.2 + 3 * TIME, 0.8))
+    assert found.status == "found"
+    assert re.search(
+        "used up to 80.0 % of its memory; in 9 scans it grew .* but not at the end", found.finding
+    )
 
 
 def test_there_is_no_forecast_of_a_jump_nor_of_the_first_minutes() -> None:

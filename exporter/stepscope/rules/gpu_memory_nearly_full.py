@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from stepscope.common.words import duration, exact_percent, others, others_of
+from stepscope.common.words import count, duration, exact_percent, others, others_of
 from stepscope.measurements import memory_growth
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.memory_growth import Filling, MemoryOfNode
@@ -102,6 +102,10 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
             when = duration(soonest["full_in_seconds"])
             gpu = f"{soonest['gpu']} of {soonest['node']}"
             sentence = f"{gpu} will be full in {when} at the current rate; {sentence}"
+        elif fired and worst["highest_percent"] <= self.parameters.threshold:
+            scans = count(worst["triggered"], "scan")
+            within = f"{self.parameters.horizon:g} min"
+            sentence += f"; in {scans} it grew fast enough to be full within {within}, but not at the end"
         if len(fired) > 1:
             sentence += f"; the memory of {others_of(len(fired) - 1, len(read), 'GPU')} is nearly full too"
         sentence += others([gpu["highest_percent"] for gpu in read if gpu is not worst], "GPU")
