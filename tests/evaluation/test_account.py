@@ -29,7 +29,7 @@ from stepscope.runs.recording.live import LiveRecording
 from tests.support.analysis import nothing_found, rule
 from tests.support.scenarios import WrittenScenarios
 from tests.support.smallest import smallest
-from tests.support.source import START, MemorySource, rank_facts
+from tests.support.source import START, MemorySource, rank_facts, run_facts
 
 seconds = st.floats(0, 1000)
 
@@ -492,6 +492,11 @@ def test_a_rank_that_evaluates_alone_while_the_others_wait_is_named_once(
         assert problem.rule.details["rank"] == 0
         assert [result.rule for result in problem.also] == ["StepOutlier"]
     assert len({problem.title for problem in found}) == len(found)
+
+
+def test_the_framework_is_that_of_any_rank_that_says_it() -> None:
+    ranks = [rank_facts(0), rank_facts(1, framework="jax", framework_version="0.4.30")]
+    assert evaluate(MemorySource(facts=run_facts(ranks=ranks))).framework == "jax 0.4.30"
 
 
 def test_a_part_that_a_rule_judged_is_no_second_finding() -> None:

@@ -316,7 +316,10 @@ def _analysis(
         ),
         end=facts.end,
         finished=facts.end is not None,
-        framework=next((f"{rank.framework} {rank.framework_version}".strip() for rank in facts.ranks), ""),
+        framework=next(
+            (f"{rank.framework} {rank.framework_version}".strip() for rank in facts.ranks if rank.framework),
+            "",
+        ),
         gauges=next(
             (rank.gauges for rank in sorted(facts.ranks, key=lambda r: (r.rank, -r.start)) if rank.gauges), {}
         ),
