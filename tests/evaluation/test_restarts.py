@@ -7,6 +7,7 @@ from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.problems import problems_of, small_problems
 from stepscope.report.document import document
+from stepscope.runs.model import Stay
 
 from tests.support.source import START, MemorySource, node_steps, rank_facts, run_facts
 
@@ -57,6 +58,40 @@ def test_a_restart_costs_its_start_and_the_steps_that_were_not_saved() -> None:
     assert run.account.by_rank("restart") == {0: pytest.approx(20)}
     assert run.account.by_rank("before_first_step") == {0: pytest.approx(20)}
     assert document(run)["run"]["restarts"] == [asdict(each) for each in run.restarts]
+
+
+def test_a_hang_that_a_restart_ended_is_no_part_of_the_restart() -> None:
+    """Rank 0 waits for rank 1 for 480 s, until the launcher starts both again, which takes 40 s."""
+    ranks, steps = [], []
+    for attempt, rank in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        start = START + 620 * attempt
+        last, waits = start + 120, "data_wait" if rank else "communication"
+        lived = last + (5 if attempt else 480)
+        ranks.append(
+            rank_facts(
+                rank,
+                pid=10 * attempt + rank,
+                start=start,
+                first_step_start=start + 20,
+                last_step_end=last,
+                last_alive=lived,
+                end=lived,
+                killed=not attempt,
+                steps={"train": 100},
+                phase_seconds={"train": 100.0},
+                component_seconds={"forward": 99.0},
+                attempt=attempt,
+                world_size=2,
+                stays=() if attempt else (Stay(waits, "", last, lived, "waiting"),),
+            )
+        )
+        steps.append(node_steps([1.0] * 100, rank=rank, start=start + 20, forward=[0.99] * 100))
+    run = evaluate(MemorySource(*steps, facts=run_facts(end=START + 745, ranks=ranks)))
+    hang, restart = [*problems_of(run), *small_problems(run)]
+    assert (hang.rule.rule, hang.seconds_lost) == ("CollectiveHang", pytest.approx(480))
+    assert (restart.title, restart.seconds_lost) == ("Restarts", pytest.approx(40))
+    assert "8 min 40 s went by from the last step before to the first" in restart.rule.finding
+    assert "8 min of that in a hang" in restart.rule.finding
 
 
 def test_without_a_checkpoint_it_is_not_known_which_steps_are_repeated() -> None:

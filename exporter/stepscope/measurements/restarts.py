@@ -15,7 +15,8 @@ class Restart:
     """An attempt that took steps, and that a later one followed."""
 
     steps: int  # of all phases, that its rank with most had finished
-    seconds: float  # from its last step to the first step of the next attempt that takes any
+    start: float  # the end of its last step, in seconds since the epoch
+    seconds: float  # from then to the first step of the next attempt that takes any
     unsaved_seconds: float | None  # of steps since its last checkpoint; None: no checkpoint was seen
 
 
@@ -34,5 +35,5 @@ def restarts(ranks: Iterable[RankFacts], totals: Sequence[StepTotals]) -> list[R
         of_attempt = saved[(saved >= begin) & (saved <= end)]
         unsaved = end - float(of_attempt.max()) if len(of_attempt) else None
         steps = max(sum(rank.steps.values()) for rank in earlier)
-        found.append(Restart(steps, max(again - end, 0.0), unsaved))
+        found.append(Restart(steps, end, max(again - end, 0.0), unsaved))
     return found
