@@ -564,6 +564,10 @@ def test_who_holds_the_interpreter_lock_is_named_if_the_main_thread_waits_for_it
     assert [problem.seconds_lost for problem in found] == lost
     as_much = run_with(train__backward=1 - sum(lost) / 1000, train__host=sum(lost) / 1000)
     assert len(unexplained(replace(as_much, threads=[thread]))) == len(found), "own code waits for the lock"
+    more = run_with(train__backward=0.85 - sum(lost) / 1000, train__host=0.15 + sum(lost) / 1000)
+    seconds = {each.about.subject: each.seconds_lost for each in unexplained(replace(more, threads=[thread]))}
+    assert seconds.pop("Your own code") == pytest.approx(150), "without its waits for the lock"
+    assert list(seconds.values()) == pytest.approx(lost)
     for problem in found:
         assert problem.title == "Waiting for Python’s interpreter lock"
         assert problem.lines == "99 % in summarise, train.py:14"

@@ -373,9 +373,9 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
     sampled = any(leaf.lines for leaf in account.leaves)
     for leaf in account.leaves:
         part, component = leaf.key
-        spent = leaf.share * (own_share(leaf) if component == HOST and sampled else 1.0)
-        if component == HOST and spent <= waited:
-            continue
+        spent = leaf.share
+        if component == HOST:
+            spent = spent * (own_share(leaf) if sampled else 1.0) - waited
         if component == HOST and not sampled and leaf.share == of_main:
             continue  # nothing was timed in steps, as in Debugger's of TensorFlow: what they did is not known
         if component in USEFUL or spent < analysis.large or component in judged:
