@@ -1,7 +1,6 @@
 """Computes percentiles of any number of values in a fixed amount of memory."""
 
 from abc import abstractmethod
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,8 +8,6 @@ from numpy.typing import NDArray
 from stepscope.measurements.state import State
 
 Numbers = NDArray[np.float32] | NDArray[np.float64]
-
-S = TypeVar("S", bound="Sketch")
 
 
 class Sketch(State):
@@ -34,27 +31,6 @@ class Sketch(State):
         self.sum += float(values.sum(dtype=np.float64))
         self.min = min(self.min, float(values.min()))
         self.max = max(self.max, float(values.max()))
-
-    def __add__(self: S, other: S) -> S:
-        """Returns the sketch of the values of both."""
-        found = self._with(other, 1)
-        found.min, found.max = min(self.min, other.min), max(self.max, other.max)
-        return found
-
-    def __sub__(self: S, earlier: S) -> S:
-        """Returns the sketch of the values since an earlier moment; its min and max are those of bins."""
-        found = self._with(earlier, -1)
-        used = np.flatnonzero(found.counts)
-        ends = [self._value(int(number)) for number in used[:1].tolist() + used[-1:].tolist()]
-        found.min, found.max = np.clip(ends, self.min, self.max).tolist() if ends else (np.inf, -np.inf)
-        return found
-
-    def _with(self: S, other: S, times: int) -> S:
-        found = self.copy()
-        found.counts = self.counts + times * other.counts
-        found.count += times * other.count
-        found.sum += times * other.sum
-        return found
 
     @property
     def mean(self) -> float:
