@@ -1,6 +1,7 @@
 """Finds what restarts of a run by its launcher cost."""
 
 from collections.abc import Iterator, Mapping
+from math import fsum
 
 from stepscope.common.words import count, duration
 from stepscope.evaluation.account import RESTART, Key
@@ -43,7 +44,8 @@ def _hung(restart: Restart, analysis: Analysis) -> float:
     hangs = analysis.details_of(CollectiveHang).get("hangs", ()) if analysis.found(CollectiveHang) else ()
     begin, end = restart.start, restart.start + restart.seconds
     spans = ((max(hang["start"], begin), min(hang["start"] + hang["seconds"], end)) for hang in hangs)
-    return min(sum(max(until - since, 0.0) for since, until in spans), restart.seconds)
+    hung = fsum(max(until - since, 0.0) for since, until in spans)
+    return min(hung, restart.seconds)
 
 
 def in_words(exception: Mapping[str, str], world_size: int) -> str:
