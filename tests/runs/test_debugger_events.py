@@ -391,6 +391,32 @@ def test_another_corrupt_event_is_named_with_its_line(
         read(directory.root)
 
 
+@pytest.mark.parametrize(
+    "impossible",
+    [
+        [step(1, 2.0, -0.5)],
+        [step(1, 2.0, 1e12)],
+        [{**step(1, 2.0, 0.5), "dur": float("nan")}],
+        [step(1, 1.0 - START, 0.5)],  # in 1970
+        [step(1, -1.0 - START, 0.5)],
+        [step(1, 1e9, 0.5)],
+        pair("Collective", "all", 2.0, -1.0),
+    ],
+)
+def test_an_event_with_an_impossible_time_or_duration_is_left_out_and_said(
+    directory: DebuggerDirectory, impossible: list[dict[str, Any]]
+) -> None:
+    path = directory.write_events([step(0, 0.0, 1.0), *impossible, step(2, 3.0, 1.0)])
+    steps, facts = read(directory.root)
+    assert steps[0].numbers.tolist() == [0, 2]
+    assert (facts.start, facts.activities) == (START, ())
+    (said,) = (sentence for sentence in facts.unknowns if "impossible" in sentence)
+    assert said == (
+        f"{path.relative_to(directory.root)} has 1 event with an impossible time or duration, left out."
+    )
+    assert [event.start - START for event in DebuggerOutput(directory.root).events()] == [0.0, 3.0]
+
+
 @given(
     st.lists(st.tuples(st.floats(0.01, 3), st.floats(0.01, 2), st.floats(0, 1)), min_size=1, max_size=12),
     st.lists(st.integers(0, 11), max_size=3),

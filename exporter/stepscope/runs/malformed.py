@@ -11,6 +11,7 @@ from stepscope.common.errors import UserError, describe
 # What Python raises for a document of another form than expected: for example a text instead of a number.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 EARLIEST = 1e9  # in 2001, seconds since the epoch: no profile is older
+LONGEST = 7 * 86400e6  # microseconds of an event: profilers record for minutes
 LATEST = 253_402_300_800.0  # the year 10000, in seconds since the epoch
 
 

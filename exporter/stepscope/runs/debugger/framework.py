@@ -31,7 +31,7 @@ import numpy as np
 
 from stepscope.common.errors import UserError
 from stepscope.runs.debugger.files import EventFile, natural
-from stepscope.runs.malformed import MALFORMED, finite, moment, naming
+from stepscope.runs.malformed import LONGEST, MALFORMED, finite, is_date, moment, naming
 from stepscope.runs.model import (
     COMPONENTS,
     PHASES,
@@ -61,7 +61,8 @@ _GPU_NUMBER = re.compile(r"gpu\D*(\d+)", re.IGNORECASE)
 
 # Events that have begun, by kind: they may end in a later file of the same process.
 OpenPairs = dict[str, list[tuple[str, float, dict[str, Any]]]]
-Truncated = Callable[[Path], None]  # gets a file that ends in the middle of a line
+Noted = Callable[[Path], None]  # gets a file that ends in the middle of a line, or has an impossible event
+MOST_APART = 366 * 86400e6  # microseconds between an event and the base time of its file
 
 
 class Event(NamedTuple):
@@ -73,10 +74,11 @@ class Event(NamedTuple):
     thread: str = ""  # its name, if the file contains it
 
 
-def read_events(path: Path, open_pairs: OpenPairs, truncated: Truncated) -> Iterator[Event]:
+def read_events(path: Path, open_pairs: OpenPairs, truncated: Noted, impossible: Noted) -> Iterator[Event]:
     """Yields the events of a file. A last line that cannot be parsed is a half-written file.
 
-    Raises UserError with the line if another one is corrupt, or if the file is not a trace.
+    Events with a time or a duration that no job can have are left out. Raises UserError with the line if
+    another line is corrupt, or if the file is not a trace.
     """
     kinds: dict[Any, str] = {}
     threads: dict[tuple[Any, Any], str] = {}
@@ -107,10 +109,11 @@ def read_events(path: Path, open_pairs: OpenPairs, truncated: Truncated) -> Iter
                     continue
                 name, start, begin_args = begun.pop()
                 args, duration, time = {**begin_args, **args}, time - start, start
-                if duration < 0:
-                    raise ValueError(f"{name} ends before it begins")
             else:
-                name, duration = str(row["name"]), finite(row.get("dur", 0))
+                name, duration = str(row["name"]), float(row.get("dur", 0))
+            if not 0 <= duration <= LONGEST or _is_far(time, base):
+                impossible(path)
+                continue
             since_epoch = None if base is None else moment(time / 1e6)
             yield Event(kind, name, since_epoch, duration / 1e6, args, threads.get((pid, row.get("tid")), ""))
         except MALFORMED as error:
@@ -120,7 +123,11 @@ def read_events(path: Path, open_pairs: OpenPairs, truncated: Truncated) -> Iter
             ) from error
 
 
-def _rows(path: Path, truncated: Truncated) -> Iterator[tuple[int, dict[str, Any]]]:
+def _is_far(time: float, base: float | None) -> bool:
+    return base is not None and is_date(base / 1e6) and abs(time - base) > MOST_APART
+
+
+def _rows(path: Path, truncated: Noted) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields line and event. Files that do not have one event per line are parsed as a whole."""
     if path.name.endswith(".gz"):
         yield from ((1, row) for row in _compressed(path, truncated))
@@ -160,7 +167,7 @@ def _json(text: str) -> Any:
         return None
 
 
-def _compressed(path: Path, truncated: Truncated) -> list[dict[str, Any]]:
+def _compressed(path: Path, truncated: Noted) -> list[dict[str, Any]]:
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             rows = _events_of(json.load(file))
@@ -204,10 +211,11 @@ class Process:
         self._steps = array("d")  # number, phase, start, duration of each
         self._intervals = {kind: array("d") for kind in COMPONENT_OF}  # start, end of each
 
-    def read(self, file: EventFile, truncated: Truncated) -> None:
+    def read(self, file: EventFile, truncated: Noted, impossible: Noted) -> None:
         """Reads the events of one file. Raises UserError if it is corrupt."""
         with naming(file.path, "Debugger's events", "copy the file again, or remove it"):
-            for event in read_events(file.path, self._open_pairs.setdefault(file.kind, {}), truncated):
+            begun = self._open_pairs.setdefault(file.kind, {})
+            for event in read_events(file.path, begun, truncated, impossible):
                 self._add(event, file.kind)
 
     def _add(self, event: Event, file_kind: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from stepscope.common.errors import UserError
+from stepscope.common.words import count
 from stepscope.runs.debugger.files import find, job_name
 from stepscope.runs.debugger.framework import (
     REPEATED_LINES,
@@ -51,6 +52,7 @@ class DebuggerOutput(Source):
         self._nodes = {node: SampleBuilder(node) for node in self._files.system}
         self._ranks: list[tuple[Rank, Steps]] = []
         self._truncated: list[Path] = []
+        self._impossible: list[Path] = []  # one of each event that is left out
         self._chunks = self._everything()
 
     @property
@@ -65,6 +67,7 @@ class DebuggerOutput(Source):
         without_readings = sorted({rank.node for rank, _ in self._ranks} - set(self._nodes))
         interval, missed = _interval(self._nodes)
         cut_off = [path.relative_to(self._files.root) for path in self._truncated]
+        left_out = Counter(path.relative_to(self._files.root) for path in self._impossible)
         return RunFacts(
             name=job_name(self._files.root),
             start=start,
@@ -87,6 +90,10 @@ class DebuggerOutput(Source):
                 *self._files.unknowns,
                 *([NO_TIMES] if self._ranks and start is None else []),
                 *(f"{path} ends in the middle of a line: the line was skipped." for path in cut_off),
+                *(
+                    f"{path} has {count(events, 'event')} with an impossible time or duration, left out."
+                    for path, events in left_out.items()
+                ),
                 *(sentence for node in nodes for sentence in node.unknowns()),
             ),
         )
@@ -99,13 +106,14 @@ class DebuggerOutput(Source):
         """Yields all events that have a date, file by file. Raises UserError if a file is corrupt."""
         for _ in self._chunks:  # which process is which rank
             pass
+        known: list[Path] = []  # the files were read before
         ranks = {(rank.process.host, rank.process.pid): rank for rank, _ in self._ranks}
         pairs: dict[tuple[str, int, str], OpenPairs] = {}
         for file in self._files.events:
             rank = ranks[file.host, file.pid]
             begun = pairs.setdefault((file.host, file.pid, file.kind), {})
             with naming(file.path, "Debugger's events", "copy the file again, or remove it"):
-                for each in read_events(file.path, begun, lambda _: None):
+                for each in read_events(file.path, begun, known.append, known.append):
                     if each.start is not None and each.thread not in REPEATED_LINES:
                         device = device_of(each.kind)
                         where = (rank.node, rank.rank, device, each.kind, each.name)
@@ -115,7 +123,7 @@ class DebuggerOutput(Source):
         processes: dict[tuple[str, int], Process] = {}
         for file in self._files.events:
             process = processes.setdefault((file.host, file.pid), Process(file.host, file.pid))
-            process.read(file, self._truncated.append)
+            process.read(file, self._truncated.append, self._impossible.append)
             self._advance(file.path.stat().st_size)
         ranks = ranks_of(list(processes.values()), list(self._nodes))
         self._ranks = [(rank, rank.process.steps(rank.node, rank.rank)) for rank in ranks]

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from stepscope.common.errors import UserError
 from stepscope.common.words import duration, listing, number
-from stepscope.runs.malformed import EARLIEST, LATEST, MALFORMED, finite, moment, naming, whole
+from stepscope.runs.malformed import EARLIEST, LATEST, LONGEST, MALFORMED, finite, moment, naming, whole
 from stepscope.runs.traces.collectives import Collective, Described, described, operation_of, sequence_of
 from stepscope.runs.traces.flops import flops_of
 from stepscope.runs.traces.json_stream import JsonTrace
@@ -85,7 +85,6 @@ SEQUENCE = "Sequence number"  # the argument of an operator: of the node of the 
 SHAPES = "Input Dims"  # the argument of an operator, if the profiler records them
 MOST_SHAPES, SHAPE = 5000, 80  # different ones in a trace, and characters of one
 LARGE = 1 << 20  # bytes: of a smaller file, reading finds the line where it is damaged
-LONGEST = 7 * 86400e6  # microseconds: profilers record for minutes
 MOST_FAR = 0.01  # of the events; if more are at an impossible time, no time of the trace is certain
 SOME = 10_000  # events, whose median is a time of the trace
 MOST_LINES, MOST_ALLOCATIONS = 20_000, 500_000  # of a trace, the first ones
