@@ -81,6 +81,51 @@ def test_a_damaged_file_costs_its_rank_only_and_that_is_printed(
     assert [rank.rank for rank in source.facts.ranks] == [0, 2]
 
 
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize(
+    ("limits", "readers"),
+    [
+        ({}, 4),
+        ({"cpu.max": "250000 100000"}, 2),
+        ({"cpu.max": "50000 100000"}, 1),
+        ({"memory.max": "70000", "memory.current": "5000"}, 3),
+        ({"memory.max": "70000", "memory.current": "65000"}, 1),
+    ],
+)
+def test_as_many_processes_read_as_the_cgroup_has_cores_and_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, str], readers: int
+) -> None:
+    procfs, group = tmp_path / "proc", tmp_path / "cgroup" / "job"
+    for folder in (procfs / "self", procfs / str(os.getpid()), group):
+        folder.mkdir(parents=True)
+    (procfs / "self" / "mountinfo").write_text("")
+    (procfs / str(os.getpid()) / "cgroup").write_text("0::/job\n")
+    (group.parent / "cgroup.controllers").touch()
+    for name, limit in {"cgroup.events": "populated 1", **limits}.items():
+        (group / name).write_text(limit)
+    monkeypatch.setattr(reading, "PROCFS", procfs)
+    monkeypatch.setattr(reading, "CGROUPS", group.parent)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    together: list[int] = []
+
+    class Counted(reading._Reader):
+        def __init__(self, path: Path) -> None:
+            together.append(together[-1] + 1 if together else 1)
+            super().__init__(path)
+
+        def end(self) -> None:
+            together.append(together[-1] - 1)
+            super().end()
+
+    monkeypatch.setattr(reading, "_Reader", Counted)
+    for number in range(5):
+        path = tmp_path / f"{number}.json"
+        write(path, [marked(1, 0, 9)])
+        path.write_text(path.read_text().ljust(40_000))
+    assert len(read_files(trace_files(tmp_path))) == 5
+    assert max(together) == readers
+
+
 class Unread(JsonTrace):
     """Counts what was decoded."""
 

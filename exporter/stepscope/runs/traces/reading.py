@@ -1,4 +1,4 @@
-"""Reads the files of traces: large ones in processes, as many at a time as there are cores.
+"""Reads the files of traces: large ones in processes, as many at a time as there are cores and memory.
 
 A process sends the number of bytes that it read, and in the end its captures, through a pipe.
 It ends when its parent ends. If it dies, it costs only its own file.
@@ -12,12 +12,17 @@ from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 
+import psutil
+
 from stepscope.common.errors import UserError
 from stepscope.common.fresh_python import fresh_python
+from stepscope.exporter.processes.cgroup import Hierarchies, cpu_limit, memory
 from stepscope.runs.traces.capture import Capture, captures_of
 
 WORTHWHILE = 32 << 20  # bytes of text; fewer are read before a process has started
 COMPRESSION = 8  # bytes of text in one of a compressed trace, at least
+MEMORY = 0.5  # bytes that a process needs per byte of text, at most
+PROCFS, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 # With it glibc returns the memory of a large array when it is freed.
 ALLOCATION = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
 Progress = Callable[[int, int], None]  # bytes read so far, bytes to read
@@ -35,10 +40,11 @@ def read_files(paths: Sequence[Path], progress: Progress | None = None) -> list[
         if progress is not None:
             progress(sum(done.values()), total)
 
-    text = sum(size * (COMPRESSION if path.suffix == ".gz" else 1) for path, size in sizes.items())
+    texts = {path: size * (COMPRESSION if path.suffix == ".gz" else 1) for path, size in sizes.items()}
     large_last = sorted(paths, key=lambda path: sizes[path])
+    in_processes = partial(_in_processes, most=_at_a_time(max(texts.values(), default=0)))
     found = {}
-    for path, result in (_in_processes if text >= WORTHWHILE else _here)(large_last, read):
+    for path, result in (in_processes if sum(texts.values()) >= WORTHWHILE else _here)(large_last, read):
         found[path] = result
         read(path, sizes[path] - done[path])
     return [found[path] for path in paths]
@@ -49,12 +55,23 @@ def _here(paths: list[Path], read: Read) -> Iterator[tuple[Path, Found]]:
         yield path, _read(path, partial(read, path))
 
 
-def _in_processes(paths: list[Path], read: Read) -> Iterator[tuple[Path, Found]]:
+def _at_a_time(text: int) -> int:
+    """Returns how many processes may read files of so many bytes of text: its limits hold for all of them."""
+    cores, free = float(len(os.sched_getaffinity(0))), float(psutil.virtual_memory().available)
+    with suppress(OSError, ValueError):
+        groups = Hierarchies(PROCFS, CGROUPS).of(os.getpid())
+        held = memory(groups.memory)
+        cores = min(cores, cpu_limit(groups.cpu).cores)  # NaN, no limit, changes nothing
+        free = min(free, held.limit_bytes - held.used_bytes)
+    return max(int(min(cores, free / max(MEMORY * text, 1))), 1)
+
+
+def _in_processes(paths: list[Path], read: Read, most: int) -> Iterator[tuple[Path, Found]]:
     """Yields what is in the files when it is known, those at the end of the list first."""
     readers: list[_Reader] = []
     try:
         while paths or readers:
-            while paths and len(readers) < len(os.sched_getaffinity(0)):
+            while paths and len(readers) < most:
                 readers.append(_Reader(paths.pop()))
             ready = wait([reader.connection for reader in readers])
             for reader in [reader for reader in readers if reader.connection in ready]:
