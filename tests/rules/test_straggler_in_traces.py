@@ -258,6 +258,21 @@ def verdict_of(directory: Path) -> Verdict:
     return conclude(facts_of(directory))
 
 
+def test_steps_of_later_captures_count_although_the_profiler_numbers_them_again(
+    tmp_path: Path,
+) -> None:
+    healthy = replace(QUIET, numbered=False, slow=())
+    slow = replace(healthy, slow=(2,))
+    for minutes, job in enumerate((healthy, slow, slow)):
+        for path in job.write(tmp_path / str(minutes)).iterdir():
+            document = json.loads(path.read_text())
+            document["baseTimeNanoseconds"] += minutes * 60 * 10**9
+            path.write_text(json.dumps(document))
+    found = verdict_of(tmp_path)
+    assert found.details["rank"] == 2
+    assert (found.details["steps"], found.details["windows"]) == (8, 12)
+
+
 def test_traces_without_a_common_collective_are_not_judged() -> None:
     assert conclude(run_facts()).status == "not enough data"
 

@@ -56,7 +56,10 @@ def rank_trace(trace: Trace, node: str, rank: int, steps: Sequence[StepTime]) ->
 
 
 def joined(traces: Sequence[RankTrace]) -> RankTrace:
-    """Returns several captures of one rank as one, in time order."""
+    """Returns several captures of one rank as one, in time order.
+
+    A profiler numbers the steps of each capture from 0, and so do inferred steps: these numbers go on.
+    """
     traces = sorted(traces, key=lambda trace: float(trace.starts.min(initial=np.inf)))
     if len(traces) == 1:
         return traces[0]
@@ -70,6 +73,11 @@ def joined(traces: Sequence[RankTrace]) -> RankTrace:
     together["group"] = np.concatenate(
         [np.array([groups[group] for group in trace.groups], np.int64)[trace.group] for trace in traces]
     )
+    numbers = traces[0].numbers
+    for trace in traces[1:]:
+        again = max(int(numbers.max(initial=-1)) + 1 - int(trace.numbers.min(initial=0)), 0)
+        numbers = np.concatenate((numbers, trace.numbers + again))
+    together["numbers"] = numbers
     together["step"] = np.concatenate([t.step + first for t, first in zip(traces, before[:-1], strict=True)])
     operations = tuple(operation for trace in traces for operation in trace.operations)
     return replace(traces[0], groups=tuple(groups), operations=operations, **together)
