@@ -144,7 +144,7 @@ def summarise(trace: Trace) -> TraceSummary:
     )
 
 
-def intervals(trace: Trace, rows: Rows) -> Intervals:
+def intervals(trace: Trace, rows: Rows | NDArray[np.int64]) -> Intervals:
     """Returns the time in which at least one of the events runs."""
     return Intervals.union(trace.starts[rows], trace.ends[rows])
 
@@ -176,7 +176,10 @@ def _marks(trace: Trace) -> tuple[str, _Marks]:
         )
     calls = np.flatnonzero(host & trace.named(lambda name: name.startswith(UPDATE)))
     if len(calls):
-        ends = trace.ends[calls[trace.name_ids[calls] == trace.name_ids[calls[0]]]]
+        same = calls[trace.name_ids[calls] == trace.name_ids[calls[0]]]
+        ends = intervals(
+            trace, same
+        ).ends  # a call that contains others, such as that of its base class, is one
         if len(ends) > 1:
             return "optimizer", _Marks(list(range(1, len(ends))), ends[:-1], ends[1:])
     repeated = repetition(trace)
