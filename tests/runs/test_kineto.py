@@ -157,6 +157,14 @@ def test_a_device_is_idle_when_none_of_its_streams_runs(tmp_path: Path) -> None:
     assert devices["gpu1"].idle == 0
 
 
+def test_the_correlation_0_joins_no_call_with_work(tmp_path: Path) -> None:
+    """CUPTI writes it if it does not know what launched the work."""
+    unknown = {"correlation": 0}
+    rows = [on_gpu("kernel", "gemm", 10 * number, 10 * number + 2, **unknown) for number in range(5)]
+    (device,) = summary_of(tmp_path, [*rows, row("cuda_runtime", "cudaFree", 0, 42, **unknown)]).devices
+    assert device.idle_for["unknown"] == pytest.approx(device.idle)
+
+
 def test_operators_have_their_own_time_and_that_of_what_they_call(tmp_path: Path) -> None:
     summary = summary_of(
         tmp_path,

@@ -55,7 +55,7 @@ def test_a_node_of_an_operator_outside_of_modules_is_of_none(tmp_path: Path) -> 
 
 def test_kernels_are_of_the_module_that_launched_them(tmp_path: Path) -> None:
     launched = []
-    for number, (begin, length) in enumerate([(2.15, 0.04), (2.6, 0.05), (2.85, 0.06), (2.95, 0.07)]):
+    for number, (begin, length) in enumerate([(2.15, 0.04), (2.6, 0.05), (2.85, 0.06), (2.95, 0.07)], 1):
         launch = event("cudaLaunchKernel", begin, 0.001, "cuda_runtime")
         kernel = event("gemm", begin + 0.5, length, "kernel") | {"pid": 0, "tid": 7}
         kernel["args"] = {"correlation": number, "device": 0}

@@ -289,11 +289,11 @@ class _Columns:
             number_of_device = whole(arguments["device"]) if "device" in arguments else row.get("pid")
             device = f"{kind_of_device}{number_of_device}"
             operation = self.operations[name_id][0] if kind == KERNEL else None
-            correlation = whole(arguments.get("correlation", NONE))
+            correlation = _correlation(arguments)
         else:
             operation = self.operations[name_id][1] if kind != PYTHON else None
             if kind == RUNTIME:
-                correlation = whole(arguments.get("correlation", NONE))
+                correlation = _correlation(arguments)
             elif name == "record_param_comms":
                 about = described(arguments), sequence_of(arguments)
                 self.described[arguments.get("External id")] = about
@@ -335,6 +335,11 @@ class _Columns:
         thread = self.thread_ids.setdefault((row.get("pid"), row.get("tid"), "cpu"), len(self.thread_ids))
         device = self.devices.setdefault(name, len(self.devices))
         self.allocations.append((thread, time, device, *numbers))
+
+
+def _correlation(arguments: Any) -> int:
+    """Returns what joins a call and its work. 0 stands for none: CUPTI_CORRELATION_ID_UNKNOWN."""
+    return whole(arguments.get("correlation", NONE)) or NONE
 
 
 def _shapes(dimensions: Any) -> str:
