@@ -343,12 +343,14 @@ def test_a_gpu_that_a_trace_lists_without_its_work_is_never_healthy(tmp_path: Pa
 def test_events_with_a_negative_duration_count_nowhere_and_are_named(tmp_path: Path) -> None:
     steps = [marked(number, 100 * number, 100 * number + 100) for number in range(3)]
     wrong = [marked(3, 400, 350), on_gpu("kernel", "gemm", 300, 200)]
+    wrong += [{**row("cpu_op", "aten::mm", at, at), "ph": phase} for phase, at in (("B", 9), ("E", 8))]
     (read_steps,), _, facts = read(
         write(tmp_path / "t.json", [*steps, on_gpu("kernel", "a", 0, 200), *wrong])
     )
     assert read_steps.numbers.tolist() == [0, 1, 2]
     assert [round(1000 * device.compute, 6) for device in facts.devices] == [200]
-    assert any("kernel with a negative duration (1)" in sentence for sentence in facts.unknowns)
+    for category in ("cpu_op", "kernel"):
+        assert any(f"{category} with a negative duration (1)" in sentence for sentence in facts.unknowns)
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,7 @@ class Pairs:
                     if begun := self._open.get((row.get("pid"), row.get("tid"))):
                         begin = begun.pop()
                         self._opened -= 1
-                        duration = float(row["ts"]) - float(begin["ts"])
-                        yield {**begin, "ph": "X", "dur": max(duration, 0.0)}
+                        yield {**begin, "ph": "X", "dur": float(row["ts"]) - float(begin["ts"])}
                     else:
                         self._ends += 1
                 else:
