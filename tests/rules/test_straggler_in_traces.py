@@ -51,6 +51,21 @@ def test_the_slow_rank_of_8_is_named_with_its_cause(seed: int, tmp_path: Path) -
     assert [row["rank"] for row in found.details["ranks"] if row["triggered"]] == [job.slow[0]]
 
 
+def test_work_that_is_launched_after_the_last_step_hides_no_slow_rank(tmp_path: Path) -> None:
+    """As an evaluation in a trace whose steps are those of the training."""
+    for path in replace(QUIET, delay=0.02).write(tmp_path).iterdir():
+        document = json.loads(path.read_text())
+        rows = document["traceEvents"]
+        end = max(row["ts"] + row["dur"] for row in rows)
+        launch = next(row for row in rows if row["name"] == "cudaLaunchKernel")
+        kernel = next(row for row in rows if row["cat"] == "kernel")
+        for row, start, seconds in ((launch, end + 100, 0.0), (kernel, end + 200, 60.0)):
+            args = {**row["args"], "correlation": 1 << 20}
+            rows.append({**row, "name": "evaluation", "ts": start, "dur": seconds * 1e6, "args": args})
+        path.write_text(json.dumps(document))
+    assert verdict_of(tmp_path).details["rank"] == 2
+
+
 @pytest.mark.parametrize("seed", smallest(range(100), range(2)))
 def test_nobody_is_named_among_8_healthy_ranks(seed: int, tmp_path: Path) -> None:
     found = verdict(Job.random(seed), tmp_path)

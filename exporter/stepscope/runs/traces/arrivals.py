@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.runs.model import ProcessGroup, RankTrace, Times
-from stepscope.runs.traces.events import COPY, KERNEL, MICRO, OPERATOR, Trace
+from stepscope.runs.traces.events import COPY, KERNEL, MICRO, NONE, OPERATOR, Trace, launches
 from stepscope.runs.traces.intervals import Intervals
 from stepscope.runs.traces.trace import LOADER, StepTime, intervals
 
@@ -26,7 +26,7 @@ def rank_trace(trace: Trace, node: str, rank: int, steps: Sequence[StepTime]) ->
     calls = trace.collectives
     launched = np.array([call.start if call.launched is None else call.launched for call in calls], float)
     if busy.on_device:  # the host ends its last step before the device does
-        ends = np.append(ends[:-1], max(ends[-1], float(trace.ends[trace.of(KERNEL, COPY)].max())))
+        ends = np.append(ends[:-1], _end_of_work(trace, float(ends[-1])))
     work = _work(busy, starts, ends)
 
     def seconds(times: Times) -> Times:
@@ -81,6 +81,14 @@ def joined(traces: Sequence[RankTrace]) -> RankTrace:
     together["step"] = np.concatenate([t.step + first for t, first in zip(traces, before[:-1], strict=True)])
     operations = tuple(operation for trace in traces for operation in trace.operations)
     return replace(traces[0], groups=tuple(groups), operations=operations, **together)
+
+
+def _end_of_work(trace: Trace, end: float) -> float:
+    """Returns when the devices have done what was launched before `end`, or by an unknown call."""
+    work = np.flatnonzero(trace.of(KERNEL, COPY))
+    calls = launches(trace, trace.correlations[work])
+    before = (calls == NONE) | (trace.starts[calls] < end)
+    return float(trace.ends[work[before]].max(initial=end))
 
 
 class _Busy:
