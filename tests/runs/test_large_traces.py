@@ -126,6 +126,22 @@ def test_as_many_processes_read_as_the_cgroup_has_cores_and_memory(
     assert max(together) == readers
 
 
+@pytest.mark.parametrize("ending", [".json", ".json.gz"])
+@pytest.mark.parametrize("content", [b"", bytes(100), b"{}"])
+def test_a_damaged_file_among_the_traces_of_other_ranks_is_a_gap(
+    tmp_path: Path, ending: str, content: bytes
+) -> None:
+    for rank in range(3):
+        write(tmp_path / f"rank{rank}{ending}", [marked(1, 0, 9)], distributedInfo={"rank": rank})
+    (tmp_path / f"rank1{ending}").write_bytes(content)
+    (tmp_path / f"settings{ending}").write_bytes(content)
+    source = KinetoTraces(tmp_path)
+    list(source.read())
+    assert [rank.rank for rank in source.facts.ranks] == [0, 2]
+    (gap,) = source.facts.gaps
+    assert f"rank1{ending}" in gap.reason
+
+
 class Unread(JsonTrace):
     """Counts what was decoded."""
 

@@ -1,5 +1,6 @@
 """Traces of profilers as a source of steps, operators, kernels, data loading and collectives."""
 
+import re
 import zlib
 from codecs import BOM_UTF8
 from collections import Counter
@@ -59,22 +60,27 @@ FRAMEWORKS = {"pytorch": "pytorch"}  # by the writer of a trace; the others do n
 def trace_files(place: Path) -> list[Path]:
     """Returns the traces in a directory and its folders, or the file itself. Skips pipes and the like.
 
+    A damaged file counts if its path differs from that of a trace in numbers only: it may be another rank's.
     They are in the order of the numbers in their names: rank10.json comes after rank2.json.
     """
     if place.is_file():
         return [place]
-    found = [path for path in place.rglob("*") if path.name.endswith(ENDINGS) and _is_trace(path)]
+    files = [path for path in place.rglob("*") if path.name.endswith(ENDINGS) and path.is_file()]
+    alike = {_without_numbers(path) for path in files if _is_trace(path)}
+    found = [path for path in files if _without_numbers(path) in alike]
     found.sort(key=lambda path: [*map(natural, path.parts)])
     originals = {path.parent for path in found if path.name != COPY_OF_JAX}
     return [path for path in found if path.name != COPY_OF_JAX or path.parent not in originals]
 
 
+def _without_numbers(path: Path) -> str:
+    return re.sub(r"\d+", "", str(path))
+
+
 def _is_trace(path: Path) -> bool:
     if path.name.removesuffix(".gz").endswith(".pt.trace.json"):
-        return path.is_file()
+        return True
     try:
-        if not path.is_file():
-            return False
         if path.suffix == ".sqlite":
             return is_export(path)
         with path.open("rb") as file:
