@@ -661,13 +661,18 @@ def test_a_directory_without_a_trace_is_said(tmp_path: Path) -> None:
 
 TRAINING = """
 import sys
+import time
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
+
+def batch(items):
+    time.sleep(0.02)  # less than 10 ms would be too little to judge
+    return (torch.stack(items),)
 
 model = torch.nn.Linear(64, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-loader = DataLoader(TensorDataset(torch.randn(48, 64)), batch_size=8)
+loader = DataLoader(torch.randn(48, 64), batch_size=8, collate_fn=batch)
 plan = schedule(wait=1, warmup=1, active=3, repeat=1)
 handler = tensorboard_trace_handler(sys.argv[1], use_gzip=True)
 with profile(activities=[ProfilerActivity.CPU], schedule=plan, on_trace_ready=handler) as profiler:
