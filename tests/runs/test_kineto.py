@@ -424,12 +424,21 @@ def test_a_copy_of_a_trace_counts_nowhere_and_that_is_said(tmp_path: Path, base:
     assert "b.json covers the time of a.json in the same process: it counts nowhere." in facts.unknowns
 
 
-def test_two_processes_with_one_rank_at_a_time_are_two_ranks_and_that_is_said(tmp_path: Path) -> None:
-    for name, process, rank in (("a", 100, 0), ("b", 200, 0), ("c", 300, 1)):
-        about = {"distributedInfo": {"rank": rank}}
-        write(tmp_path / f"{name}.json", [{**marked(1, 0, 10), "pid": process}], **about)
+@pytest.mark.parametrize(("host", "process"), [("node-a", 200), ("node-b", 100)])
+def test_two_processes_with_one_rank_at_a_time_are_two_ranks_and_that_is_said(
+    tmp_path: Path, host: str, process: int
+) -> None:
+    """Containers on two nodes may have the same numbers of processes."""
+    processes = (("a", "node-a", 100, 0), ("b", host, process, 0), ("c", "node-a", 300, 1))
+    for name, node, pid, rank in processes:
+        about = {"distributedInfo": {"rank": rank}, "host_name": node}
+        write(tmp_path / f"{name}.json", [{**marked(1, 0, 10), "pid": pid}], **about)
     _, _, facts = read(tmp_path)
-    assert [(rank.rank, rank.pid) for rank in facts.ranks] == [(0, 100), (1, 300), (2, 200)]
+    assert [(rank.rank, rank.node, rank.pid) for rank in facts.ranks] == [
+        (0, "node-a", 100),
+        (1, "node-a", 300),
+        (2, host, process),
+    ]
     assert "b.json is not the only process with rank 0: it is numbered 2." in facts.unknowns
 
 

@@ -41,6 +41,11 @@ class Capture:
     unknowns: tuple[str, ...]  # other sentences
     unrecognised: int  # events of categories that nobody here knows
 
+    @property
+    def process(self) -> tuple[str, int]:
+        """Returns the host and the number of the process: containers on two hosts may share the number."""
+        return self.host, self.pid
+
     def is_copy_of(self, other: "Capture") -> bool:
         """Returns whether both contain the same."""
         return (self.start, self.end, self.summary) == (other.start, other.end, other.summary)

@@ -186,7 +186,9 @@ class KinetoTraces(Source):
             before = self._covering(capture, rank)
             if before is None:
                 self._add_to(rank, capture)
-            elif before.pid == capture.pid and (capture.rank is not None or capture.is_copy_of(before)):
+            elif capture.process == before.process and (
+                capture.rank is not None or capture.is_copy_of(before)
+            ):
                 self._doubtful.append(
                     f"{capture.file} covers the time of {before.file} in the same process: it counts nowhere."
                 )
@@ -208,8 +210,8 @@ class KinetoTraces(Source):
 
     def _covering(self, capture: Capture, rank: int) -> Capture | None:
         """Returns a capture of the rank that covers most of the same time, or of which this one is a copy."""
-        known = self._ranks.get((capture.host, rank))
-        return next((each for each in known.captures if capture.covers(each)), None) if known else None
+        known = chain(*(each.captures for each in self._ranks.values() if each.rank == rank))
+        return next((each for each in known if capture.covers(each)), None)
 
     def _numbered(self) -> list[str]:
         """Says which files do not contain their rank, if there are several ranks."""
@@ -219,7 +221,7 @@ class KinetoTraces(Source):
 
     def _rank_of_process(self, capture: Capture) -> int:
         """Returns the rank that the process of a trace without a rank got before, or the next one."""
-        known = (r.rank for r in self._ranks.values() if (r.node, r.pid) == (capture.host, capture.pid))
+        known = (r.rank for r in self._ranks.values() if (r.node, r.pid) == capture.process)
         return next(known, self._next_rank())
 
     def _next_rank(self) -> int:
