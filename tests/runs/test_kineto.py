@@ -442,6 +442,13 @@ def test_two_processes_with_one_rank_at_a_time_are_two_ranks_and_that_is_said(
     assert "b.json is not the only process with rank 0: it is numbered 2." in facts.unknowns
 
 
+def test_a_trace_without_a_rank_takes_no_number_that_another_one_has(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", [{**marked(1, 0, 10), "pid": 50}])
+    write(tmp_path / "b.json", [marked(1, 0, 10)], distributedInfo={"rank": 0})
+    _, _, facts = read(tmp_path)
+    assert [(rank.rank, rank.pid) for rank in facts.ranks] == [(0, 100), (1, 50)]
+
+
 def test_a_compressed_trace_that_is_cut_off_is_named_in_its_folder(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json.gz", [marked(number, number, number + 1) for number in range(999)])
     path.write_bytes(path.read_bytes()[:-99])

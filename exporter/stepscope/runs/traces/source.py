@@ -181,7 +181,7 @@ class KinetoTraces(Source):
     def _add(self, captures: Sequence[Capture]) -> None:
         """Adds what all files contain; a rank of which two processes say that they have it last."""
         later = []
-        for capture in captures:
+        for capture in sorted(captures, key=lambda each: each.rank is None):  # a known rank keeps its number
             rank = capture.rank if capture.rank is not None else self._rank_of_process(capture)
             before = self._covering(capture, rank)
             if before is None:
