@@ -180,6 +180,18 @@ def test_dumps_of_a_healthy_job_accuse_nobody(tmp_path: Path) -> None:
     assert (found.status, found.details["culprits"]) == ("healthy", [])
 
 
+def test_collectives_of_nccl_that_are_over_say_nothing_about_those_of_gloo_in_the_same_group(
+    tmp_path: Path,
+) -> None:
+    """As with init_process_group("cpu:gloo,cuda:nccl"): each backend counts its own."""
+    entries = run_ranks({rank: [STEP] * 5 for rank in range(4)}, WORLD)
+    for rank in (0, 1, 3):
+        gloo = {"profiling_name": "gloo:all_reduce", "collective_seq_id": 1, "record_id": 5}
+        entries[rank].append({**entries[rank][0], **gloo, "state": "scheduled", "retired": False})
+    found = verdict(write_dumps(tmp_path, entries, WORLD))
+    assert (found.status, found.details["culprits"]) == ("found", [2])
+
+
 def test_overwritten_calls_are_not_missing_ones(tmp_path: Path) -> None:
     entries = run_ranks({rank: [STEP] * 3 if rank else [STEP] * 2 for rank in range(4)}, WORLD)
     other = {"1": Group("other", (0, 1))}

@@ -233,9 +233,10 @@ def _settled(operations: list[Operation]) -> Iterator[Operation]:
             if each.is_p2p:
                 yield replace(each, finished=batch.finished, started=batch.started)
         elif batch is None or not each.is_p2p:
-            finished = each.finished or (not each.is_p2p and each.sequence <= last.get(each.group, 0))
-            yield replace(each, finished=True) if finished and not each.finished else each
+            in_order = not each.is_p2p and each.backend != "gloo"
+            over = in_order and each.sequence <= last.get(each.group, 0)
+            yield replace(each, finished=True) if over else each
 
 
-def _place(operation: Operation) -> tuple[str, bool, int]:
-    return operation.group, operation.is_p2p, operation.sequence
+def _place(operation: Operation) -> tuple[str, str, bool, int]:
+    return operation.backend, operation.group, operation.is_p2p, operation.sequence
