@@ -259,6 +259,18 @@ def test_the_time_between_captures_belongs_to_no_figure(tmp_path: Path) -> None:
     assert analysis.phase_seconds["other"] == pytest.approx(0, abs=1e-6)
 
 
+@pytest.mark.parametrize(("ahead", "seconds"), [(0.0, 0.2), (40.0, 0.28), (7000.0, 0.2), (-3600_000.0, 0.2)])
+def test_a_run_of_ranks_on_other_clocks_is_no_longer_than_each_was_traced(
+    tmp_path: Path, ahead: float, seconds: float
+) -> None:
+    """Two captures of 100 ms of each rank; `ahead` is in milliseconds."""
+    for number, start in ((1, 0.0), (2, 3000.0)):
+        for rank in (0, 1):
+            rows = [marked(number, start + rank * ahead, start + rank * ahead + 100)]
+            write(tmp_path / f"{rank}.{number}.json", rows, distributedInfo={"rank": rank})
+    assert evaluate(KinetoTraces(tmp_path)).run_seconds == pytest.approx(seconds, abs=1e-6)
+
+
 def test_the_time_in_which_a_profiler_was_paused_belongs_to_no_figure(tmp_path: Path) -> None:
     """As by `toggle_collection_dynamic`: steps 10 to 12, 50 to 52 and so on in one trace, with a frame."""
     rows = [row("python_function", "train.py(3): train", 1000, 13_300)]

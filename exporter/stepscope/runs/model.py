@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,6 +26,7 @@ Floats = NDArray[np.float32]
 Times = NDArray[np.float64]  # seconds since the epoch
 
 
+ROUNDING = 1e-6  # of seconds since the epoch
 _NOT_GIVEN: Times = np.empty((0, 0))
 
 # The columns of NodeSamples.run_use: what the run's processes use of the host, as recorded.
@@ -614,10 +614,12 @@ class Gap:
 
 @dataclass(frozen=True)
 class Span:
-    """From when to when something lasted. Times are since the epoch."""
+    """From when to when a rank was traced. Times are since the epoch."""
 
     start: float
     end: float
+    node: str = ""
+    rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -670,15 +672,38 @@ class RunFacts:
     @property
     def unobserved_seconds(self) -> float:
         """Returns the seconds between captures, when no rank was traced: no part of the run's duration."""
-        spans = sorted((capture.start, capture.end) for capture in self.captures)
-        ends = accumulate((end for _, end in spans), max)  # of all captures so far
-        between = (start - end for (start, _), end in zip(spans[1:], ends, strict=False))
-        return sum((each for each in between if each > 0), 0.0)
+        if not self.captures:
+            return 0.0
+        whole = max(each.end for each in self.captures) - min(each.start for each in self.captures)
+        unobserved = whole - _traced(self.captures)
+        return unobserved if unobserved > ROUNDING else 0.0
 
     @property
     def samples_missed(self) -> int:
         """Returns how many samples are known to be missing."""
         return sum(gap.count or 0 for gap in self.gaps if gap.what == "samples")
+
+
+class _Together(NamedTuple):
+    """Ranks that were traced at the same time."""
+
+    ranks: set[tuple[str, int]]
+    seconds: float
+    end: float
+
+
+def _traced(captures: Iterable[Span]) -> float:
+    """Returns for how long ranks were traced. Ranks never traced at the same time are not on one clock: those
+    that were traced longest count."""
+    found: list[_Together] = []
+    for each in sorted(captures, key=lambda each: each.start):
+        ranks, seconds, end = {(each.node, each.rank)}, each.end - each.start, each.end
+        for other in [other for other in found if each.start < other.end or ranks & other.ranks]:
+            found.remove(other)
+            common = max(min(other.end, each.end) - each.start, 0.0)
+            ranks, seconds, end = ranks | other.ranks, seconds + other.seconds - common, max(end, other.end)
+        found.append(_Together(ranks, seconds, end))
+    return max(other.seconds for other in found)
 
 
 TRACE = "trace"

@@ -279,7 +279,7 @@ class _Rank:
         self.world_size = capture.world_size or self.world_size
         self.start = min(self.start, capture.start)
         self.end = max(self.end, capture.end)
-        self.spans.append(Span(capture.start, capture.end))
+        self.spans.append(Span(capture.start, capture.end, self.node, self.rank))
         self.damaged += capture.damaged
         self.unknowns += (*capture.damaged, *capture.unknowns)
         self.unrecognised += capture.unrecognised
