@@ -24,6 +24,7 @@ from stepscope.runs.traces.intervals import Intervals
 from stepscope.runs.traces.source import KinetoTraces
 from stepscope.runs.traces.trace import SLICES, TraceSummary
 
+from tests.support.few_rules import of_rule
 from tests.support.pytorch import needs_torch
 
 BASE = 1_700_000_000  # seconds since the epoch
@@ -163,6 +164,40 @@ def test_the_correlation_0_joins_no_call_with_work(tmp_path: Path) -> None:
     rows = [on_gpu("kernel", "gemm", 10 * number, 10 * number + 2, **unknown) for number in range(5)]
     (device,) = summary_of(tmp_path, [*rows, row("cuda_runtime", "cudaFree", 0, 42, **unknown)]).devices
     assert device.idle_for["unknown"] == pytest.approx(device.idle)
+
+
+@pytest.mark.parametrize("thread", [1, 9])
+@pytest.mark.parametrize(("begins", "status"), [(3, "healthy"), (50, "found")])
+def test_a_wait_for_data_costs_only_what_no_device_works_meanwhile(
+    tmp_path: Path, begins: float, status: str, thread: int
+) -> None:
+    """The host waits for the next batch, here or on a thread that prefetches, while the GPU computes."""
+    rows = []
+    for number in range(20):
+        at = 100 * number
+        launch = row(
+            "cuda_runtime", "cudaLaunchKernel", at + begins - 2, at + begins - 1, correlation=number + 1
+        )
+        kernel = on_gpu("kernel", "gemm", at + begins, at + 99, correlation=number + 1)
+        rows += [
+            marked(number, at, at + 100),
+            row("user_annotation", LOADING, at, at + 98, thread),
+            launch,
+            kernel,
+        ]
+    analysis = evaluate(KinetoTraces(write(tmp_path / "t.json", rows)))
+    assert of_rule("DataStarved", analysis).status == status
+    assert analysis.component_seconds["data_wait"] == pytest.approx(0.02 * begins)
+    assert verdict(analysis).status == status
+
+
+def test_waits_for_data_that_are_all_hidden_are_timed(tmp_path: Path) -> None:
+    rows = [on_gpu("kernel", "gemm", 0, 2000)]
+    for number in range(20):
+        rows += [marked(number, 100 * number, 100 * number + 100)]
+        rows += [row("user_annotation", LOADING, 100 * number, 100 * number + 50)]
+    analysis = evaluate(KinetoTraces(write(tmp_path / "t.json", rows)))
+    assert of_rule("DataStarved", analysis).status == "healthy"
 
 
 def test_operators_have_their_own_time_and_that_of_what_they_call(tmp_path: Path) -> None:

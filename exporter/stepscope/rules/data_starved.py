@@ -64,9 +64,8 @@ class DataStarved(ComponentShare):
         status = status_of(len(fired), tallies.judged)
         if status is Status.NOT_ENOUGH_DATA:
             return Verdict(status, self._why_not(run, list(waits.values())))
-        if not any(wait.part for wait in waits.values()) and not any(
-            rank.loaders for rank in run.facts.ranks
-        ):
+        timed = any(rank.loaders for rank in run.facts.ranks) or (run.whole and run.facts.activities)
+        if not timed and not any(wait.part for wait in waits.values()):
             return Verdict(Status.NOT_ENOUGH_DATA, f"No wait for data was timed. {HOW_TO_TIME}")
         (name, rank), worst = max((fired or waits).items(), key=lambda item: (item[1].part, item[1].percent))
         loading = _loading(run, name, rank, worst)

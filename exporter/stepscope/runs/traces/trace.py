@@ -80,7 +80,7 @@ class StepTime:
     start: float  # seconds since the epoch
     seconds: float
     slices: dict[str, float]  # seconds by SLICES; their sum is `seconds`
-    components: dict[str, float]  # seconds; those of the host whatever else ran, communication if exposed
+    components: dict[str, float]  # seconds; of the host whatever else ran; waits while no device works
 
 
 class NamedTime(NamedTuple):
@@ -263,12 +263,12 @@ def _backward_and_optimizer(trace: Trace, operators: Rows) -> tuple[Rows, Rows]:
 
 def _steps(trace: Trace, marks: _Marks, kernels: Rows, loads: Rows, operators: Rows) -> Iterable[StepTime]:
     starts, ends = marks.starts, marks.ends
-    loading = intervals(trace, loads)
+    waiting = intervals(trace, loads).minus(intervals(trace, trace.of(KERNEL, COPY)))
     groups = (kernels, trace.of(COPY), trace.is_collective, trace.of(RUNTIME), loads, operators)
     slices = _slices((intervals(trace, rows) for rows in groups), starts, ends)
     backward, optimizer = (intervals(trace, rows) for rows in _backward_and_optimizer(trace, operators))
     components = {
-        "data_wait": loading.within(starts, ends),
+        "data_wait": waiting.within(starts, ends),
         "backward": backward.within(starts, ends),
         "optimizer": optimizer.within(starts, ends),
         "communication": slices[SLICES.index("communication")],
