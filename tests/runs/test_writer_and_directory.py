@@ -622,6 +622,16 @@ def test_a_number_that_cannot_be_recorded_costs_its_own_step_and_says_so(
     assert len(caplog.messages) == 1
 
 
+def test_samples_of_a_restarted_exporter_whose_clock_was_set_back_are_a_chunk_of_their_own(
+    tmp_path: Path,
+) -> None:
+    for first in (0, 10):  # 20 ticks each
+        record(tmp_path, range(first, first + 20)).close()
+    seen = Seen(tmp_path).read()
+    assert seen.ticks() == [*range(20), *range(10, 30)]
+    assert all(np.all(np.diff(chunk.times) > 0) for chunk in seen.samples)
+
+
 def test_a_read_only_directory_is_named_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot record in .*/file/n1: Not a directory; choose another"):

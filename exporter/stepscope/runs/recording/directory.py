@@ -352,10 +352,16 @@ class _Samples:
 
     def read(self, interval: float) -> Iterator[NodeSamples]:
         def belongs(table: pa.Table, group: list[pa.Table], rows: int) -> bool:
-            """Returns whether the table has the devices and columns of the group, and fits into its chunk."""
+            """Returns whether the table has the devices and columns of the group, follows it, and fits."""
             devices = _devices(table)
             same = devices == _devices(group[0]) and table.schema.names == group[0].schema.names
-            return same and rows * (2 * sum(map(len, devices)) + len(table.schema.names)) <= CHUNK_VALUES
+            # A restarted exporter begins earlier than the one before it ended, if its clock was set back.
+            follows = _numbers(table, "time")[0] > _numbers(group[-1], "time")[-1]
+            return (
+                same
+                and follows
+                and rows * (2 * sum(map(len, devices)) + len(table.schema.names)) <= CHUNK_VALUES
+            )
 
         for group in _groups(self._watched(interval), "time", belongs):
             yield self._samples(group)
