@@ -113,6 +113,17 @@ def test_a_click_on_the_utilisation_shows_what_ran_then() -> None:
     assert sum(row["seconds"] for row in ran) == pytest.approx(2.0)
 
 
+def test_a_click_shows_all_that_ran_then_although_a_reading_began_later() -> None:
+    network = np.full(2000, 5.0)
+    network[:3] = np.nan  # rates need a sample before
+    samples = node_samples(np.full((2000, 1), 0.5), gpu=np.full((2000, 1), 0.5), network=network)
+    chart = drawn(of(samples, node_steps(np.full(999, 1.0))).plot.utilization(rows=["gpu", "network"]))
+    upper, lower = (part["data"]["values"] for part in chart["vconcat"])
+    columns = [{cell["column"] for cell in upper if cell["row"] == row} for row in ("GPU 0", "Network")]
+    assert columns[0] == columns[1]
+    assert {row["seconds"] for row in lower} == {5.0, 4.0}  # of 5 s; the last one is short
+
+
 @pytest.mark.parametrize("draw", ["histogram", "step_histogram", "step_timeline", "heatmap", "utilization"])
 def test_nothing_to_draw_is_said(draw: str) -> None:
     with pytest.raises(UserError, match="memory: has no"):

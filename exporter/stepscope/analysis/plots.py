@@ -196,7 +196,7 @@ class Plots:
         table = self._run.samples(device, start=start, end=end, columns=names)
         table = table.filter(pc.field(value).is_valid())
         if only is not None:
-            numbers = pa.array(list(only), pa.string())
+            numbers = pa.array([str(number) for number in only], pa.string())
             table = table.filter(pc.is_in(table[device].cast(pa.string()), value_set=numbers))
         if not len(table):
             raise UserError(f"{self._run.source}: has no {value} of {device} samples to draw")
@@ -224,12 +224,14 @@ class Plots:
         wrong = [row for row in rows if not _is_row(row)]
         if wrong or not rows:
             raise UserError(f"rows={list(rows)!r}: choose from {', '.join(ROWS)}, or one device as in gpu/0")
-        found = [cell for row in rows for cell in self._cells(row, start, end, by_node)]
+        times = self._run.samples(start=start, end=end, columns=["elapsed_seconds"])["elapsed_seconds"]
+        span = pc.min(times).as_py(), pc.max(times).as_py()  # so that all rows have the same columns
+        found = [cell for row in rows for cell in self._cells(row, start, end, by_node, span)]
         if not found:
             raise UserError(f"{self._run.source}: has no samples of {', '.join(rows)}")
         if len(found) > MOST_MARKS:
             columns = max(MOST_MARKS // len({cell["row"] for cell in found}), 1)
-            found = [cell for row in rows for cell in self._cells(row, start, end, by_node, columns)]
+            found = [cell for row in rows for cell in self._cells(row, start, end, by_node, span, columns)]
         return found
 
     def _cells(
@@ -238,6 +240,7 @@ class Plots:
         start: float | None,
         end: float | None,
         by_node: bool,
+        span: tuple[float, float],
         columns: int = MOST_COLUMNS,
     ) -> list[dict[str, Any]]:
         """Returns the mean of each row in each column of time; nothing if it was not sampled."""
@@ -248,10 +251,10 @@ class Plots:
         except UserError:
             return []
         names = _names(table, device, name, by_node)
-        at = table["elapsed_seconds"].to_numpy()
-        first = at.min()
-        width = max((at.max() - first) / columns, 2 * self._run.interval)  # samples come a little late
-        column = np.minimum(np.floor((at - first) / width), columns - 1)
+        first, last = span
+        width = max((last - first) / columns, 2 * self._run.interval)  # samples come a little late
+        column = np.floor((table["elapsed_seconds"].to_numpy() - first) / width)
+        column = np.minimum(column, columns - 1)
         values = pa.table({"row": names, "column": column, "used": table[value].cast(pa.float64())})
         means = values.group_by(["row", "column"], use_threads=False).aggregate([("used", "mean")])
         most = pc.max(means["used_mean"]).as_py() if value.endswith("per_second") else 1.0
