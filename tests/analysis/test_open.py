@@ -15,6 +15,7 @@ from stepscope.evaluation.analysis import Analysis
 from tests.support.backfill import Backfill, run_of, seconds_of
 from tests.support.prometheus import needs_prometheus
 from tests.support.scenarios import WrittenScenarios
+from tests.support.source import START, MemorySource, run_facts
 
 SCENARIO = "few-dataloaders"
 
@@ -104,6 +105,17 @@ def test_what_cannot_be_opened_is_refused_with_the_cause_and_the_fix(tmp_path: P
         stepscope.analysis.open(tmp_path, price=-1)
     with pytest.raises(UserError, match="scan_interval=0: is not a duration"):
         stepscope.analysis.open(tmp_path, scan_interval=0)
+    with pytest.raises(UserError, match=r"^\[\]: is no source; give a path"):
+        stepscope.analysis.open(sorted(tmp_path.glob("of-no-run-*")))
+    with pytest.raises(UserError, match=r"x: cannot be read: File name too long; give another path"):
+        stepscope.analysis.open("x" * 300)
+
+
+def test_a_run_of_more_places_than_a_path_has_characters_shows_its_verdict_and_ends() -> None:
+    facts = run_facts(end=START)
+    run = stepscope.analysis.Run(" ".join(["/recordings/node"] * 300), lambda: MemorySource(facts=facts))
+    assert "<b>" in run._repr_html_()
+    assert run.wait_for_end().finished
 
 
 @pytest.mark.parametrize("word", ["on", "off"])

@@ -70,6 +70,12 @@ def test_what_does_not_start_is_said_and_leaves_nothing() -> None:
     assert list(RUNS.glob("small*")) == []
     with pytest.raises(UserError, match=r"^price=-1: is not a price"):
         stepscope.analysis.start([sys.executable], name="small", price=-1)
+    with pytest.raises(UserError, match=r"^command='python train.py': is one word; give a list"):
+        stepscope.analysis.start("python train.py", name="small")
+    RUNS.rmdir()
+    RUNS.write_text("")
+    with pytest.raises(UserError, match=r"^cannot record in .*: Not a directory; change to a directory"):
+        stepscope.analysis.start([sys.executable], name="small")
 
 
 @pytest.mark.usefixtures("script")

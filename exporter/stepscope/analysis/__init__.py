@@ -69,15 +69,21 @@ def open(  # noqa: A001  # read as stepscope.analysis.open
     Raises UserError for a source that cannot be read, a parameter that does not exist, or a bad price.
     """
     _check_price(price)
-    if not isinstance(source, (str, Path, Sequence)):
+    if not isinstance(source, (str, Path, Sequence)) or not source:
         raise UserError(f"{source!r}: is no source; give a path, a name or an address")
     if not scan_interval > 0:
         raise UserError(f"scan_interval={scan_interval:g}: is not a duration; give seconds above 0")
     given = [source] if isinstance(source, str | Path) else source
-    places = [source_of(place, RUNS) if isinstance(place, str) else place for place in given]
-    name = " ".join(without_secrets(str(place)) for place in places)
-    reopen, renew = partial(open_sources, places), partial(open_sources, places, again=True)
-    return Run(name, reopen, _settings(parameters or {}), price, scan_interval, renew)
+    settings = _settings(parameters or {})
+    try:
+        places = [source_of(place, RUNS) if isinstance(place, str) else place for place in given]
+        name = " ".join(without_secrets(str(place)) for place in places)
+        reopen, renew = partial(open_sources, places), partial(open_sources, places, again=True)
+        return Run(name, reopen, settings, price, scan_interval, renew)
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or source}: cannot be read: {error.strerror}; give another path"
+        ) from error
 
 
 def start(
@@ -95,6 +101,8 @@ def start(
     Raises UserError if it does not start.
     """
     _check_price(price)
+    if isinstance(command, str):
+        raise UserError(f"command={command!r}: is one word; give a list, as in ['python', 'train.py']")
     settings = _settings(parameters or {})
     told = [f"--set={word}" for word in _words(parameters or {})]
     told += [f"--price={price}"] if price is not None else []
@@ -134,9 +142,9 @@ class Run:
         title = f"<b>{escape(said.status.icon)} {escape(self.name)}: {escape(said.sentence)}</b>"
         more = "".join(f"<p>{escape(sentence)}</p>" for sentence in said.sentences[1:])
         evidence = "".join(f"<li>{escape(line)}</li>" for line in said.evidence)
-        page = Path(self.source) / PAGE
+        page = os.path.join(self.source, PAGE)
         address = quote(os.fsencode(os.path.relpath(page)))
-        link = f'<a href="{address}">The report</a>' if page.is_file() else ""
+        link = f'<a href="{address}">The report</a>' if os.path.isfile(page) else ""
         return f"{title}{more}<ul>{evidence}</ul>{link}"
 
     @cached_property
@@ -189,8 +197,9 @@ class Run:
         """Returns whether something records the run. The end of a killed one is never known."""
         if self.process is not None:
             return self.process.poll() is None
-        folder = Path(self.source)
-        return is_recording(folder) if folder.is_dir() else self._renew().facts.end is None
+        if os.path.isdir(self.source):
+            return is_recording(Path(self.source))
+        return self._renew().facts.end is None
 
     @property
     def name(self) -> str:

@@ -24,7 +24,12 @@ def start_run(
     Raises UserError with its words if it ends before it records.
     """
     folder = new_directory(name)
-    folder.mkdir(0o755, parents=True)
+    try:
+        folder.mkdir(0o755, parents=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot record in {folder}: {error.strerror}; change to a directory that can be written to"
+        ) from error
     run = [sys.executable, "-m", "stepscope", "run", "--no-status-line", "--out", str(folder)]
     with (folder / OUTPUT).open("wb") as output:
         process = subprocess.Popen(
