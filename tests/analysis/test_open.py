@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -11,11 +12,14 @@ import stepscope
 import stepscope.analysis
 from stepscope.analysis import UserError
 from stepscope.evaluation.analysis import Analysis
+from stepscope.runs.recording.files import RunFile
+from stepscope.runs.recording.writer import RecordingWriter
 
 from tests.support.backfill import Backfill, run_of, seconds_of
 from tests.support.prometheus import needs_prometheus
+from tests.support.recording import START, header, sample, step
 from tests.support.scenarios import WrittenScenarios
-from tests.support.source import START, MemorySource, run_facts
+from tests.support.source import MemorySource, run_facts
 
 SCENARIO = "few-dataloaders"
 
@@ -109,6 +113,21 @@ def test_what_cannot_be_opened_is_refused_with_the_cause_and_the_fix(tmp_path: P
         stepscope.analysis.open(sorted(tmp_path.glob("of-no-run-*")))
     with pytest.raises(UserError, match=r"x: cannot be read: File name too long; give another path"):
         stepscope.analysis.open("x" * 300)
+
+
+def test_times_are_on_one_clock_whatever_was_asked_for_first(tmp_path: Path) -> None:
+    for rank, ahead in enumerate((0.0, -100.0)):
+        place = tmp_path / f"node-{rank}"
+        writer = RecordingWriter(place, place.name, 0.5, "resnet")
+        for tick in range(60):
+            writer.sample(replace(sample(tick), time=START + ahead + tick / 2))
+            writer.steps(header(rank), [replace(step(tick), start=START + ahead + tick / 2)])
+        writer.close()
+        RunFile("resnet", START + ahead, START + ahead + 30, run="resnet").write(place)
+    run, evaluated = (stepscope.analysis.open(sorted(tmp_path.iterdir())) for _ in range(2))
+    assert "its clock differs by that" in evaluated.unknowns[0]
+    assert run.samples()["elapsed_seconds"].equals(evaluated.samples()["elapsed_seconds"])
+    assert run.steps()["elapsed_seconds"][0].as_py() == 0
 
 
 def test_a_run_of_more_places_than_a_path_has_characters_shows_its_verdict_and_ends() -> None:

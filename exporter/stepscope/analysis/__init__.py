@@ -39,7 +39,7 @@ from stepscope.report.merged_timeline import Chosen, write_timeline_file
 from stepscope.report.run_list import PAGE, is_recording, source_of
 from stepscope.report.verdict import verdict
 from stepscope.rules.parts.parameters import Value
-from stepscope.runs.model import FunctionTime, NodeSamples, Source, Steps
+from stepscope.runs.model import FunctionTime, NodeSamples, RunFacts, Source, Steps
 from stepscope.runs.open import open_source, open_sources
 from stepscope.runs.prometheus.address import without_secrets
 from stepscope.runs.recording.files import RUNS
@@ -533,7 +533,7 @@ class Run:
         state          written, open (or its process was killed), failed, skipped, removed or lost
         reason         why it is not as planned
         trace          its file, in the directory of the recording"""
-        return tables.windows(self._facts.windows)
+        return tables.windows(self._aligned_facts.windows)
 
     def collectives(self) -> pa.Table:
         """Returns one row per rank and collective operation of a trace, the most time first.
@@ -682,7 +682,15 @@ class Run:
     @cached_property
     def _start(self) -> float | None:
         """Returns seconds since the epoch. Some sources know it only once they have been read."""
-        return self._facts.start if self._facts.start is not None else self._evaluated.analysis.start
+        known = self._aligned_facts.start
+        return known if known is not None else self._evaluated.analysis.start
+
+    @property
+    def _aligned_facts(self) -> RunFacts:
+        """Returns the facts with the times of all nodes on one clock, which shows in their steps."""
+        if len(self._facts.nodes) > 1 and len({rank.node for rank in self._facts.ranks}) != 1:
+            assert self._evaluated
+        return self._facts
 
     def _moment(self, elapsed: float | None) -> float | None:
         """Converts seconds since the run's start to seconds since the epoch."""
