@@ -25,6 +25,7 @@ from stepscope.commands.run.ending import OutOfMemory, reason
 from stepscope.commands.run.exporter_process import SCRAPED_WITHIN, STOPPED_SCRAPED_WITHIN, ExporterProcess
 from stepscope.commands.run.handing_over import last_page
 from stepscope.commands.run.hooks import HookedProcesses, command_environment
+from stepscope.commands.run.hung_disk import despite_hung_disk
 from stepscope.commands.run.pulse import Pulse
 from stepscope.commands.run.recording_limits import add_recording_limits
 from stepscope.commands.run.status_line import StatusLine
@@ -49,6 +50,8 @@ from stepscope.training.window_plans import parse_plans
 from stepscope.web.hosts import EXTERNAL_URLS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stepscope.commands.run.live import LiveView
     from stepscope.commands.run.plan import Plan
     from stepscope.runs.recording.files import RunFile
@@ -196,7 +199,8 @@ def run(arguments: Namespace) -> int:
             seconds = plan.scan_interval, arguments.live_interval
             windows = FindingWindows(ledgers) if plan.profile_findings else None
             live = LiveView(plan.directory, settings, *seconds, plan.price, stacks, windows, plan.steps)
-            return _observe(plan, ledgers, live, mask)
+            with despite_hung_disk(plan.directory) as watch_disk:
+                return _observe(plan, ledgers, live, mask, watch_disk)
 
 
 def _follow_profiler_config(arguments: Namespace) -> None:
@@ -221,7 +225,9 @@ def _check_variable() -> None:
         raise UserError(f"{PROFILE}: {error}") from error
 
 
-def _observe(plan: Plan, ledgers: Path, live: LiveView, mask: Signals) -> int:
+def _observe(
+    plan: Plan, ledgers: Path, live: LiveView, mask: Signals, watch_disk: Callable[[int], None]
+) -> int:
     from stepscope.commands.run.old_recordings import remove_unused
 
     run = _begin_recording(plan)
@@ -259,6 +265,7 @@ def _observe(plan: Plan, ledgers: Path, live: LiveView, mask: Signals) -> int:
         if plan.status_line:
             line.start()
         status = command.wait(meanwhile, line.pause)
+        watch_disk(status)
         line.stop()
         command_ended()
         how = reason(status, command.ended_by, out_of_memory.happened(command.ended_by))
