@@ -276,6 +276,18 @@ def test_the_first_call_of_train_on_batch_is_a_step_too(backend: str, tmp_path: 
         assert trained.seconds("train", "compile") > 0
 
 
+@pytest.mark.parametrize(
+    "backend", ["tensorflow", *(pytest.param(name, marks=pytest.mark.trial) for name in REST)]
+)
+def test_steps_after_an_interrupted_loop_of_keras_count(backend: str, tmp_path: Path) -> None:
+    if find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    variables = {"KERAS": "keras", **settings(backend, "")}
+    [trained] = train(tmp_path, "keras_interrupted", **variables).values()
+    assert (trained.words, trained.complaints) == ("2\n", [])
+    assert trained.totals.steps == {"train": 3 + 16, "eval": 2}
+
+
 @pytest.mark.parametrize("keras", ["keras", pytest.param("tf_keras", marks=pytest.mark.trial)])
 def test_what_a_callback_computes_is_code_of_the_user_and_no_forward_pass(keras: str, tmp_path: Path) -> None:
     if find_spec(keras) is None:

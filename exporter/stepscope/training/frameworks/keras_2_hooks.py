@@ -13,6 +13,7 @@ from stepscope.training.frameworks.around import around, replace
 from stepscope.training.frameworks.computing import checkpoint, computing, leave
 from stepscope.training.frameworks.keras_hooks import (
     fetching_first,
+    hook_calls_of_loops,
     hook_eager_parts,
     hook_loops,
     hook_numbers,
@@ -43,6 +44,7 @@ def install(package: str = "keras") -> None:
     hook_loops(callbacks)
     hook_numbers(callbacks)
     model = getattr(sys.modules.get(f"{package}.src.engine.training"), "Model", None)
+    hook_calls_of_loops(model)
     for name in ("make_train_function", "make_test_function", "make_predict_function"):
         replace(model, name, _with_fetches)
     handler = getattr(sys.modules.get(f"{package}.src.engine.data_adapter"), "DataHandler", None)

@@ -56,6 +56,7 @@ _SAVES = {
     "keras.src.models.model": ("Model", ("save", "save_weights", "export")),
     "keras.src.saving.saving_lib": ("", ("save_model", "save_weights_only")),
 }
+_TRAINERS = {"tensorflow": "TensorFlowTrainer", "jax": "JAXTrainer", "torch": "TorchTrainer"}
 _PROFILERS = {"jax": jax_profiler, "tensorflow": tensorflow_profiler}  # by the backend; PyTorch has its own
 _installed = False
 
@@ -74,14 +75,15 @@ def install() -> None:
     around(iterators, "__iter__", _epoch_begins, _nothing)
     around(iterators, "__next__", _asks, got)
     hook_numbers(sys.modules.get("keras.src.callbacks"))
-    trainer = sys.modules.get(f"keras.src.backend.{backend}.trainer")
+    trainers = sys.modules.get(f"keras.src.backend.{backend}.trainer")
+    trainer = getattr(trainers, _TRAINERS.get(backend, ""), None)
+    hook_calls_of_loops(trainer)
     if backend == "tensorflow":
-        trainer = getattr(trainer, "TensorFlowTrainer", None)
         around(trainer, "train_on_batch", _trains_on_batch, _nothing)
         replace(trainer, "_make_function", _with_fetches)
         replace(trainer, "_autoconvert_optionals", _with_clock)
     elif backend == "jax":
-        _hook_jax(getattr(trainer, "JAXTrainer", None))
+        _hook_jax(trainer)
     if backend != "jax":
         hook_eager_parts(
             backend,
@@ -133,6 +135,29 @@ def hook_loops(module: Any) -> None:
         around(callbacks, f"on_{name}_begin", partial(_evaluation_begins, phase), _nothing)
         after(callbacks, f"on_{name}_batch_end", partial(_evaluated, phase))
         after(callbacks, f"on_{name}_end", _evaluation_ended)
+
+
+def hook_calls_of_loops(trainer: Any) -> None:
+    """Hooks the methods with loops, because an error that ends one calls no callback at its end."""
+    for name in ("fit", "evaluate", "predict"):
+        around(trainer, name, _loop_is_called, _loop_was_left)
+
+
+def _loop_is_called(*_: object, **__: object) -> tuple[int, bool, bool]:
+    return len(_loop.fits), computing.in_loop, computing.in_callback
+
+
+def _loop_was_left(before: tuple[int, bool, bool], done: bool) -> None:
+    """Makes the loop around it, if there is one, the running one again after an error or an interrupt."""
+    if not done:
+        fits, in_loop, in_callback = before
+        _loop.begin = ()
+        del _loop.fits[fits:]
+        computing.in_loop, computing.in_callback = in_loop, in_callback
+        if not in_loop:
+            computing.adapter = None
+        automatic.begin_anew()
+        recorder.show_phase("train")
 
 
 def _nothing(*_: object) -> None:
