@@ -237,7 +237,7 @@ def test_a_report_without_a_gpu_in_its_windows_names_none(recording: Path) -> No
     assert "in profile windows</h3>" not in render_html(analysis)
 
 
-@pytest.mark.parametrize("damage", ["cut short", "no JSON", "gone", "list"])
+@pytest.mark.parametrize("damage", ["cut short", "no JSON", "gone", "list", "no last step"])
 def test_a_damaged_trace_or_list_is_left_out_and_the_report_is_written(recording: Path, damage: str) -> None:
     damaged = recording / "profiles" / "rank-1.steps-2-3.100-0.pt.trace.json.gz"
     if damage == "cut short":
@@ -246,6 +246,10 @@ def test_a_damaged_trace_or_list_is_left_out_and_the_report_is_written(recording
         damaged.write_bytes(gzip.compress(b"\0\0"))
     elif damage == "gone":
         damaged.unlink()
+    elif damage == "no last step":
+        with_python_window(recording, 1, [])
+        listed = recording / "profiles" / "rank-1.100.windows.json"
+        listed.write_text(listed.read_text().replace('"last": 8', '"last": null'))
     else:
         (recording / "profiles" / "rank-1.100.windows.json").write_text('{"format": 1, "windows": [7]}')
     analysis = evaluate(RecordingDirectory(recording))
@@ -257,6 +261,8 @@ def test_a_damaged_trace_or_list_is_left_out_and_the_report_is_written(recording
         assert damaged.name in render_html(analysis)
     if damage == "gone":
         assert [each.state for each in analysis.windows if each.rank == 1] == ["lost", "skipped"]
+    if damage == "no last step":
+        assert [each.first for each in analysis.windows if each.rank == 1] == [2, 5]
     if damage == "list":
         assert {each.rank for each in analysis.windows} == {0}
     assert analysis.run == "bert-1"

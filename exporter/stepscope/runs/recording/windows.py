@@ -106,6 +106,9 @@ def _windows(values: dict[str, Any], folder: Path) -> Iterator[ProfileWindow]:
         state, trace = str(each["state"]), str(each["trace"])
         if state not in STATES or not (trace.isprintable() and str(each["reason"]).isprintable()):
             raise ValueError(f"a window in the state {state!r}")
+        last = None if each["last"] is None else int(each["last"])
+        if state == "written" and (last is None or last < int(each["first"])):
+            raise ValueError("a written window of no step")
         if "/" in trace or (trace and not trace.endswith(ENDINGS)):
             raise ValueError(f"a trace {trace!r}")
         yield ProfileWindow(
@@ -113,7 +116,7 @@ def _windows(values: dict[str, Any], folder: Path) -> Iterator[ProfileWindow]:
             rank=int(values["rank"]),
             pid=int(values["pid"]),
             first=int(each["first"]),
-            last=None if each["last"] is None else int(each["last"]),
+            last=last,
             start=finite(each["start"]),
             pause_seconds=max(0.0, finite(each["pause_seconds"])),
             step_seconds=max(0.0, finite(each.get("step_seconds", 0.0))),
