@@ -133,6 +133,22 @@ def test_refresh_copies_a_run_again(memory: Any) -> None:
     assert len(run.refresh().steps()) == 4
 
 
+def test_a_journal_that_becomes_a_part_while_a_run_is_copied_is_copied_as_a_part(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.pipe({"/run/run.json": b"1", "/run/node/steps-1.journal": b"22"})
+    open_there = memory.open
+
+    def becomes_a_part(_: Any, path: str, *words: Any, **named: Any) -> Any:
+        if path.endswith(".journal"):
+            memory.pipe("/run/node/steps-1.parquet", b"33")
+            memory.rm(path)
+        return open_there(path, *words, **named)
+
+    monkeypatch.setattr(type(memory), "open", becomes_a_part)
+    assert files(local_copy("memory://run")) == {"run.json": b"1", "node/steps-1.parquet": b"33"}
+
+
 @pytest.mark.parametrize("name", ["../../escaped", "a/../../escaped", "a//b", "./a", "a\0b", "a" * 256])
 def test_a_listed_name_that_leads_out_of_the_folder_is_refused(
     name: str, memory: Any, monkeypatch: pytest.MonkeyPatch

@@ -82,8 +82,10 @@ class _Copy:
         shown = without_secrets(self.address)
         try:
             system, root = import_module("fsspec.core").url_to_fs(self.address)
-            system.invalidate_cache()
-            self._bring(system, _listed(system, root), progress)
+            try:
+                self._bring(system, root, progress)
+            except FileNotFoundError:  # a journal has become a part since it was listed
+                self._bring(system, root, progress)
         except UserError as error:
             raise UserError(f"{shown}: {error}") from error
         except ImportError:
@@ -99,7 +101,9 @@ class _Copy:
             reason = describe(error).replace(self.address, shown)
             raise UserError(f"{shown}: cannot be read: {reason}; check your credentials") from None
 
-    def _bring(self, system: Any, listed: Mapping[str, _Listed], progress: Progress) -> None:
+    def _bring(self, system: Any, root: str, progress: Progress) -> None:
+        system.invalidate_cache()
+        listed = _listed(system, root)
         if self._folder is None:
             try:
                 self._folder = TemporaryDirectory(prefix="stepscope-")
