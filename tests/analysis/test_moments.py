@@ -163,6 +163,25 @@ def test_intervals_are_stretches_of_one_phase() -> None:
     assert rows[0]["start"] == run.steps()["start"][0].as_py()
 
 
+def test_steps_that_a_restarted_rank_made_again_are_another_stretch_and_the_ones_that_are_meant() -> None:
+    processes = [
+        node_steps([0.5] * steps, rank=rank, start=START + begin, first_number=0)
+        for rank in (0, 1)
+        for begin, steps in ((0.0, 8), (100.0, 4))
+    ]
+    run = of(node_samples(np.full((240, 1), 0.5)), *processes)
+    of_first = [row for row in run.intervals().to_pylist() if row["rank"] == 0]
+    assert [
+        (row["elapsed_seconds"], row["duration_seconds"], row["first"], row["last"]) for row in of_first
+    ] == [
+        (0.0, 4.0, 0, 7),
+        (100.0, 2.0, 0, 3),
+    ]
+    assert (run.at(step=3).start, run.at(step=3).duration) == (101.5, 0.5)
+    assert len(run.at(step=3).steps()) == 2
+    assert run.at(step=7).start == 3.5
+
+
 def test_statistics_of_steps_are_exact() -> None:
     (row,) = of(node_steps([1.0, 2.0, 3.0, 6.0])).step_statistics().to_pylist()
     assert (row["node"], row["rank"], row["phase"], row["steps"]) == ("node-a", 0, "train", 4)

@@ -365,7 +365,8 @@ class Run:
     ) -> Stretch:
         """Returns the part of the run at one time (seconds since its start), or of one step of all ranks.
 
-        `phase` and `rank` choose the step; by default it is a training step of all ranks.
+        `phase` and `rank` choose the step; by default it is a training step of all ranks. If ranks were
+        restarted, and so made it again, it is the last one.
         """
         if time is None:
             return self.between(steps=None if step is None else (step, step), phase=phase, rank=rank)

@@ -217,7 +217,8 @@ def intervals(ranks: Sequence[RankSteps], start: float | None) -> pa.Table:
 
 
 def _stretches(rank: RankSteps, start: float | None) -> Iterator[dict[str, Any]]:
-    firsts = np.flatnonzero(np.concatenate(([True], rank.phases[1:] != rank.phases[:-1])))
+    is_another = (rank.phases[1:] != rank.phases[:-1]) | (np.diff(rank.numbers) < 0)  # or of another process
+    firsts = np.flatnonzero(np.concatenate(([True], is_another)))
     for first, following in zip(firsts, [*firsts[1:], len(rank.starts)], strict=True):
         last, began = following - 1, float(rank.starts[first])
         yield {
@@ -250,6 +251,8 @@ def statistics(ranks: Sequence[RankSteps]) -> pa.Table:
 def chosen_steps(steps: pa.Table, numbers: tuple[int, int], phase: str | None, rank: int | None) -> pa.Table:
     """Returns the steps with these numbers (both included) of one phase: by default training.
 
+    Numbers begin at 0 again in each process of a rank: those are returned that were made last.
+
     Raises UserError if there are none, naming those that there are.
     """
     there = pc.unique(steps["phase"]).to_pylist()
@@ -262,6 +265,8 @@ def chosen_steps(steps: pa.Table, numbers: tuple[int, int], phase: str | None, r
         raise UserError(f"steps {first!r} to {last!r}: are not numbers")
     number = of_phase["number"].to_numpy()
     found = of_phase.filter(pa.array((number >= first) & (number <= last)))
+    keys = zip(*(found[name].to_pylist() for name in ("node", "rank", "number")), strict=True)
+    found = found.take(pa.array(sorted({key: row for row, key in enumerate(keys)}.values()), pa.int64()))
     if not len(found):
         known = pc.min_max(of_phase["number"]).as_py()
         has = f"{phase} has steps {known['min']} to {known['max']}" if len(of_phase) else f"{phase} has none"

@@ -23,7 +23,8 @@ def show(table, *names, rows={MOST_ROWS}):
 """
 SLOWEST_STEP = """\
 slowest = run.steps().sort_by([("duration_seconds", "descending")]).slice(0, 1).to_pylist()[0]
-there = run.at(step=slowest["number"], phase=slowest["phase"])
+begin = slowest["elapsed_seconds"]
+there = run.between((begin, begin + slowest["duration_seconds"]))
 print(there)
 show(there.steps(), "rank", "phase", "number", "duration_seconds", "data_wait_seconds")
 show(there.joined(), "elapsed_seconds", "cpu_utilization_ratio", "gpu_utilization_ratio", "rank", "step")"""
