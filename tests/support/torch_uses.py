@@ -11,6 +11,7 @@ import hashlib
 import inspect
 import io
 import json
+import pickle
 import sys
 import threading
 import traceback
@@ -588,6 +589,15 @@ def a_whole_module_that_another_process_saved() -> object:
     if not WHOLE.exists():
         torch.save(train(net(_plain)), WHOLE)
     return digest(torch.load(WHOLE, weights_only=False)(X))
+
+
+@use
+def functions_in_pickles() -> object:
+    import torch.distributed.checkpoint as dcp
+
+    saves = (torch.save, torch.serialization.save, dcp.save, dcp.async_save)
+    others = (torch.autograd.backward, torch.distributed.init_process_group)
+    return [(f.__module__, pickle.loads(pickle.dumps(f)) is f) for f in (*saves, *others)]
 
 
 @use

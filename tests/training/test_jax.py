@@ -110,8 +110,10 @@ def test_a_loop_of_flax_makes_steps_and_its_evaluation_makes_none(
 
 def test_a_compiled_function_has_all_that_it_has_without_hooks(tmp_path: Path) -> None:
     uses = """
-import functools, inspect, weakref
+import functools, inspect, pickle, weakref
 import jax, jax.numpy as jnp
+for each in (jax.jit, jax.pmap, jax.vjp, jax.block_until_ready, jax.distributed.initialize):
+    print(pickle.loads(pickle.dumps(each)) is each)
 @functools.partial(jax.jit, static_argnames="times")
 def train(value, times=2):
     "Says something."

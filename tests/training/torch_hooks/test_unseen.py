@@ -70,7 +70,7 @@ FEW = (
     *("hooks_of_the_user", "checkpointed_activations", "own_calls_and_subclasses", "distributed_models"),
     *("copies", "whole_modules_in_files", "optimizers_and_schedulers", "steps_that_a_scaler_skips"),
     *("loaders", "signatures_and_sources", "names_of_all_classes_of_torch", "errors_of_a_model"),
-    "modules_in_stacks_of_the_profiler",
+    *("modules_in_stacks_of_the_profiler", "functions_in_pickles"),
 )
 
 

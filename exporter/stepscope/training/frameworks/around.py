@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import wraps
+from types import ModuleType
 
 from stepscope.training.session import complain
 
@@ -22,7 +23,10 @@ def replace(owner: Any, name: str, wrapper_of: Callable[..., Callable[..., Any]]
     if original is None:
         logging.getLogger("stepscope").debug("this version has no %s of %s: not hooked", name, owner)
         return
-    setattr(owner, name, wraps(original)(wrapper_of(original)))
+    wrapper = wraps(original)(wrapper_of(original))
+    if isinstance(owner, ModuleType):
+        wrapper.__module__ = owner.__name__  # where pickle finds this one, and not the original
+    setattr(owner, name, wrapper)
 
 
 def never() -> bool:

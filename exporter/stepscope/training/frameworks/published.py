@@ -6,9 +6,7 @@ version of the framework does not have is left out with a debug line.
 
 from __future__ import annotations
 
-import logging
-from functools import wraps
-
+from stepscope.training.frameworks.around import replace
 from stepscope.training.session import complain, session
 
 TYPE_CHECKING = False
@@ -38,22 +36,22 @@ def after(owner: Any, name: str, then: Callable[..., None]) -> None:
 
     `owner` is the class or module that defines the function: no class gets an attribute that it inherits.
     """
-    original = vars(owner).get(name) if owner is not None else None
-    if original is None:
-        logging.getLogger("stepscope").debug("this version has no %s of %s: not published", name, owner)
-        return
-    works = True
 
-    @wraps(original)
-    def function(*arguments: Any, **keywords: Any) -> Any:
-        nonlocal works
-        result = original(*arguments, **keywords)
-        if works:
-            try:
-                then(result, *arguments, **keywords)
-            except Exception as error:  # noqa: BLE001 - nothing may raise into training
-                works = False
-                complain(name, f"numbers of {name} are no longer published: {type(error).__name__}: {error}")
-        return result
+    def wrapper_of(original: Callable[..., Any]) -> Callable[..., Any]:
+        works = True
 
-    setattr(owner, name, function)
+        def function(*arguments: Any, **keywords: Any) -> Any:
+            nonlocal works
+            result = original(*arguments, **keywords)
+            if works:
+                try:
+                    then(result, *arguments, **keywords)
+                except Exception as error:  # noqa: BLE001 - nothing may raise into training
+                    works = False
+                    what = f"numbers of {name} are no longer published"
+                    complain(name, f"{what}: {type(error).__name__}: {error}")
+            return result
+
+        return function
+
+    replace(owner, name, wrapper_of)

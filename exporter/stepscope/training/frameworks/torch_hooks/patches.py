@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from functools import wraps
+from types import ModuleType
 
 import torch
 
@@ -37,6 +38,9 @@ CLASSES = {
 }
 
 _removals: list[Callable[[], None]] = []
+# The wrappers in modules, by what they replace, and by themselves. A function that two modules have stays one
+# function: otherwise pickle refuses it.
+_shared: dict[Any, Any] = {}
 
 
 def replace(owner: Any, name: str, wrapper_of: Callable[..., Callable[..., Any]]) -> None:
@@ -45,14 +49,18 @@ def replace(owner: Any, name: str, wrapper_of: Callable[..., Callable[..., Any]]
     if original is None or (isinstance(owner, type) and owner.__name__ not in CLASSES):
         debug(f"this torch has no {getattr(owner, '__name__', owner)}.{name}: not timed")
         return
-    wrapper = wraps(original)(wrapper_of(original))
+    is_module = isinstance(owner, ModuleType)
+    wrapper = _shared.get(original) if is_module else None
+    if wrapper is None:
+        wrapper = wraps(original)(wrapper_of(original))
+    if is_module:
+        _shared[original] = _shared[wrapper] = wrapper
     setattr(owner, name, wrapper)
 
     def restore() -> None:
-        if (
-            vars(owner).get(name) is wrapper
-        ):  # otherwise somebody wrapped it once more: it stays, and passes on
-            setattr(owner, name, original)
+        # Otherwise somebody wrapped it once more: it stays, and passes on.
+        if vars(owner).get(name) is wrapper:
+            setattr(owner, name, wrapper.__wrapped__)
 
     _removals.append(restore)
 
@@ -91,6 +99,7 @@ def on_removal(function: Callable[[], None]) -> None:
 
 def remove() -> None:
     """Removes all hooks, the latest first."""
+    _shared.clear()
     while _removals:
         _removals.pop()()
 
