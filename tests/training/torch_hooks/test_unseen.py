@@ -14,7 +14,7 @@ from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
 from tests.support.environment import unobserved
 from tests.support.pytorch import needs_torch
 from tests.support.smallest import smallest
-from tests.support.torch_script import EXPORTER
+from tests.support.torch_script import EXPORTER, train
 from tests.support.waiting import SECONDS
 
 pytestmark = [needs_torch, pytest.mark.timeout(2 * SECONDS)]
@@ -104,3 +104,34 @@ def test_dynamo_that_was_imported_before_the_hooks_makes_the_same_guards_and_gra
     assert late == bare
     assert len(bare) == len(SOME)
     assert ours >= REPLACED
+
+
+BATCHES = """
+class Batch(dict):
+    asked = False
+    def __missing__(self, name):
+        self.asked = True
+        self[name] = None
+    def __contains__(self, name):
+        self.asked = True
+        return super().__contains__(name)
+    def values(self):
+        self.asked = True
+        return super().values()
+class Model(Net):
+    def forward(self, batch):
+        return Batch(out=super().forward(batch["x"]))
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def together(samples):
+    return Batch(x=torch.stack([x for x, _ in samples]), y=torch.stack([y for _, y in samples]))
+for batch in DataLoader(data, batch_size=4, collate_fn=together):  # hooks look after the 20th step
+    out = model(batch)
+    loss_of(out["out"], batch["y"]).backward(); optimizer.step(); optimizer.zero_grad()
+    assert (list(batch), batch.asked, list(out), out.asked) == (["x", "y"], False, ["out"], False)
+"""
+
+
+def test_batches_and_results_of_own_kinds_are_asked_for_nothing(tmp_path: Path) -> None:
+    trained = train(BATCHES, folder=tmp_path)
+    assert (trained.errors, trained.only.totals.steps) == ("", {"train": 24})

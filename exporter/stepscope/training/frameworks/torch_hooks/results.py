@@ -8,7 +8,7 @@ through by then is an evaluation without `torch.no_grad()`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections import UserDict
 from contextlib import suppress
 
 import torch
@@ -72,7 +72,9 @@ class Results:
     def came(self, batch: object) -> None:
         """Looks at the padding of a batch from a loader: what no sample of it attends to."""
         with suppress(Exception):
-            mask = batch["attention_mask"] if isinstance(batch, Mapping) else None
+            # No function of the batch is called: a `defaultdict` would get the name that is asked for.
+            fields = vars(batch).get("data") if issubclass(type(batch), UserDict) else batch
+            mask = dict.get(fields, "attention_mask")  # type: ignore[arg-type]  # TypeError for other kinds
             if is_plain(mask) and mask.dim() == 2 and mask.device.type == "cpu":
                 self._padding = max(self._padding, 1.0 - float(mask.bool().any(0).float().mean()))
 
@@ -125,8 +127,8 @@ def _functions(result: object) -> list[Any]:
                 one = one._base
             if one.grad_fn is not None:
                 found.append(one.grad_fn)
-        elif isinstance(one, dict):
-            inside.extend(one.values())
+        elif issubclass(type(one), dict):
+            inside.extend(dict.values(one))
         elif isinstance(one, (list, tuple)):
             inside.extend(one)
     return [] if inside else found
