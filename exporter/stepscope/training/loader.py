@@ -195,9 +195,10 @@ class _WatchedIterator:
         return batch
 
 
-def waits_of(loader: object, phase: str) -> Waits:
-    """Returns what counts the waits for a loader that nobody watches."""
-    return Waits(phase, settings_of(loader), batch_size_of(loader) or 0, persistent_of(loader))
+def waits_of(loader: object) -> Callable[[str], Waits]:
+    """Returns what counts the waits for a loader that nobody watches, by phase. It does not keep the loader."""
+    settings, size, persistent = settings_of(loader), batch_size_of(loader) or 0, persistent_of(loader)
+    return lambda phase: Waits(phase, settings, size, persistent)
 
 
 def settings_of(loader: object) -> tuple[int | None, bool | None, int | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from weakref import ref
 
 from stepscope.training.fetch import fetch
 from stepscope.training.session import session
@@ -50,8 +51,13 @@ def queue_depth(iterator: object) -> Callable[[], int] | None:
         queue.qsize()
     except NotImplementedError:  # semaphores have no value here (macOS)
         return None
-    size: Callable[[], int] = queue.qsize
-    return size
+    queue_of = ref(queue)  # it has batches, which must not live longer than the iterator
+
+    def depth() -> int:
+        known: Any = queue_of()
+        return known.qsize() if known is not None else 0
+
+    return depth
 
 
 class _WorkerStart:

@@ -135,3 +135,47 @@ for batch in DataLoader(data, batch_size=4, collate_fn=together):  # hooks look 
 def test_batches_and_results_of_own_kinds_are_asked_for_nothing(tmp_path: Path) -> None:
     trained = train(BATCHES, folder=tmp_path)
     assert (trained.errors, trained.only.totals.steps) == ("", {"train": 24})
+
+
+LOADERS = """
+import gc, multiprocessing, weakref
+from torch.utils.data import Dataset
+class Numbers(Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, i): return data[i]
+class Sealed(DataLoader):
+    sealed = False
+    def __setattr__(self, name, value):
+        if self.sealed and name != "_iterator": raise AttributeError(f"{name} is sealed")
+        super().__setattr__(name, value)
+def train(loader):
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in loader:
+        loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+train(DataLoader(Numbers()))
+gc.collect(); gc.disable()
+for settings in ({}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}):
+    loader = DataLoader(Numbers(), **settings)
+    alive = weakref.ref(loader), weakref.ref(loader.dataset)
+    train(loader)
+    for batch in loader:
+        queue = getattr(loader._iterator, "_data_queue", None)
+        alive += (weakref.ref(queue),) if queue is not None else ()
+        break
+    del loader, batch, queue
+    print([each() is None for each in alive], len(multiprocessing.active_children()))
+loader = Sealed(Numbers(), num_workers=1)
+loader.sealed = True
+train(loader)
+"""
+
+
+def test_loaders_their_data_and_workers_end_as_without_hooks_and_may_accept_no_attributes(
+    tmp_path: Path,
+) -> None:
+    trained = train(LOADERS, folder=tmp_path)
+    assert trained.output.splitlines() == ["[True, True] 0", "[True, True] 0", "[True, True, True] 0"]
+    reason = "AttributeError: worker_init_fn is sealed"
+    assert trained.errors == f"stepscope: fetches of a loader are not timed: {reason}\n"
+    assert trained.only.totals.steps == {"train": 4 * 5}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from time import perf_counter, thread_time
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from stepscope.training.automatic import LoaderWaits, automatic
 from stepscope.training.frameworks.around import around, replace, timed
@@ -150,10 +150,11 @@ def _waits_of(dataset: Any) -> LoaderWaits:
         if phase == "train":
             publish(settings_of_dataset(dataset))
         return waits
-    return LoaderWaits(partial(_of_phase, dataset))
+    return LoaderWaits(partial(_of_phase, ref(dataset) if dataset is not None else _nothing))
 
 
-def _of_phase(dataset: Any, phase: str) -> Waits:
+def _of_phase(dataset_of: Callable[[], Any], phase: str) -> Waits:
+    dataset = dataset_of()  # that the iterator keeps, as long as it lives
     of_arrays = computing.in_loop and not hasattr(computing.adapter, "_dataset")  # Keras made it
     if phase == "train" and dataset is not None and not of_arrays:
         publish(settings_of_dataset(dataset))

@@ -18,7 +18,7 @@ from stepscope.training.frameworks.torch_hooks.patches import is_compiling, repl
 from stepscope.training.frameworks.torch_hooks.results import results
 from stepscope.training.loader import waits_of
 from stepscope.training.recorder import COMPONENT_INDEX
-from stepscope.training.session import recorder, session
+from stepscope.training.session import complain, recorder, session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,10 +48,17 @@ def _timed_iter(original: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:  # noqa: BLE001 - nothing may raise into training
             tracing = _given_up("the start of a loader", error)
             return original(self)
+        put_back = None
         try:
-            iterator = _with_timed_workers(self, original)
+            put_back = _time_workers(self)
+        except Exception as error:  # noqa: BLE001 - as above; such as of a loader that accepts no attributes
+            complain("fetches", f"fetches of a loader are not timed: {type(error).__name__}: {error}")
+        try:
+            iterator = original(self)
         finally:
             leave(place)
+            if put_back is not None:
+                put_back()
         try:
             waits.started, waits.is_usual = clock() - asked, False
             waits.queue_depth = torch_loader.queue_depth(iterator)
@@ -74,23 +81,19 @@ def _given_up(hook: str, error: Exception) -> Callable[[], bool]:
 
 def _begin(loader: Any) -> tuple[LoaderWaits, int]:
     """Begins the loader's first batch, to which the start of its workers belongs. Returns its place, too."""
-    waits = LoaderWaits(partial(waits_of, loader))
+    waits = LoaderWaits(waits_of(loader))
     place = automatic.requested(waits, torch.is_grad_enabled())
     return waits, recorder.enter(_DATA_WAIT) if place is None else place
 
 
-def _with_timed_workers(loader: Any, original: Callable[..., Any]) -> Any:
-    """Calls the original while the loader's fetches are timed: by `worker_init_fn` in each worker."""
-    users_function = getattr(loader, "worker_init_fn", None)
-    has_workers = getattr(loader, "num_workers", 0)
+def _time_workers(loader: Any) -> Callable[[], None] | None:
+    """Lets the workers that start next time their fetches, by `worker_init_fn`. Returns what puts that back."""
+    has_workers = loader.num_workers
     if session.ledger is None or (has_workers and not _workers_find_us(loader)):
-        return original(loader)
+        return None
+    users_function = loader.worker_init_fn
     torch_loader.time_worker_fetches(loader)
-    try:
-        return original(loader)
-    finally:
-        if has_workers:
-            loader.worker_init_fn = users_function
+    return partial(setattr, loader, "worker_init_fn", users_function) if has_workers else None
 
 
 def _workers_find_us(loader: Any) -> bool:
