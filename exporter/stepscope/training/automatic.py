@@ -86,6 +86,8 @@ class AutomaticSteps:
         Returns None inside another wait, and if the script makes steps itself, or in another thread. Starts
         the run at its first use.
         """
+        if not recorder.counts_here():
+            return None
         if self.compiled is not None:
             self.end_compiled()
         if self.evaluation is not None:

@@ -196,7 +196,7 @@ class _WatchedIterator:
 
 
 def waits_of(loader: object) -> Callable[[str], Waits]:
-    """Returns what counts the waits for a loader that nobody watches, by phase. It does not keep the loader."""
+    """Returns what counts the waits for a loader that nobody watches, by phase, without the loader itself."""
     settings, size, persistent = settings_of(loader), batch_size_of(loader) or 0, persistent_of(loader)
     return lambda phase: Waits(phase, settings, size, persistent)
 

@@ -811,3 +811,35 @@ def test_half_precision_is_slow_on_a_cpu_without_instructions_for_it(tmp_path: P
     trained = train(*map(each, scripts, scripts.values()), folder=tmp_path)
     assert of(trained, "slow").totals.gauges[HALVES] == 4
     assert HALVES not in of(trained, "fast").totals.gauges
+
+
+THREADS = """
+import threading
+def loop(steps, ended):
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for i, (x, y) in zip(range(steps), DataLoader(data, batch_size=4)):
+        loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+        ended(i)
+def several(_):  # the other loop makes three steps in each of this one
+    asks.set(); answered.wait(); answered.clear()
+def three(i):
+    if i % 3 == 2:
+        asks.clear(); answered.set(); asks.wait()
+asks, answered = threading.Event(), threading.Event()
+def other():
+    asks.wait()
+    loop(24, three)
+thread = threading.Thread(target=other, daemon=True)
+thread.start()
+loop(8, several)
+asks.set()
+thread.join()
+"""
+
+
+def test_a_faster_loop_in_another_thread_takes_no_step_from_the_first_one(tmp_path: Path) -> None:
+    rank = train(THREADS, folder=tmp_path).only
+    assert rank.totals.steps == {"train": 8}
+    (loader,) = rank.totals.loaders
+    assert sum(loader.wait_counts) == 8

@@ -179,3 +179,37 @@ def test_loaders_their_data_and_workers_end_as_without_hooks_and_may_accept_no_a
     reason = "AttributeError: worker_init_fn is sealed"
     assert trained.errors == f"stepscope: fetches of a loader are not timed: {reason}\n"
     assert trained.only.totals.steps == {"train": 4 * 5}
+
+
+ARGUMENTS = """
+import torch.distributed as dist
+class OfAModel(torch.optim.SGD):
+    def step(self, model):
+        super().step()
+        return sum(1 for _ in model.parameters())
+class OfAnObject(torch.optim.SGD):
+    def step(self, closure):
+        closure()
+        super().step()
+        return closure.result()
+class Closure:
+    def __call__(self): self.loss = 2.0
+    def result(self): return self.loss
+model = Net()
+for kind in (OfAModel, OfAnObject):
+    optimizer = kind(model.parameters(), lr=0.01)
+    loss_of(model(data[:8][0]), data[:8][1]).backward()
+    print(optimizer.step(model) if kind is OfAModel else (optimizer.step(Closure()), optimizer.step(closure=Closure())))
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+one, two = (torch.ones(1, requires_grad=True) for _ in range(2))
+torch.autograd.backward(2.0 * each for each in (one, two))
+torch.autograd.backward({"a": one + two}.values())
+print(one.grad.item(), two.grad.item())
+dist.destroy_process_group()
+"""
+
+
+def test_pytorch_gets_closures_and_tensors_as_the_script_gives_them(tmp_path: Path) -> None:
+    trained = train(ARGUMENTS, folder=tmp_path)
+    assert trained.output.splitlines() == ["4", "(2.0, 2.0)", "3.0 3.0"]
+    assert trained.errors == ""

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
 def ask(waits: LoaderWaits) -> Asked | None:
     """Begins the wait for a batch. Returns None inside another wait, and in other threads."""
+    if not recorder.counts_here():
+        return None
     if not computing.in_loop and _nothing_was_computed():
         automatic.begin_anew()
     place = None if waits.phase else automatic.requested(waits, True)
     asked = perf_counter()
     if place is None:
-        if recorder.is_waiting() or not recorder.counts_here():
+        if recorder.is_waiting():
             return None
         recorder.waiting(asked)
     return waits, place, asked

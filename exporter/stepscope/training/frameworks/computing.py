@@ -126,7 +126,7 @@ class Computing:
 
         Another one takes over once it makes two steps while the first makes none, or is gone.
         """
-        if self.in_loop:
+        if self.in_loop or not recorder.counts_here():
             return
         if (now := self.steps_with()) is not optimizer:
             if now is not None and self.rival() is not optimizer:

@@ -21,7 +21,7 @@ def publish(values: Mapping[str, object]) -> None:
     if ledger is None or session.ranks[0]:
         return
     for name, value in values.items():
-        if isinstance(value, (int, float)):
+        if isinstance(name, str) and isinstance(value, (int, float)):
             ledger.offer_gauge(name, value)
 
 

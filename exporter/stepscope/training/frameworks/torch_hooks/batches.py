@@ -87,7 +87,7 @@ def _begin(loader: Any) -> tuple[LoaderWaits, int]:
 
 
 def _time_workers(loader: Any) -> Callable[[], None] | None:
-    """Lets the workers that start next time their fetches, by `worker_init_fn`. Returns what puts that back."""
+    """Lets workers that start now time their fetches, by `worker_init_fn`. Returns what puts that back."""
     has_workers = loader.num_workers
     if session.ledger is None or (has_workers and not _workers_find_us(loader)):
         return None

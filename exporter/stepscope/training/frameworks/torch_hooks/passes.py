@@ -141,10 +141,11 @@ def _is_usual_backward() -> bool:
 
 def _timed_backward(original: Callable[..., Any]) -> Callable[..., Any]:
     enter, leave, tracing = recorder.enter, recorder.leave, is_compiling
+    counts_here = recorder.counts_here
 
     def timed(tensors: Any, *arguments: Any, **keywords: Any) -> Any:
         nonlocal tracing
-        if tracing():
+        if tracing() or not counts_here():
             return original(tensors, *arguments, **keywords)
         try:
             if automatic.compiled is not None:
@@ -227,8 +228,11 @@ class _Gradients:
         self._thread = get_ident()  # a thread of the engine may call back, while this one waits
         try:
             compiled = sys.modules.get("torch._dynamo.compiled_autograd")
-            first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors))
-            if first.grad_fn is not None and not getattr(compiled, "compiled_autograd_enabled", False):
+            # A generator gives each of its tensors once: PyTorch gets them.
+            first = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
+            if getattr(first, "grad_fn", None) is not None and not getattr(
+                compiled, "compiled_autograd_enabled", False
+            ):
                 self._handle = first.grad_fn.register_prehook(self._begun)
         except Exception as error:  # noqa: BLE001 - nothing may raise into training
             self._fail(error)

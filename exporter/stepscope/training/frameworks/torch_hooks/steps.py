@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
+from types import FunctionType, MethodType
 from weakref import ref
 
 import torch
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 _OPTIMIZER = COMPONENT_INDEX["optimizer"]
 _HOOK = "the optimizer's step"
+# Optimizers may ask other objects, such as a model, for more than a call: they are passed on as they are.
+_CLOSURES = FunctionType, MethodType, partial
 
 
 def install() -> None:
@@ -175,7 +178,7 @@ _tracing = is_compiling  # until a hook fails
 def _before(optimizer: Optimizer, arguments: tuple[Any, ...] = (), keywords: Any = None) -> Any:
     """Begins an optimizer's step. Returns its arguments with the closure timed, if it has one."""
     global _tracing
-    if _tracing() or NESTED in automatic.unusual:
+    if _tracing() or NESTED in automatic.unusual or not recorder.counts_here():
         return None
     try:
         elected = _steps.elected()
@@ -198,9 +201,9 @@ def _before(optimizer: Optimizer, arguments: tuple[Any, ...] = (), keywords: Any
             _steps.place = place
         else:
             _steps.others.append(place)
-        if len(arguments) > 1 and callable(arguments[1]):
+        if len(arguments) > 1 and type(arguments[1]) in _CLOSURES:
             return (arguments[0], _timed_closure(arguments[1], optimizer), *arguments[2:]), keywords
-        if keywords and callable(closure := keywords.get("closure")):
+        if keywords and type(closure := keywords.get("closure")) in _CLOSURES:
             return arguments, {**keywords, "closure": _timed_closure(closure, optimizer)}
     except Exception as error:  # noqa: BLE001 - nothing may raise into training
         _tracing = switched_off(_HOOK, error)
@@ -246,7 +249,7 @@ def _after(optimizer: Optimizer, *_: object) -> None:
         if is_compiling():
             automatic.compiled = optimizer  # Dynamo compiles this line into the code of the step
         return
-    if NESTED in automatic.unusual:
+    if NESTED in automatic.unusual or not recorder.counts_here():
         return
     try:
         if _steps.elected() is not optimizer:
@@ -364,7 +367,7 @@ def _end_compiled() -> None:
 def _timed_scaler_step(original: Callable[..., Any]) -> Callable[..., Any]:
     def timed(self: Any, optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
         global _tracing
-        if _tracing():
+        if _tracing() or not recorder.counts_here():
             return original(self, optimizer, *arguments, **keywords)
         try:
             if _steps.elected() is None:
