@@ -29,6 +29,7 @@ class Gpu:
                 self.at = gpu.now
 
             def query(self) -> bool:
+                assert not gpu.capturing, "CUDA would end the capture with an error"
                 return self.at <= gpu.done
 
             def elapsed_time(self, end: Any) -> float:
@@ -85,6 +86,18 @@ def test_nothing_is_recorded_while_a_graph_is_captured(capsys: pytest.CaptureFix
     for _ in range(3 * gpu.every):
         gpu.step()
         gpu.done = gpu.now
+    assert not gpu.seconds
+    assert capsys.readouterr().err == ""
+
+
+def test_no_event_is_asked_while_a_graph_is_captured(capsys: pytest.CaptureFixture[str]) -> None:
+    gpu = Gpu()
+    for _ in range(gpu.every + 1):
+        gpu.step()
+    assert len(gpu.device._unread) == 1
+    gpu.capturing, gpu.done = True, gpu.now
+    for _ in range(gpu.every):
+        gpu.step()
     assert not gpu.seconds
     assert capsys.readouterr().err == ""
 

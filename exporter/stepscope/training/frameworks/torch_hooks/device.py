@@ -58,6 +58,8 @@ class DeviceTimes:
                 self._unread = [*self._unread, self._events][-MOST_UNREAD:]
             self._events = []
         try:
+            if self._cuda.is_initialized() and self._cuda.is_current_stream_capturing():
+                self._unread.clear()  # to ask whether an event is done would end the capture
             while self._unread and self._unread[0][-1][1].query():
                 self._read(self._unread.pop(0))
             self.measures = steps % STEPS == 0 and not self._failed and self._cuda.is_initialized()
