@@ -116,6 +116,11 @@ def test_a_watched_loader_stands_in_for_the_loader(ledgers: Path) -> None:
         watched = stepscope.watch(loader)
         assert len(watched) == 3 and watched.sampler == "mine"
         assert list(watched) == [1, 2, 3] and list(watched) == [1, 2, 3]
+        watched.epoch = 4
+        assert loader.epoch == 4
+        del watched.epoch
+        assert not hasattr(loader, "epoch")
+        assert not stepscope.watch([]) and stepscope.watch(iter(loader))
         try: watched.missing
         except AttributeError as error: say(error)
         try: len(stepscope.watch(iter(loader)))

@@ -148,14 +148,22 @@ class _WatchedLoader:
     """Replaces a loader: times its iteration, passes everything else on."""
 
     def __init__(self, loader: Iterable[Any], waits: Waits) -> None:
-        self._loader = loader
-        self._waits = waits
+        self.__dict__.update(_loader=loader, _waits=waits)
 
     def __iter__(self) -> _WatchedIterator:
         return _WatchedIterator(self._loader, self._waits)
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]  # TypeError, as the loader itself would
+
+    def __bool__(self) -> bool:
+        return bool(self._loader)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._loader, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._loader, name)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_loader":  # not set yet: this object is being unpickled
