@@ -96,6 +96,24 @@ def test_the_header_holds_run_ranks_and_framework(ledgers: Path) -> None:
     assert (header.framework, header.framework_version, header.pid) == ("numpy", "2.4", int(output))
 
 
+def test_ranks_that_become_known_later_leave_what_the_script_has_said(ledgers: Path) -> None:
+    script = """
+    from stepscope.training.session import start_as
+    stepscope.start(run="mine", framework="numpy", framework_version="2.4")
+    stepscope.gauge("peak_flops", 5.0)
+    stepscope.count("tokens", 7.0)
+    start_as(1, 4)
+    stepscope.count("tokens", 1.0)
+    """
+    with training(script, ledgers) as process:
+        process.communicate(timeout=SECONDS)
+    with only_ledger(ledgers) as reader:
+        header, totals = reader.header, reader.totals()
+    assert (header.name, header.rank, header.world_size) == ("mine", 1, 4)
+    assert (header.framework, header.framework_version) == ("numpy", "2.4")
+    assert (totals.gauges, totals.counts) == ({"peak_flops": 5.0}, {"tokens": 8.0})
+
+
 def test_what_is_given_to_start_goes_before_the_environment(ledgers: Path) -> None:
     with training("stepscope.start(rank=1, world_size=2, local_rank=0)", ledgers, TORCHRUN) as process:
         process.communicate(timeout=SECONDS)

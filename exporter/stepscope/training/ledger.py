@@ -114,6 +114,14 @@ class Ledger:
         at = self.counts[name]
         self.named[at] += amount  # no call in between: no other thread's amount is lost
 
+    def take_numbers_of(self, ledger: Ledger) -> None:
+        """Takes the script's gauges and counts of a ledger that this one replaces."""
+        for name, at in ledger.gauges.items():
+            if name not in ledger.of_framework:
+                self.set_gauge(name, ledger.named[at])
+        for name, at in ledger.counts.items():
+            self.add_to_count(name, ledger.named[at])
+
     def _name_gauge_of_script(self, name: str) -> None:
         is_new = name not in self.gauges
         if is_new or name in self.of_framework:

@@ -37,6 +37,8 @@ class Session:
         self.settled = False  # whether it is decided if this process records
         self.ranks = (0, 1)  # rank and world size of the ledger
         self.ranks_given = False  # by the script, in `start`
+        self.run_given: str | None = None  # likewise,
+        self.framework_given: tuple[str, str] | None = None  # and with its version
         self.lock = allocate_lock()
         self.complained: set[str] = set()
         self.profiler: Profiler | None = None  # of the framework, from its hooks on
@@ -61,12 +63,15 @@ def start(
     rank, world size or run name that cannot be.
     """
     with session.lock:
-        if session.ledger is None:
+        is_new = session.ledger is None
+        if is_new or framework is not None:
+            session.framework_given = (framework, framework_version or "") if framework is not None else None
+        if is_new:
             session.ranks_given = rank is not None or world_size is not None
+            session.run_given = run
             _start(run, rank, world_size, local_rank)
-            _detect_framework()
-        if session.ledger is not None and framework is not None:
-            session.ledger.name_framework(framework, framework_version or "")
+        if is_new or framework is not None:
+            _name_framework()
 
 
 def start_as(rank: int, world_size: int) -> None:
@@ -84,8 +89,10 @@ def start_as(rank: int, world_size: int) -> None:
                 return
             recorder.detach(False)
             ledger.remove()
-        _start(None, rank, world_size)
-        _detect_framework()
+        _start(session.run_given, rank, world_size)
+        _name_framework()
+        if ledger is not None and session.ledger is not None:
+            session.ledger.take_numbers_of(ledger)
 
 
 def instrument() -> None:
@@ -140,7 +147,7 @@ def start_run() -> bool:
     with session.lock:
         if not session.settled:
             _start()
-            _detect_framework()
+            _name_framework()
     return session.ledger is not None
 
 
@@ -302,7 +309,10 @@ def _name_run(ledger: Ledger) -> None:
         ledger.name_run(launch.run, launch)
 
 
-def _detect_framework() -> None:
+def _name_framework() -> None:
+    if session.ledger is not None and session.framework_given is not None:
+        session.ledger.name_framework(*session.framework_given)
+        return
     for module_name, framework in FRAMEWORKS.items():
         module = sys.modules.get(module_name)
         if module is not None and session.ledger is not None:
