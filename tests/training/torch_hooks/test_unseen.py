@@ -199,7 +199,8 @@ model = Net()
 for kind in (OfAModel, OfAnObject):
     optimizer = kind(model.parameters(), lr=0.01)
     loss_of(model(data[:8][0]), data[:8][1]).backward()
-    print(optimizer.step(model) if kind is OfAModel else (optimizer.step(Closure()), optimizer.step(closure=Closure())))
+    if kind is OfAModel: print(optimizer.step(model))
+    else: print(optimizer.step(Closure()), optimizer.step(closure=Closure()))
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 one, two = (torch.ones(1, requires_grad=True) for _ in range(2))
 torch.autograd.backward(2.0 * each for each in (one, two))
@@ -211,5 +212,5 @@ dist.destroy_process_group()
 
 def test_pytorch_gets_closures_and_tensors_as_the_script_gives_them(tmp_path: Path) -> None:
     trained = train(ARGUMENTS, folder=tmp_path)
-    assert trained.output.splitlines() == ["4", "(2.0, 2.0)", "3.0 3.0"]
+    assert trained.output.splitlines() == ["4", "2.0 2.0", "3.0 3.0"]
     assert trained.errors == ""
