@@ -80,27 +80,25 @@ class CoreWait:
     CONFIG_SCHED_INFO. Each thread has its own; after a fork, when `pid` differs, the child needs a new one.
     """
 
-    __slots__ = ("_fd", "_file", "pid")
+    __slots__ = ("_file", "pid")
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         try:
-            self._fd = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-            self._file = Descriptor(self._fd)
+            fd = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            self._file: Descriptor | None = Descriptor(fd)
         except OSError:
-            self._fd = -1
+            self._file = None
 
     def seconds(self) -> float:
         """Seconds since the thread began."""
-        if self._fd < 0:
-            return 0.0
         try:
-            return int(os.pread(self._fd, 64, 0).split()[1]) / 1e9
+            return int(os.pread(self._file.fd, 64, 0).split()[1]) / 1e9 if self._file is not None else 0.0
         except (OSError, IndexError, ValueError):
             return 0.0
 
     def __del__(self) -> None:
-        if self._fd >= 0:
+        if self._file is not None:
             self._file.close()
 
 
@@ -193,8 +191,8 @@ def _claim() -> _Slot:
             if try_lock(ledger.slots, number):
                 return _Slot(ledger, number, worked_for)
         complain("slots", f"more than {layout.WORKER_SLOTS} loader workers at once: the rest are not timed")
-    except OSError as error:
-        complain("slots", f"fetches are not timed: {error.strerror or error}")
+    except Exception as error:  # noqa: BLE001 - nothing may raise into training
+        complain("slots", f"fetches are not timed: {getattr(error, 'strerror', None) or error}")
     return _Slot(None, None)
 
 
