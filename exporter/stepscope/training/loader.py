@@ -147,6 +147,9 @@ class Waits:
 class _WatchedLoader:
     """Replaces a loader: times its iteration, passes everything else on."""
 
+    _loader: Iterable[Any]
+    _waits: Waits
+
     def __init__(self, loader: Iterable[Any], waits: Waits) -> None:
         self.__dict__.update(_loader=loader, _waits=waits)
 

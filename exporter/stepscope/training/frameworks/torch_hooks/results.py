@@ -127,7 +127,7 @@ def _functions(result: object) -> list[Any]:
                 one = one._base
             if one.grad_fn is not None:
                 found.append(one.grad_fn)
-        elif issubclass(type(one), dict):
+        elif isinstance(one, dict):
             inside.extend(dict.values(one))
         elif isinstance(one, (list, tuple)):
             inside.extend(one)
