@@ -61,4 +61,5 @@ def _ends(act: Callable[[], None], within: float) -> bool:
     with suppress(RuntimeError):  # as above
         thread.start()
         thread.join(within)
+        thread.join(min(within, 1.0))  # this process may have been stopped meanwhile, and the thread with it
     return not thread.is_alive()
