@@ -130,7 +130,7 @@ def test_a_run_whose_cores_are_not_known_is_compared_with_others_without_their_n
     facts = run_facts(ranks=ranks, end=START + 200)
     analysis = evaluate(MemorySource(samples, facts=facts))
     finding = of_rule("NoisyNeighbour", analysis).finding
-    assert "Of the cores that it may use, others used 2, the run itself 2." in finding
+    assert "Its cores are not known: others used 2, the run itself 2." in finding
     assert analysis.run_cores == []
     assert problems_of(analysis)
 

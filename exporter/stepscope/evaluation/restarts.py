@@ -28,7 +28,7 @@ def restarted(analysis: Analysis) -> Iterator[RuleResult]:
     evidence = [
         f"The launcher restarted the run {times}{f', last after {why}' if why else ''}",
         f"{duration(again)} went by from the last step before to the first one after"
-        + (f", {duration(hung)} of that in a hang, which is a finding of its own" if hung else ""),
+        + (f", {duration(hung)} of that in a hang" if hung else ""),
     ]
     if repeated:
         evidence.append(f"The last {duration(repeated)} of steps were not saved, so they are repeated")

@@ -115,7 +115,7 @@ def said_of(bands: Sequence[Band], rules: Iterable[RuleResult], wholes: Mapping[
 
 
 def _worst(bands: Sequence[Band], rules: Iterable[RuleResult]) -> str:
-    """Returns the words of the worst of the bands that speak of the same condition as the first."""
+    """Returns the words of the worst of the bands with the same condition as the first."""
     conditions = [how for rule in rules if (known := rule.definition.bands) for how in known.worst]
 
     def condition(band: Band) -> Worst | None:

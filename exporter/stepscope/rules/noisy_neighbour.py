@@ -144,11 +144,11 @@ class NoisyNeighbour(Tallied[NoisyNeighbourParameters, Contention, OwnCores]):
         worst = max(fired or judged, key=lambda node: _percent(node.measured))
         name, node = worst.node, worst.measured
         others = f"others used {number(node.others_cores)}{_named(_users(facts, name))}"
-        cores = f"It may use {node.allowed:g} cores:" if node.allowed > 0 else "Of the cores that it may use,"
+        cores = f"It may use {node.allowed:g} cores" if node.allowed > 0 else "Its cores are not known"
         return (
             f"On {name}, main threads of the run waited for other processes for "
             f"{exact_percent(_percent(node))} of the time in which they could run. "
-            f"{cores} {others}, the run itself {number(node.own_cores)}."
+            f"{cores}: {others}, the run itself {number(node.own_cores)}."
         )
 
     def lost(self, facts: RunFacts, fired: Judged[OwnCores]) -> float:
