@@ -114,7 +114,7 @@ def test_the_folder_of_another_users_job_is_no_place_to_record(tmp_path: Path) -
     for folder in (tmp_path / "runs" / "7", tmp_path, *above):
         folder.chmod(folder.stat().st_mode | 0o011)
     other = ("setpriv", "--reuid=1001", "--regid=65534", "--clear-groups")
-    command = [*other, "/bin/sh", script("task-prolog.sh", tmp_path)]
+    command = [*other, "/bin/sh", str(script("task-prolog.sh", tmp_path))]
     done = subprocess.run(command, env=TASK, capture_output=True, text=True, check=True)
     assert done.stdout == "export STEPSCOPE_RUN=resnet\n"
 
