@@ -58,7 +58,7 @@ def rank_trace(trace: Trace, node: str, rank: int, steps: Sequence[StepTime]) ->
 def joined(traces: Sequence[RankTrace]) -> RankTrace:
     """Returns several captures of one rank as one, in time order.
 
-    A profiler numbers the steps of each capture from 0, and so do inferred steps: these numbers go on.
+    A profiler numbers the steps of each capture from 0, and so do inferred steps: here they continue.
     """
     traces = sorted(traces, key=lambda trace: float(trace.starts.min(initial=np.inf)))
     if len(traces) == 1:

@@ -56,7 +56,7 @@ def _here(paths: list[Path], read: Read) -> Iterator[tuple[Path, Found]]:
 
 
 def _at_a_time(text: int) -> int:
-    """Returns how many processes may read files of so many bytes of text: its limits hold for all of them."""
+    """Returns how many processes may read files of `text` bytes each, on the cores and in the memory here."""
     cores, free = float(len(os.sched_getaffinity(0))), float(psutil.virtual_memory().available)
     with suppress(OSError, ValueError):
         groups = Hierarchies(PROCFS, CGROUPS).of(os.getpid())
