@@ -408,7 +408,7 @@ def test_the_live_page_gets_the_sections_that_come_later(browser: webdriver.Chro
     shown[place:place] = ["code", "profile"]
     wait_until(lambda: len(browser.execute_script(sections)) > 2 * len(SECTIONS), "the lines to appear")
     assert browser.execute_script(sections) == [*(f"#{each}" for each in shown), *shown]
-    assert "data.py:14" in browser.find_element("id", "code").get_attribute("textContent")
+    assert "data.py:14" in str(browser.find_element("id", "code").get_attribute("textContent"))
     assert console_errors(browser) == []
 
 
