@@ -72,7 +72,7 @@ class Results:
     def came(self, batch: object) -> None:
         """Looks at the padding of a batch from a loader: what no sample of it attends to."""
         with suppress(Exception):
-            # No function of the batch is called: a `defaultdict` would get the name that is asked for.
+            # No function of the batch is called: a `defaultdict` would get the requested name.
             fields = vars(batch).get("data") if issubclass(type(batch), UserDict) else batch
             mask = dict.get(fields, "attention_mask")  # type: ignore[arg-type]  # TypeError for other kinds
             if is_plain(mask) and mask.dim() == 2 and mask.device.type == "cpu":
