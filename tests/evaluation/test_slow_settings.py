@@ -368,7 +368,8 @@ def test_a_search_for_unused_parameters_is_a_finding_if_there_are_none(
         (32.0, 1, 0, (2.0, 2.0, 0.0), 100.0, ("Too many threads", 100.0, 2, 368.75)),
         (32.0, 1, 0, (2.0, 2.0, 0.0), 600.0, ("Too many threads", 600.0, 2, 0.0)),
         (2.0, 5, 0, (2.0, 2.0, 0.0), 600.0, ("Too many threads", 600.0, 1, 0.0)),
-        (2.0, 1, 16, (2.0, 2.0, 0.0), 600.0, ("Too many threads", 600.0, 2, None)),
+        (2.0, 1, 16, (2.0, 2.0, 0.0), 600.0, ("Too many threads", 600.0, 0, None)),
+        (4.0, 1, 16, (2.0, 2.0, 0.0), 600.0, ("Too many threads", 600.0, 2, None)),
         (2.0, 1, 2, (2.0, 2.0, 0.0), 600.0, None),
         (32.0, 1, 0, (2.0, 2.0, 0.0), 99.0, None),  # and it does not matter
         (
@@ -399,15 +400,17 @@ def test_threads_are_compared_with_the_cores_that_the_run_may_use(
     expected: tuple[str, float, int, float | None] | None,
 ) -> None:
     def of(forward: float) -> list[tuple[str, float, int, object]]:
-        """Returns what is found: the number is that of threads per process in the advice."""
+        """Returns what is found: the number is that of threads per process in the advice, 0 for none."""
         run = run_with({"torch_threads": threads}, waited=waited, forward=forward)
-        loaders: list[dict[str, Any]] = [{"worker_threads": of_workers}, {"worker_threads": None}]
+        single = {"worker_threads": 16, "workers": 16}  # one thread each: no setting makes them fewer
+        unknown = {"worker_threads": None, "workers": None}
+        loaders: list[dict[str, Any]] = [{"worker_threads": of_workers, "workers": 2}, single, unknown]
         run = replace(run, ranks=ranks, loaders=loaders, run_cores=[RunCores("node-a", *cores)])
         return [
             (
                 each.about.subject,
                 each.seconds_lost,
-                int(re.findall(r"OMP_NUM_THREADS=(\d+)", each.recommendation)[0]),
+                int(next(iter(re.findall(r"OMP_NUM_THREADS=(\d+)", each.recommendation)), 0)),
                 each.details.get("shared_seconds"),
             )
             for each in slow_settings(run)

@@ -479,7 +479,8 @@ def _of_passes(key: Key, analysis: Analysis, account: Account) -> list[Leaf]:
 def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
     """Yields that more threads compute than there are cores, or far fewer; other processes do not count.
 
-    Processes that share a core while others are idle were pinned to it.
+    Processes that share a core while others are idle were pinned to it. Loader workers with one thread each
+    are not too many threads: they may sleep most of the time, and no setting makes them fewer threads.
     """
     threads, ranks = int(analysis.gauges.get(THREADS, 0)), max(analysis.ranks, 1)
     allowed, own, others = (
@@ -487,7 +488,11 @@ def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterat
     )
     if not threads or not own + others > 0:
         return
-    of_workers = sum(loader["worker_threads"] or 0 for loader in analysis.loaders)
+    of_workers = sum(
+        loader["worker_threads"] or 0
+        for loader in analysis.loaders
+        if (loader["worker_threads"] or 0) > (loader["workers"] or 0)
+    )
     wanted = threads * ranks + of_workers
     of_main = (thread for thread in analysis.threads if thread.role in MAIN_THREADS)
     waited = max((thread.core_wait_seconds for thread in of_main), default=0.0) * own / (own + others)
@@ -499,13 +504,18 @@ def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterat
             f"{count(wanted, 'thread')} compute on {count(round(allowed), 'core')}{workers}. The main thread "
             f"waited {duration(waited)} for a core, {share(waited, run_seconds)} of the run."
         )
-        remedy = f"Use {count(each, 'thread')} per process: OMP_NUM_THREADS={each}, torch.set_num_threads"
+        remedies = []
+        if threads > each:
+            per_process = f"Use {count(each, 'thread')} per process"
+            remedies.append(f"{per_process}: OMP_NUM_THREADS={each}, torch.set_num_threads.")
         if of_workers:
-            remedy += "; in workers torch.set_num_threads(1), in the loader's worker_init_fn"
+            remedies.append("Call torch.set_num_threads(1) in workers, in the loader's worker_init_fn.")
         # Threads of one operator wait for each other: at worst it takes a turn of all threads instead of one.
         computing = account.useful_share * run_seconds * (1 - allowed / wanted)
         details = {} if of_workers else {"shared_seconds": max(computing - waited, 0.0)}
-        yield replace(finding("Too many threads", said, f"{remedy}."), seconds_lost=waited, details=details)
+        yield replace(
+            finding("Too many threads", said, " ".join(remedies)), seconds_lost=waited, details=details
+        )
     elif own > others and is_long and (allowed - own - others >= IDLE * allowed or allowed <= ranks < cores):
         said = (
             f"The main thread waited {duration(waited)} for a core, {share(waited, run_seconds)} of the run: "
