@@ -351,6 +351,21 @@ def test_the_sample_has_the_xid_errors_also_of_a_gpu_that_is_lost(nvml: FakeNvml
     assert gpus["1"].uuid
 
 
+def test_a_gpu_that_reports_no_events_to_a_new_nvml_has_no_number_of_xid_errors(
+    nvml: FakeNvml, ticks: GpuTicks
+) -> None:
+    def errors() -> list[str]:
+        return [gpu for gpu, sample in ticks.tick(after=10).gpus.items() if not isnan(sample.xid_errors)]
+
+    assert errors() == ["0", "1", "2"]
+    nvml.fail(0, "nvmlDeviceRegisterEvents", 999)
+    nvml.lose(1, until_init=True)
+    ticks.tick()
+    nvml.restore(1)
+    wait_until(lambda: bool(errors()) and ticks.samples("up")[("1",)] == 1)
+    assert errors() == ["1", "2"]
+
+
 @pytest.mark.parametrize("order", [("79", "45"), ("45", "79")])
 def test_of_several_xid_errors_of_a_tick_that_of_the_gpu_is_kept(order: tuple[str, str]) -> None:
     """XID 45 only says that a program ended."""

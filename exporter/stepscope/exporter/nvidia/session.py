@@ -81,8 +81,9 @@ class Session:
         self._last_xids.update(last_xids(self._xids_seen, counts))
         self._xids_seen = counts
         for label, sample in reading.samples.items():
-            if label in self._xids.watched:
-                sample.xid_errors = sum(count for (gpu, _), count in counts.items() if gpu == label)
+            errors = [count for (gpu, _), count in counts.items() if gpu == label]
+            if errors or label in self._xids.watched:
+                sample.xid_errors = sum(errors)
                 sample.last_xid = self._last_xids.get(label, nan)
 
     def work_between_ticks(self, interval: float) -> None:

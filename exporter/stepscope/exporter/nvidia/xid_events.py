@@ -4,7 +4,7 @@ https://docs.nvidia.com/deploy/xid-errors/ explains each number.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from threading import Event, Thread
 
@@ -23,7 +23,7 @@ class XidWatcher:
 
     def __init__(self, nvml: Nvml) -> None:
         self.counts: dict[tuple[str, str], int] = {}  # by GPU label and XID
-        self.watched: set[str] = set()  # labels of the GPUs whose errors are counted
+        self.watched: Collection[str] = ()  # labels of the GPUs whose errors are counted now
         self._nvml = nvml
         self._stopping = Event()
         self._events: object = None
@@ -31,13 +31,14 @@ class XidWatcher:
 
     def start(self, gpus: Iterable[Gpu]) -> None:
         """Registers the GPUs that can report events. An old driver may support none."""
+        self.watched = ()
         try:
             events = self._events = self._nvml.event_set()
         except NvmlError as error:
             logger.info("no XID errors are counted: %s", error)
             return
         labels = {address(gpu.handle): gpu.label for gpu in gpus if self._register(gpu, events)}
-        self.watched |= set(labels.values())
+        self.watched = labels.values()
         self._stopping = Event()
         arguments = (events, labels, self._stopping)
         self._thread = Thread(target=self._watch, args=arguments, name="xid", daemon=True)
