@@ -78,6 +78,10 @@ class Host:
         self.write(self.procfs / str(pid) / "cgroup", "0::/pod\n")
         self.write(self.procfs / str(pid) / "schedstat", f"{round(cpu * 1e9)} {round(waited * 1e9)} 7\n")
 
+    def disks(self, pid: int, read: int, written: int, cancelled: int = 0) -> None:
+        lines = f"read_bytes: {read}\nwrite_bytes: {written}\ncancelled_write_bytes: {cancelled}\n"
+        self.write(self.procfs / str(pid) / "io", lines)
+
     def cgroup(self, **files: str) -> None:
         self.write(self.cgroups / "cgroup.controllers", "cpu memory")
         self.write(self.cgroups / "pod" / "cgroup.events", "populated 1")
@@ -292,10 +296,7 @@ def test_an_exporter_that_starts_again_counts_what_the_run_used_before_only_once
 
     def uses(cpu: float, read: int) -> None:
         host.process(10, cpu=cpu)
-        host.write(
-            host.procfs / "10" / "io",
-            f"read_bytes: {read}\nwrite_bytes: {2 * read}\ncancelled_write_bytes: 0\n",
-        )
+        host.disks(10, read, 2 * read)
 
     uses(100.0, 5000)
     start()
@@ -305,6 +306,38 @@ def test_an_exporter_that_starts_again_counts_what_the_run_used_before_only_once
     published = families(host.collector)
     names = ("cpu_seconds", "main_threads_ran_seconds", "disk_read_bytes", "disk_written_bytes")
     assert [published[f"{name}_total"]["run",] for name in names] == [101, 101, 5001, 10002]
+
+
+def test_what_a_run_reads_and_writes_is_counted_on_when_its_processes_are_started_again(host: Host) -> None:
+    def bytes_of_run() -> list[float]:
+        host.ticks(3, 0.5, 0.5)
+        return [host.published(f"disk_{name}_bytes_total")["run",] for name in ("read", "written")]
+
+    host.process(10)
+    host.disks(10, 5000, 9000)
+    assert bytes_of_run() == [5000, 9000]
+    host.disks(10, 5000, 9000, cancelled=4000)
+    assert bytes_of_run() == [5000, 9000]
+    host.runs = {"run": frozenset({11})}
+    host.process(11)
+    host.disks(11, 300, 20)
+    assert bytes_of_run() == [5300, 9020]
+    (host.procfs / "11" / "io").unlink()  # not for this user for a moment
+    assert bytes_of_run() == [5300, 9020]
+    host.disks(11, 301, 21)
+    assert bytes_of_run() == [5301, 9021]
+
+
+def test_what_a_process_read_that_its_parent_waited_for_is_counted_once(host: Host) -> None:
+    host.runs = {"run": frozenset({1, 10})}
+    for pid, read in ((1, 100), (10, 50)):
+        host.process(pid)
+        host.disks(pid, read, 0)
+    host.ticks(3, 0.5, 0.5)
+    host.runs = {"run": frozenset({1})}
+    host.disks(1, 100 + 50 + 7, 0)
+    host.ticks(3, 0.5, 0.5)
+    assert host.published("disk_read_bytes_total") == {("run",): 157}
 
 
 @pytest.mark.parametrize("file", ["stat", "schedstat", "status", "cgroup"])

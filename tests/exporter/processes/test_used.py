@@ -9,7 +9,7 @@ def process(parent: int, own: int, waited: int = 0, start: int = 0) -> Process:
     return Process(parent, start, own, waited, 0, 0, 0)
 
 
-def counted(*looks: dict[int, Process]) -> list[int]:
+def counted(*looks: dict[int, Process]) -> list[float]:
     counter, totals = TreeCounter("cpu_ticks"), []
     for look in looks:
         counter.add(look)

@@ -169,7 +169,9 @@ class _Run:
         self._cpu, self._faults = TreeCounter("cpu_ticks", continues), TreeCounter("major_faults", continues)
         self._places: dict[tuple[int, int], _Place] = {}  # by pid and start
         self._ran, self._waited = Gains(True, continues), Gains(True, continues)
-        self._io_before = None if continues else (0.0, 0.0)  # that were read and written; None: not known yet
+        self._disks: dict[int, Process] = {}  # with the bytes that they have read and written
+        self._read = TreeCounter("disk_read_bytes", continues)
+        self._written = TreeCounter("disk_written_bytes", continues)
         self._periods, self._throttled, self._stopped = Gains(), Gains(), Gains()
         self._waited_or_stopped = 0.0, 0.0  # seconds at the last look
         self._waits = 0.0  # without those for which the CPU limit stopped the run
@@ -209,10 +211,10 @@ class _Run:
         self._faults.add(processes)
         self._place(procfs, hierarchies, processes)
         self._read_main_threads(procfs)
-        self._read_io(procfs)
+        self._read_io(procfs, processes)
         use = self.use
         use.cpu_seconds = self._cpu.total / TICKS
-        use.major_page_faults = float(self._faults.total)
+        use.major_page_faults = self._faults.total
         before_look = self._waited_or_stopped
         places = self._places.values()
         self._read_cgroups([place.cgroup for place in places])
@@ -261,15 +263,23 @@ class _Run:
             self._waited.add({key: waited for key, (_, waited) in times.items()})
             self.use.main_threads_ran_seconds = self._ran.total
 
-    def _read_io(self, procfs: Path) -> None:
-        """Reads what the processes have read and written; the kernel adds ended children to their parent."""
-        totals = [io for pid, _ in self._places if (io := read_io(procfs, pid)) is not None]
-        if totals:
-            use = self.use
-            read, written = map(sum, zip(*totals, strict=True))
-            before = self._io_before = self._io_before or (read, written)
-            use.disk_read_bytes = max(read - before[0], _or_zero(use.disk_read_bytes))
-            use.disk_written_bytes = max(written - before[1], _or_zero(use.disk_written_bytes))
+    def _read_io(self, procfs: Path, processes: Mapping[int, Process]) -> None:
+        """Reads what the processes have read and written; a file that is cut short lowers the latter."""
+        found: dict[int, Process] = {}
+        for pid, process in processes.items():
+            known = self._disks.get(pid, process)
+            known = known if known.start == process.start else process
+            if (io := read_io(procfs, pid)) is not None or known is not process:
+                read, written = io or (0.0, 0.0)
+                found[pid] = process._replace(
+                    disk_read_bytes=max(read, known.disk_read_bytes),
+                    disk_written_bytes=max(written, known.disk_written_bytes),
+                )
+        if found:
+            self._disks = found
+            self._read.add(found)
+            self._written.add(found)
+            self.use.disk_read_bytes, self.use.disk_written_bytes = self._read.total, self._written.total
 
     def _count_waits(self, waited: float, stopped: float) -> None:
         """Counts the waits since the last look, less those for which the CPU limit stopped the run."""
@@ -305,10 +315,6 @@ class _Run:
             gains = self._pressure.setdefault(resource, Gains())
             gains.add({line: waited.get(resource, nan) for line, waited in found.items()})
         self.use.waiting_seconds = {name: gains.total for name, gains in self._pressure.items()}
-
-
-def _or_zero(value: float) -> float:
-    return 0.0 if isnan(value) else value
 
 
 class _Place(NamedTuple):

@@ -20,6 +20,8 @@ class Process(NamedTuple):
     major_faults: int
     waited_major_faults: int
     core: int  # on which it ran last
+    disk_read_bytes: float = 0.0  # of its own and of those children together, as the kernel counts them
+    disk_written_bytes: float = 0.0
 
 
 def read_process(procfs: Path, pid: int) -> Process | None:
@@ -75,17 +77,23 @@ def read_io(procfs: Path, pid: int) -> tuple[float, float] | None:
 
 
 class TreeCounter:
-    """The CPU time or page faults of a tree of processes.
+    """The CPU time, page faults or disk traffic of a tree of processes.
 
     A process that ends keeps what was seen of it. The kernel adds what it used since then to its parent, if
     the parent waits for it. Children that began and ended between two looks are counted in the same way.
     With `continues`, what the processes of the first look have used until then is counted elsewhere.
     """
 
-    def __init__(self, counter: Literal["cpu_ticks", "major_faults"], continues: bool = False) -> None:
-        self.total = 0
+    def __init__(
+        self,
+        counter: Literal["cpu_ticks", "major_faults", "disk_read_bytes", "disk_written_bytes"],
+        continues: bool = False,
+    ) -> None:
+        self.total = 0.0
         self._continues = continues
-        self._own, self._waited = attrgetter(counter), attrgetter(f"waited_{counter}")
+        together = counter.startswith("disk")
+        self._own = (lambda _: 0) if together else attrgetter(counter)
+        self._waited = attrgetter(counter if together else f"waited_{counter}")
         self._before: Mapping[int, Process] = {}
 
     def add(self, processes: Mapping[int, Process]) -> None:
@@ -95,7 +103,7 @@ class TreeCounter:
             for pid, process in self._before.items()
             if pid in processes and processes[pid].start == process.start
         }
-        counted: dict[int, int] = {}  # already, of processes that ended, by the nearest parent that did not
+        counted: dict[int, float] = {}  # already, of processes that ended, by the nearest parent that did not
         for pid, process in self._before.items():
             if pid not in before:
                 parent = process.parent
@@ -108,7 +116,7 @@ class TreeCounter:
             waited = self._waited(process) - (self._waited(earlier) if earlier else 0)
             self.total += own + max(0, waited - counted.get(pid, 0))
         if self._continues:
-            self.total, self._continues = 0, False
+            self.total, self._continues = 0.0, False
         self._before = processes
 
 
