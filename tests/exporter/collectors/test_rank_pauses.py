@@ -91,6 +91,17 @@ def test_a_later_process_of_the_rank_goes_on_counting(host: Host) -> None:
     assert host.tick(pid=11)["stopped"] == 2 * INTERVAL
 
 
+def test_of_two_processes_of_a_rank_at_once_the_newer_one_counts(host: Host) -> None:
+    host.process(pid=10)
+    host.process("T", pid=11)
+    for _ in range(3):
+        host.now += INTERVAL
+        ranks = [RankProcess(pid, 3, None, 4, 0) for pid in (10, 11)]
+        host.collector.collect(Sample(host.now, INTERVAL, runs={"run": RunSample(ranks)}))
+    assert ranks[1].paused_seconds["stopped"] == 2 * INTERVAL
+    assert ranks[0].paused_seconds == {}
+
+
 def test_a_kernel_that_counts_no_waits_for_a_core_knows_of_no_pauses(host: Host) -> None:
     host.process()
     (host.procfs / "10" / "schedstat").write_text("0 0 0\n")

@@ -58,8 +58,8 @@ class RankPausesCollector(Collector):
         self.kept.publish({self._paused.name: paused})
 
     def _look(self, sample: Sample, elapsed: float, hierarchies: Hierarchies, label: str) -> None:
-        """Adds the pauses of a run's processes since the last look, `elapsed` seconds ago."""
-        for process in sample.runs[label].processes:
+        """Adds the pauses of each rank's newest process since the last look, `elapsed` seconds ago."""
+        for process in {each.rank: each for each in sample.runs[label].processes}.values():
             if process.pid is None:
                 continue
             key = label, process.rank
