@@ -128,6 +128,14 @@ def test_a_process_of_somebody_else_on_a_gpu_is_contrary_evidence(node: Node) ->
     assert node.gpus(a=[process(0, 11)])["a"] == {}
 
 
+def test_a_process_that_proc_hides_is_somebody_else_s_unless_a_rank_is_hidden_too(node: Node) -> None:
+    node.strangers(11)
+    (node.procfs / "self").symlink_to("11")  # of the user of the run; there is no process 1
+    node.on_gpus = {"3": [77]}
+    assert node.gpus(a=[process(0, 11)])["a"] == {}
+    assert set(node.gpus(a=[process(0, 11), process(1)])["a"]) == set(UUIDS)
+
+
 def test_two_jobs_whose_gpus_are_numbered_from_0_have_no_evidence(node: Node) -> None:
     claims = {name: [process(0, pid, visible="0")] for name, pid in (("a", 11), ("b", 20))}
     assert node.gpus(**claims) == {"a": {}, "b": {}}

@@ -30,7 +30,8 @@ class RunGpusCollector(Collector):
     def collect(self, sample: Sample) -> None:
         labels = {bare_uuid(gpu.uuid): label for label, gpu in sample.gpus.items() if gpu.uuid}
         own = frozenset().union(*(run.pids for run in sample.runs.values()))
-        strangers = {gpu for gpu, pids in sample.gpu_processes.items() if self._strange(pids, own)}
+        hidden = self._hides_strangers(sample)
+        strangers = {gpu for gpu, pids in sample.gpu_processes.items() if self._strange(pids, own, hidden)}
         self.apart.each(
             "run {}".format, sample.runs, lambda name: self._find(name, sample, labels, strangers)
         )
@@ -86,12 +87,18 @@ class RunGpusCollector(Collector):
             if gpu not in used and all(run is claimed[0][0] for run, _ in claimed):
                 _add(claimed[0][0].gpus, "environment", ((gpu, each) for _, each in claimed))
 
-    def _strange(self, pids: Iterable[int], own: frozenset[int]) -> bool:
-        """Returns whether a process that is in sight belongs to no run.
+    def _strange(self, pids: Iterable[int], own: frozenset[int], hidden: bool) -> bool:
+        """Returns whether a process belongs to no run; `hidden`: those of other users are out of sight.
 
-        A pid that this procfs lacks may be a process of a run, as seen from outside of its container.
+        Otherwise a pid that this procfs lacks may be of a run, as seen from outside of its container.
         """
-        return any(pid not in own and (self._procfs / str(pid)).exists() for pid in pids)
+        return any(pid not in own and (hidden or (self._procfs / str(pid)).exists()) for pid in pids)
+
+    def _hides_strangers(self, sample: Sample) -> bool:
+        """Returns whether this procfs hides processes of other users (hidepid), but none that trains."""
+        if not (self._procfs / "self").exists() or (self._procfs / "1").exists():
+            return False
+        return all(each.pid is not None for run in sample.runs.values() for each in run.processes)
 
 
 def visible_gpus(process: RankProcess, labels: Mapping[str, str], gpus: Iterable[str]) -> list[str]:
