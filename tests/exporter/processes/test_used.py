@@ -1,8 +1,19 @@
 """What a tree of processes has used: a counter that never falls."""
 
+import os
 from math import nan
+from pathlib import Path
 
-from stepscope.exporter.processes.used import Gains, Process, TreeCounter
+import pytest
+from stepscope.exporter.processes.used import Gains, Process, TreeCounter, user_of
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to the user of the test")
+def test_a_process_whose_files_are_root_s_because_it_may_not_be_dumped_is_its_user_s(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    for ids, user in (("1000\t1001\t1000\t1000", 1001), ("0\t0\t0\t0", 0)):
+        (tmp_path / "7" / "status").write_text(f"Name:\tx\nUid:\t{ids}\nGid:\t5\t5\t5\t5\n")
+        assert user_of(tmp_path, 7) == user
 
 
 def process(parent: int, own: int, waited: int = 0, start: int = 0) -> Process:

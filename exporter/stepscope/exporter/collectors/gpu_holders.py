@@ -1,12 +1,12 @@
 """GPUs that a process holds: who, and for how long without any work."""
 
-import os
 from collections.abc import Callable, Mapping
 from math import isnan
 from pathlib import Path
 from time import monotonic
 
 from stepscope.common.users import user_name
+from stepscope.exporter.processes.used import user_of
 from stepscope.exporter.sampling.collector import Collector, collector
 from stepscope.exporter.sampling.families import Family, LabelValues
 from stepscope.exporter.sampling.sample import Sample
@@ -65,7 +65,7 @@ class GpuHoldersCollector(Collector):
     def _user(self, pid: int) -> str:
         """Returns the user of a process; "" if it is out of sight."""
         try:
-            return user_name(os.stat(self._procfs / str(pid)).st_uid)
+            return user_name(user_of(self._procfs, pid))
         except OSError:
             return ""
 

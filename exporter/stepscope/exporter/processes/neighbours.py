@@ -8,7 +8,7 @@ from time import thread_time
 from typing import NamedTuple
 
 from stepscope.common.users import user_name
-from stepscope.exporter.processes.used import Process, read_process
+from stepscope.exporter.processes.used import Process, read_process, user_of
 
 LOOK_SECONDS = 15.0  # between two looks at all processes of the node,
 LONGEST_SHARE = 0.0005  # or as many as keep their cost below this share of a core
@@ -67,7 +67,7 @@ class Neighbours:
             on = runs[run]
             of_user: dict[int, float] = {}
             for pid, (user, core, seconds) in users.items():
-                if pid not in on.own and core in on.cores and seconds:
+                if pid not in on.own and core in on.cores:
                     of_user[user] = of_user.get(user, 0.0) + seconds
             scale = min(1.0, gained[run] / sum(of_user.values())) if of_user else 0.0
             self._count(run, {user: scale * seconds for user, seconds in of_user.items()})
@@ -87,10 +87,10 @@ class Neighbours:
                     self._before[pid] = process
                     earlier = before.get(pid)
                     known = earlier.cpu_ticks if earlier and earlier.start == process.start else 0
-                    if before:  # otherwise it is not known what was used since the last look
+                    used = (process.cpu_ticks - known) / self._ticks
+                    if before and used:  # otherwise it is not known what was used since the last look
                         with suppress(OSError):
-                            used = (process.cpu_ticks - known) / self._ticks
-                            found[pid] = (entry.stat().st_uid, str(process.core), used)
+                            found[pid] = (user_of(self._procfs, pid), str(process.core), used)
         except OSError:  # too many open files: a process that was not read would seem new at the next look
             self._before, found = {}, {}
         return found

@@ -1,5 +1,7 @@
 """Reads what processes have used, and adds it up over a tree, in counters that never fall."""
 
+import os
+import re
 from collections.abc import Mapping
 from operator import attrgetter
 from pathlib import Path
@@ -38,6 +40,20 @@ def read_process(procfs: Path, pid: int) -> Process | None:
     except (OSError, IndexError, ValueError) as error:
         raise_if_exhausted(error)
         return None
+
+
+def user_of(procfs: Path, pid: int) -> int:
+    """Returns the user of a process. Raises OSError if it has ended or is hidden."""
+    user = os.stat(procfs / str(pid)).st_uid
+    if user == 0:  # or its files are root's, because it may not be dumped
+        try:
+            status = (procfs / str(pid) / "status").read_text(errors="replace")
+        except OSError as error:
+            raise_if_exhausted(error)
+        else:
+            if effective := re.search(r"^Uid:\t\d+\t(\d+)", status, re.MULTILINE):
+                return int(effective[1])
+    return user
 
 
 def read_state(procfs: Path, pid: int) -> str:
