@@ -138,7 +138,11 @@ class LedgerFolder:
             deadline = min(deadline, monotonic() + DEAD_SECONDS)
             while self._dead and not self._new and monotonic() < deadline:
                 self._examine_dead(self._dead.next(), now, limits, later)
-            self._complete = self._complete or not (self._new or self._dead)
+            if not (self._complete or self._new or self._dead or later):
+                self._complete = True
+                waiting = {self._files[name].key for name in self._left_out}
+                for key in self.note.runs.keys() - waiting:  # gone: a later run of the name begins at 0
+                    del self.note.runs[key]
         finally:
             for name in later:
                 self._new.add(name, self._files[name])
@@ -161,9 +165,8 @@ class LedgerFolder:
                 self._remove(*self._counted.popitem())
 
     def _save(self) -> bool:
-        unclaimed = {} if self._complete else self.note.runs
         kept = {name: inode for name, inode in self.note.counted.items() if name in self._files}
-        return self.note.save({**kept, **self._counted}, {**unclaimed, **self.runs})
+        return self.note.save({**kept, **self._counted}, {**self.note.runs, **self.runs})
 
     def left_out(self) -> dict[str, Counter[str]]:
         """Returns how many ledgers of each run a limit leaves out, by limit."""
