@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from stepscope.exporter.ledgers import folder, run_totals
+from stepscope.exporter.ledgers.note import LedgerNote
 from stepscope.exporter.ledgers.reader import open_ledgers
 from stepscope.exporter.sampling.limits import Limits
 from stepscope.training import layout
@@ -359,6 +360,29 @@ def test_totals_never_fall_over_restarts_of_ranks_and_exporter_in_any_order(
         assert (node.steps("0"), node.steps("1")) == (done, 1)
 
 
+def test_a_later_run_of_a_name_begins_at_0_if_the_one_before_ended_without_an_exporter(
+    ledgers: Path, tmp_path: Path
+) -> None:
+    node = Node(ledgers, retention=10.0, state=tmp_path)
+    with TrainingProcess(ledgers, "other") as trainer:
+        trainer.steps(0.25, 0.25)
+        trainer.kill()
+        with TrainingProcess(ledgers, "other", rank=1) as other:
+            other.steps(0.25)
+            node.tick()
+            node.tick(11.0)
+            assert node.steps("0", run=label("other")) == 2
+            other.kill()
+    for path in ledgers.glob("other*"):
+        path.unlink()
+    node = Node(ledgers, retention=10.0, state=tmp_path)
+    node.tick()
+    with TrainingProcess(ledgers, "other") as trainer:
+        trainer.steps(0.25)
+        node.tick()
+        assert node.steps("0", run=label("other")) == 1
+
+
 def test_without_room_for_the_note_dead_ledgers_of_a_run_stay(
     ledgers: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -377,6 +401,19 @@ def test_without_room_for_the_note_dead_ledgers_of_a_run_stay(
         node.tick()
         assert node.steps("0") == 1
         assert len(list(open_ledgers(ledgers))) == 1
+
+
+def test_a_note_that_was_replaced_by_a_link_is_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    LedgerNote(tmp_path).save({}, {})
+    note, file = LedgerNote(tmp_path), tmp_path / "ledgers.state"
+    file.unlink()
+    file.symlink_to("/dev/null")
+    assert not note.save({}, {})
+    assert not note.save({}, {})
+    (message,) = caplog.messages
+    assert message.startswith("dead ledgers stay")
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", os.urandom(9000), b"SSSTATE\n" + bytes(5000)])

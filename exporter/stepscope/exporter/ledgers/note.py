@@ -60,7 +60,7 @@ class LedgerNote:
         }
         try:
             self._file.write(json.dumps(state, separators=(",", ":")).encode())
-        except OSError as error:
+        except (OSError, StateFileError) as error:
             self._complain(
                 f"dead ledgers stay, because {self._file.path} cannot be written: {describe(error)}"
             )
