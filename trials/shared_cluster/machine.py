@@ -122,7 +122,7 @@ def use_this_thread(exporter: Any) -> None:
 class _ThisThread:
     """Performs the tasks of a tick."""
 
-    def run(self, tasks: Iterable[Any], sample: Sample) -> None:
+    def run(self, tasks: Iterable[Any], sample: Sample, hurried: bool) -> None:
         for task in tasks:
             task.call(sample)
 

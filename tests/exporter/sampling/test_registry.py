@@ -225,6 +225,28 @@ def test_a_slow_collector_is_waited_for_once_and_published_when_it_returns() -> 
     registry.close()
 
 
+def test_a_tick_waits_its_whole_patience_for_the_first_one_that_hangs_and_not_for_others() -> None:
+    held = [Event(), Event()]
+    acts: list[Callable[[], object]] = [lambda: None, lambda: None]
+    stubs = [Stub("a", lambda: acts[0]()), Stub("b", lambda: acts[1]()), Stub("c")]
+    registry = Registry(stubs, patience=4.0)
+    tick(registry)
+    acts[:] = [event.wait for event in held]
+    tick(registry)
+    assert success(registry) == {"a": 0, "b": 1, "c": 1}  # nobody has waited long enough to call b hanging
+    assert stubs[2].calls == 2
+    for event in held:
+        event.set()
+    acts[:] = [lambda: None, lambda: None]
+
+    def works() -> bool:
+        tick(registry)
+        return success(registry) == {"a": 1, "b": 1, "c": 1}
+
+    wait_until(works)
+    registry.close()
+
+
 def test_what_a_late_collector_fills_in_is_not_in_the_sample_that_was_passed_on() -> None:
     release = Event()
 

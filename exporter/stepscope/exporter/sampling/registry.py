@@ -33,7 +33,8 @@ class Registry:
     from one thread at a time.
 
     A collector that is slow, but does not hang, costs the others no samples either: the tick after a slow
-    call waits only briefly. The collector's metrics are then published when it returns.
+    call waits only briefly. The collector's metrics are then published when it returns. A tick in which one
+    hangs waits only briefly for the next ones, because what makes one hang often makes several hang.
     """
 
     def __init__(
@@ -70,9 +71,10 @@ class Registry:
     def collect(self, sample: Sample) -> None:
         """Calls every collector to fill `sample`, then every sink. Returns even if some fail or hang."""
         waiting = [task for task in (*self._readings, *self._sinks) if not task.still_busy()]
+        late = None
         while waiting:
             crew = self._crew = self._crew or _Crew()
-            late = crew.run(waiting, sample)
+            late = crew.run(waiting, sample, hurried=late is not None)
             if late is None:
                 break
             self._crew = None  # the late task keeps the thread, and its sample
@@ -143,10 +145,9 @@ class _Task:
         self._since: float | None = None  # begin of the call (monotonic), while it runs
         self._left_behind = False  # the tick continued without it
 
-    @property
-    def patience(self) -> float:
+    def patience(self, hurried: bool) -> float:
         """Returns the seconds that a tick waits for it: fewer if it was slow at the last tick."""
-        return self._patience * (1 if self.seconds <= self._patience * SLOW else BRIEF)
+        return self._patience * (BRIEF if hurried or self.seconds > self._patience * SLOW else 1)
 
     def call(self, sample: Sample) -> bool:
         """Performs the task. Returns whether it ended in time; otherwise its thread must end."""
@@ -231,17 +232,17 @@ class _Crew:
         self._current: tuple[_Task, float] | None = None  # the task, and since when (monotonic)
         Thread(target=self._work, name="collectors", daemon=True).start()
 
-    def run(self, tasks: Sequence[_Task], sample: Sample) -> _Task | None:
+    def run(self, tasks: Sequence[_Task], sample: Sample, hurried: bool = False) -> _Task | None:
         """Returns None when all are done, or the first task that took longer than its patience."""
         self._done.clear()
         self._current = None
         self._orders.put((tasks, sample))
-        remaining = tasks[0].patience
+        remaining = tasks[0].patience(hurried)
         while not self._done.wait(remaining):
-            remaining = tasks[0].patience
+            remaining = tasks[0].patience(hurried)
             if self._current is not None:
                 task, since = self._current
-                remaining = max(0.0, since + task.patience - monotonic())
+                remaining = max(0.0, since + task.patience(hurried) - monotonic())
                 if remaining == 0 and task.leave_behind():
                     return task
         return None
