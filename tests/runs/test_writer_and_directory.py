@@ -910,6 +910,38 @@ def test_the_writer_hands_over_without_waiting_for_a_disk_that_hangs(tmp_path: P
     assert of_steps.what == "steps"
 
 
+def test_rows_that_are_dropped_while_a_new_journal_is_made_have_their_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "QUEUE_LENGTH", 5)
+    writer = record(tmp_path, range(3))
+    create = JournalWriter._create
+    for first in (3, 14):
+        begun, hanging = threading.Event(), threading.Event()
+
+        def hang(*arguments: object, begun: threading.Event = begun, end: threading.Event = hanging) -> None:
+            begun.set()
+            end.wait(60)
+            if arguments:
+                create(*arguments)  # type: ignore[arg-type]
+
+        writer.catch_up()
+        if first == 3:
+            writer._hand_over(hang)
+        else:
+            monkeypatch.setattr(JournalWriter, "_create", hang)
+            writer.sample(sample(13))
+        assert begun.wait(60)
+        for tick in range(first, first + 10):  # 5 of them wait
+            writer.sample(sample(tick))
+        hanging.set()
+    writer.catch_up()
+    writer.sample(sample(24))
+    writer.close()
+    disk = "they were not recorded: the disk did not keep up"
+    assert [(gap.count, gap.reason) for gap in gaps(Seen(tmp_path).read())] == [(5, disk), (5, disk)]
+
+
 def recorded_use(folder: Path, ticks: int, host: HostUse, before: int = 0) -> Seen:
     """Records some samples of a run whose use of the host is known after `before` samples."""
     writer = RecordingWriter(folder, "n1", 0.5, "resnet")

@@ -225,8 +225,8 @@ class RecordingWriter:
                 self._lost[rows.table] = _Loss(
                     why=why,
                     count=rows.count + (before.count if before else 0),
-                    start=before.start if before else rows.start,
-                    end=rows.end,
+                    start=min(before.start, rows.start) if before else rows.start,
+                    end=max(before.end, rows.end) if before else rows.end,
                 )
 
     # The methods below run in the writer's thread.
@@ -389,7 +389,8 @@ class RecordingWriter:
         loss, lost = self._lost.get(table), {}
         if loss is not None and loss.start < time:  # not for rows that were queued before
             self._cut(table)
-            lost = {"lost": asdict(loss)}
+            with self._losing:  # more may be lost while a slow disk makes the journal
+                lost = {"lost": asdict(self._lost.pop(table))}
         if table not in self._journals:
             path = journal_path(self._folder, table, self._numbers[table] + 1)
             whole = {**self._common, **metadata(), **lost}
@@ -398,12 +399,14 @@ class RecordingWriter:
 
     def _append(self, table: str, journal: JournalWriter, batch: pa.RecordBatch) -> None:
         is_first = not journal.rows
-        journal.append(batch)
+        try:
+            journal.append(batch)
+        except OSError:
+            if is_first and (loss := metadata_of(journal.schema).get("lost")):  # nothing says it yet
+                self._lose(_Rows(table, loss["count"], loss["start"], loss["end"]), loss["why"])
+            raise
         if is_first:
             self._numbers[table] += 1
-            if "lost" in metadata_of(journal.schema):
-                with self._losing:
-                    self._lost.pop(table, None)
 
     def _cut(self, *tables: str) -> None:
         """Closes the open journals of the tables and lets the other thread turn them into parts."""
