@@ -1,6 +1,8 @@
 """`stepscope doctor`: each line is tested by breaking what it looks at."""
 
+import errno
 import json
+import os
 import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -66,6 +68,17 @@ def test_processes_that_proc_hides_are_found(node: Node) -> None:
     (node.procfs / "1" / "stat").unlink()
     status, found = said(checks.processes(node))
     assert (status, "hides processes" in found) == (Status.FOUND, True)
+
+
+def test_a_user_who_may_not_see_the_disks_of_others_is_told(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    assert "DiskFilling" not in checks.processes(node).found
+    monkeypatch.setattr(os, "readlink", refused)
+    assert "only root sees on which disks" in checks.processes(node).found
 
 
 @pytest.mark.parametrize("text", [None, "0 0 0"])
