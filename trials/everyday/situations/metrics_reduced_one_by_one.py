@@ -10,7 +10,7 @@ from trials.everyday.clock import GOOD, cost
 dist.init_process_group("gloo")
 model = DistributedDataParallel(nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 10)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-x, y = torch.randn(128, 256), torch.randint(0, 10, (128,))
+x, y = torch.randn(1024, 256), torch.randint(0, 10, (1024,))
 
 for _ in range(150):
     optimizer.zero_grad()

@@ -11,7 +11,7 @@ dist.init_process_group("gloo")
 network = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 10))
 model = DistributedDataParallel(network)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-x, y = torch.randn(256, 256), torch.randint(0, 10, (256,))
+x, y = torch.randn(1024, 256), torch.randint(0, 10, (1024,))
 held_out = [(torch.randn(256, 256), torch.randint(0, 10, (256,))) for _ in range(100)]
 
 
