@@ -114,6 +114,25 @@ sys.stdout.write(generate_latest(registry).decode())
     assert steps == ({"0": 3, "1": 3} if trains else {"0": 3})
 
 
+def test_a_scrape_never_opens_the_own_ledger_before_the_run_has_started(
+    ledgers: Path, tmp_path: Path
+) -> None:
+    """The lock of a file is gone as soon as its process closes any descriptor of it."""
+    script = f"""{SERVE}
+from stepscope.training.ledger import create_ledger
+from stepscope.training.ranks import Ranks
+made = create_ledger({str(ledgers)!r}, "mine", Ranks(0, 0, 1))
+registry = CollectorRegistry()
+StepscopeCollector(registry)
+generate_latest(registry)
+hold()
+"""
+    with training(script, ledgers, {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}) as process:
+        wait_for_line(process)
+        with only_ledger(ledgers) as reader:
+            assert reader.alive()
+
+
 def test_no_descriptor_stays_open_for_processes_that_have_ended(ledgers: Path, tmp_path: Path) -> None:
     run_to_end(TRAIN, ledgers)
     script = f"""{SERVE}

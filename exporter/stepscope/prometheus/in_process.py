@@ -105,8 +105,10 @@ class StepscopeCollector(Collector):
         own = {
             ledger.header.run for ledger in self._ledgers.values() if isinstance(ledger.reader, _OwnLedger)
         }
+        # Its ledger is there before `session` knows it. Closing a descriptor of it would drop its lock.
+        of_this_process = [str(os.getpid())]
         for path in open_ledgers(directory):
-            if str(path) in self._ledgers:
+            if str(path) in self._ledgers or path.name.split(".")[-3:-2] == of_this_process:
                 continue
             try:
                 reader = LedgerReader(path)
