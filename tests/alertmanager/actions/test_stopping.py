@@ -367,7 +367,10 @@ def test_no_process_is_stopped_if_two_users_have_ledgers_of_the_run(tmp_path: Pa
             "and the alert has no label `user`",
         )
         assert alive(alice, bob)
-    assert [line["event"] for line in audit(tmp_path)] == ["decision"]
+        # It is decided at every notification, until only one user has had ledgers of the run for an hour.
+        (again,) = node.decisions(a_notification(an_alert_of_it()))
+        assert again == decision
+    assert [line["event"] for line in audit(tmp_path)] == ["decision", "decision"]
 
 
 @needs_two_users

@@ -49,7 +49,7 @@ class Stopping:
             return self._settle(alert, about, "refused", "the run's name does not begin as --stop-runs says")
         meant, reason = run_of(alert, self._owners)
         if reason:
-            return self._settle(alert, about, "refused", reason)
+            return self._settle(alert, about, "refused", reason, answered=not meant)
         processes = [
             process
             for name, owner in meant
