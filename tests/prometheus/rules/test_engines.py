@@ -12,10 +12,11 @@ from stepscope.commands.cli import main
 from stepscope.common.durations import parse_duration
 from stepscope.common.errors import UserError
 from stepscope.prometheus.rules.engines import ENGINES
-from stepscope.prometheus.rules.files import RULES, render
+from stepscope.prometheus.rules.files import RULES, USAGE, render
 from stepscope.prometheus.rules.groups import FINDING, Entry, Group
 from stepscope.prometheus.rules.options import COMMAND, Options
 from stepscope.rules import all_rules
+from stepscope.rules.parts.promql import Scraping
 
 MOST_RULES = 20  # in a group: Mimir's default of ruler_max_rules_per_rule_group
 MOST_GROUPS = 70  # of a tenant: Mimir's default of ruler_max_rule_groups_per_tenant
@@ -193,6 +194,9 @@ def test_no_label_that_alerts_have_can_be_added(engine: str) -> None:
     [
         (["--label", "severity=page"], "alerts have a label 'severity' already"),
         (["--label", "team"], "'team' is not a label such as team=ml"),
+        (["--label", "team={{ bad"], "Prometheus takes {{ for a template"),
+        (["--label", "team={{ $labels.namespace }} {{ $labels }}"], "such as {{ $labels.namespace }}"),
+        (["--scrape-interval", "3m"], "'3m' is too long: rates over 5 minutes need several scrapes"),
         (["--only", "Stragler"], "did you mean Straggler?"),
         (["--only", "OverallSystemUsage"], "with alerts"),
         (["--engine", "influx"], "invalid choice"),
@@ -203,6 +207,17 @@ def test_a_flag_that_cannot_be_is_refused_with_the_reason(
 ) -> None:
     assert main(["rules", "render", "--out", str(tmp_path), *words]) == 2
     assert error in capsys.readouterr().err
+
+
+def test_an_added_label_may_have_the_value_of_another_label() -> None:
+    options = Options.from_command(f"{COMMAND} --label 'team={{{{ $labels.namespace }}}}-ml'")
+    assert options.labels() == {"team": "{{ $labels.namespace }}-ml"}
+
+
+def test_charts_of_weeks_have_no_gaps_if_nodes_are_scraped_every_two_minutes() -> None:
+    """Prometheus keeps a value for five minutes."""
+    for group in yaml.load(render(Options(scraping=Scraping(120)))[USAGE], yaml.CSafeLoader)["groups"]:
+        assert parse_duration(group["interval"]) < 300, group["name"]
 
 
 def test_the_addresses_of_links_have_a_second_spelling(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ OWN_LABELS = re.compile(
     "audience|user|pod|scheduler_job|fault|type|place|idle|resolution|"
     "device|port|mountpoint|pid|group|rule_group"
 )
+LABEL_IN_TEMPLATE = re.compile(r"{{ *\$(?:labels|externalLabels)\.[a-zA-Z_]\w* *}}", re.ASCII)
+LONGEST_SCRAPE_INTERVAL = 2 * MINUTE
 COMMAND = "stepscope rules render"
 # Options whose value is their flag's.
 PLAIN = ("alert_prefix", "profile", "speed", "engine", "window", "gpu_source", "host_source")
@@ -129,10 +131,24 @@ def _prefix(text: str) -> str:
     return text
 
 
+def _scrape_interval(text: str) -> float:
+    interval = positive_duration(text)
+    if interval > LONGEST_SCRAPE_INTERVAL:
+        raise ArgumentTypeError(
+            f"{text!r} is too long: rates over 5 minutes need several scrapes; use 2m or less"
+        )
+    return interval
+
+
 def _label(text: str) -> str:
-    name = text.partition("=")[0]
+    name, _, value = text.partition("=")
     if not re.fullmatch(r"[a-zA-Z_]\w*=.+", text, re.ASCII):
         raise ArgumentTypeError(f"{text!r} is not a label such as team=ml")
+    if "{{" in LABEL_IN_TEMPLATE.sub("", value):
+        raise ArgumentTypeError(
+            f"{text!r}: Prometheus takes {{{{ for a template; the only ones allowed are such as "
+            "{{ $labels.namespace }}"
+        )
     if OWN_LABELS.fullmatch(name):
         raise ArgumentTypeError(f"{text!r}: alerts have a label {name!r} already; choose another name")
     return text
@@ -156,7 +172,7 @@ def add_options(parser: ArgumentParser) -> None:
     add_parameters(parser)
     parser.add_argument(
         "--scrape-interval",
-        type=positive_duration,
+        type=_scrape_interval,
         default="15s",
         metavar="DURATION",
         help="how often Prometheus scrapes the exporter; no rule is evaluated more often "

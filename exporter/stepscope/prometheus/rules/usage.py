@@ -46,7 +46,7 @@ def usage_groups(options: Options) -> list[Group]:
     return [
         {"name": "stepscope-usage", "interval": time_span(2 * each_minute), "rules": _recent()},
         owners_group(2 * each_minute),
-        {"name": "stepscope-long-ranges", "interval": time_span(4 * each_minute), "rules": _long_ranges()},
+        {"name": "stepscope-long-ranges", "interval": time_span(4 * MINUTE), "rules": _long_ranges()},
     ]
 
 
