@@ -7,6 +7,8 @@ from functools import partial
 from typing import NamedTuple
 
 from stepscope.evaluation.settings import Settings
+from stepscope.exporter.sampling.active_runs import UNNAMED
+from stepscope.measurements.scraped import SAMPLES
 from stepscope.prometheus.rules.engines import ENGINES, Engine
 from stepscope.prometheus.rules.groups import DASHBOARD, Entry, Group, alerting, record
 from stepscope.prometheus.rules.options import Options
@@ -50,7 +52,9 @@ KNOWN_TO_OTHERS = "\n  or\n  ".join(
         ('(up{job=~".*stepscope.*"} == 0)', "instance"),
     )
 )
-TRAINED = "stepscope_samples_total unless stepscope_run_end_time_seconds"
+TRAINED = f"{SAMPLES} unless stepscope_run_end_time_seconds"
+# Without processes of which it is not known whether they train.
+NAMED = f'{SAMPLES}{{run!~"{UNNAMED}.*"}} unless stepscope_run_end_time_seconds'
 # Both remember while an exporter is down, until it is up again. A run may end, and its node be turned off,
 # between two evaluations.
 STILL_UNFINISHED = f"""
@@ -389,7 +393,7 @@ def meta_group(options: Options) -> Group:
 def outage_group(options: Options) -> Group:
     """Returns the alert that many runs stall at once: what they share is to blame then, not their owners."""
     stalled = options.settings.of(RunsStalled)
-    runs, all_runs = (f"count by (cluster) (group by (cluster, run) ({each}))" for each in (STALLED, TRAINED))
+    runs, all_runs = (f"count by (cluster) (group by (cluster, run) ({each}))" for each in (STALLED, NAMED))
     alert = Silence(
         "RunsStalled",
         Alert(
