@@ -381,6 +381,33 @@ def test_on_slurm_users_are_compared_with_their_processes_only_if_every_gpu_is_o
         test.run(tmp_path)
 
 
+def test_a_new_pod_of_the_exporter_loses_no_evaluation_if_the_name_of_its_pod_is_a_label(
+    tmp_path: Path,
+) -> None:
+    """Ranges have the series of both pods. Prometheus evaluates such a rule for no node at all."""
+    (tmp_path / USAGE).write_text(render(Options())[USAGE])
+    test = RuleTest(tmp_path / USAGE, interval=60)
+    minutes, restart = 20, 11
+    week = Week()
+    week.node("gpu-1", (0, minutes / 60))
+    week.held("gpu-1", range(8), (0, minutes / 60), "ana", busy=0.5, watts=300, run="r")
+    week.run("gpu-1", "r", (0, minutes / 60), "ana", "vision")
+    of_rank = f'{of_node("gpu-1")},run="r",rank="0",part="train/forward"'
+    series = {line.rpartition("}")[0] + "}": float(line.split()[-2]) for line in week.lines}
+    for pod, from_, to in (("old", 0, restart), ("new", restart, minutes)):
+        for name, value in series.items():
+            of_pod = name.replace("{", f'{{exporter_pod="{pod}",')
+            test.add({of_pod: [None] * from_ + [value] * (to - from_) + [float("nan")]})
+        account = [60.0 * minute for minute in range(from_, to)]
+        of_pod = f'stepscope_account_seconds_total{{exporter_pod="{pod}",{of_rank}}}'
+        test.add({of_pod: [None] * from_ + account + [float("nan")]})
+    for minute in (12, 14):
+        test.equals("run_instance:stepscope_gpus_used:sum", 60 * minute, 4)
+        test.equals("run_instance:stepscope_gpus_held_power:watts", 60 * minute, 2400)
+        test.equals("run_instance:stepscope_gpus_useful:sum", 60 * minute, 8, 1e-6)
+    test.run(tmp_path)
+
+
 def test_no_share_becomes_unknown_or_more_than_1_while_there_are_no_steps_or_samples(
     tmp_path: Path,
 ) -> None:

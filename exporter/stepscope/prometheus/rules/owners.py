@@ -48,8 +48,8 @@ def _rules(interval: float) -> list[Entry]:
         record(
             RUN_USEFUL,
             f"""
-            sum without (rank, part) (rate({ACCOUNT}{{part=~".*/({"|".join(sorted(USEFUL))})"}}[5m]))
-              / (sum without (rank, part) (rate({ACCOUNT}[5m])) > 0)
+            sum by ({RUN_OF_NODE}) (rate({ACCOUNT}{{part=~".*/({"|".join(sorted(USEFUL))})"}}[5m]))
+              / (sum by ({RUN_OF_NODE}) (rate({ACCOUNT}[5m])) > 0)
             """,
         ),
         record(
@@ -82,7 +82,8 @@ def _held() -> str:
 
 
 def _of_held(of_gpu: str) -> str:
-    return f"(\n{_held()}\n) * on (cluster, job, instance, gpu) group_left () {of_gpu}"
+    # Not `on`: a range has the GPU of an exporter's last pod, too, if its name is kept as a label.
+    return f"(\n{_held()}\n) * ignoring (run, user, namespace, pid) group_left () {of_gpu}"
 
 
 def _by_owner(of_gpus: str) -> str:
