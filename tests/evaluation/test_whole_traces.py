@@ -1,5 +1,6 @@
 """A trace is judged once, over its span, however few steps it has; and what it lacks is not judged."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,11 +21,11 @@ from stepscope.runs.traces.source import KinetoTraces
 from tests.support.few_rules import of_rule
 from tests.support.rank_traces import Job
 from tests.support.smallest import smallest
-from tests.support.source import MemorySource, node_steps, run_facts
+from tests.support.source import START, MemorySource, node_steps, run_facts
 
 
-def whole(*steps: Steps, unobserved: float = 0.0) -> Analysis:
-    facts = run_facts(captures=(Span(0.0, 0.0), Span(unobserved, unobserved)))
+def whole(*steps: Steps, captures: Sequence[Span] = ()) -> Analysis:
+    facts = run_facts(captures=tuple(captures))
     return evaluate(MemorySource(*steps, facts=facts, judged_whole=True))
 
 
@@ -138,11 +139,13 @@ def test_two_steps_cannot_show_an_outlier(count: int, status: str) -> None:
 # -- pauses -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("unobserved", "status"), [(0.0, "found"), (3600.0, "healthy")])
-def test_the_time_between_two_captures_is_no_pause(unobserved: float, status: str) -> None:
+@pytest.mark.parametrize(("first_ends", "status"), [(3603.0, "found"), (3.0, "healthy")])
+def test_the_time_between_two_captures_is_no_pause(first_ends: float, status: str) -> None:
     steps = node_steps(np.ones(6))
     steps.starts[3:] += 3600
-    assert of_rule("TrainingStalled", whole(steps, unobserved=unobserved)).status == status
+    spans = (0.0, first_ends), (3603.0, 3606.0)
+    captures = [Span(START + start, START + end, steps.node, steps.rank) for start, end in spans]
+    assert of_rule("TrainingStalled", whole(steps, captures=captures)).status == status
 
 
 # -- what was not measured ----------------------------------------------------------------------------------

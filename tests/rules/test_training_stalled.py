@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stepscope.evaluation.engine import Evaluator
-from stepscope.runs.model import RankFacts, RunFacts, Stay, Steps
+from stepscope.runs.model import RankFacts, RunFacts, Span, Stay, Steps
 
 from tests.support.few_rules import judged, of_rule
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
@@ -171,6 +171,16 @@ def test_the_last_step_that_was_counted_ends_the_pause_though_its_record_was_los
     assert (
         result(node_steps(np.full(100, 1.0)), facts=alive(900, last_step_end=START + 890)).status == "healthy"
     )
+
+
+def test_only_the_time_of_a_pause_that_no_capture_covers_is_no_stall() -> None:
+    """A trace has a pause of 600 s after 50 of its steps, and an hour later another capture."""
+    steps = paused(50, 600)
+    steps.starts[90:] += 3600
+    captures = (Span(START, START + 690, "node-a", 0), Span(START + 4290, START + 4300, "node-a", 0))
+    found = result(steps, facts=run_facts(captures=captures))
+    assert (found.status, found.triggered) == ("found", 1)
+    assert "for 10 min 01 s" in found.finding
 
 
 def test_the_time_between_two_processes_of_a_rank_is_no_stall() -> None:

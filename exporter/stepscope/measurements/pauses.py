@@ -10,7 +10,7 @@ from stepscope.exporter.ledgers.ages import HOST as HOST
 from stepscope.measurements.measure import Measurement, Views
 from stepscope.measurements.sketch import SizeSketch
 from stepscope.measurements.state import Scans, State
-from stepscope.runs.model import COMPONENTS, PHASES, RankFacts, Stay, Steps, Times
+from stepscope.runs.model import COMPONENTS, PHASES, RankFacts, Span, Stay, Steps, Times
 
 # Time that a step spent in these components is not a pause.
 KNOWN_PLACES = ("checkpoint", "compile")
@@ -163,6 +163,17 @@ def explained(pause: Pause, stays: Sequence[Stay]) -> float:
         ),
         default=0.0,
     )
+
+
+def unobserved(pause: Pause, captures: Sequence[Span]) -> float:
+    """Returns the seconds of a pause that are in no capture of its rank; 0 if the run is no trace.
+
+    Nobody knows what happened between two captures.
+    """
+    if pause.end is None or not captures:
+        return 0.0
+    seen = sum(max(min(each.end, pause.end) - max(each.start, pause.start), 0.0) for each in captures)
+    return max(pause.end - pause.start - seen, 0.0)
 
 
 def by_rank(nodes: Mapping[str, NodePauses]) -> dict[tuple[str, int], Pauses]:

@@ -29,6 +29,7 @@ from stepscope.measurements.pauses import (
     explained,
     lasting_in_script,
     stays_as_before,
+    unobserved,
 )
 from stepscope.measurements.scraped import STEPS, Labels, Moment, Scraped, column, run_of
 from stepscope.measurements.steps import STEP_DURATIONS
@@ -257,14 +258,17 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
         for name, node in run.of(self.measure).items():
             processes = ranks_of(run.facts, name)
             for rank, measured in sorted(node.ranks.items()):
+                captures = [each for each in run.facts.captures if (each.node, each.rank) == (name, rank)]
                 pauses = [
-                    pause._replace(seconds=pause.seconds - explained(pause, stays))
+                    pause._replace(
+                        seconds=max(
+                            pause.seconds - explained(pause, stays) - unobserved(pause, captures), 0.0
+                        )
+                    )
                     for pause in measured.pauses(processes.get(rank, []), bool(run.facts.exit_status))
                 ]
                 steps, usual = run.nodes[name][STEP_DURATIONS].count(rank), measured.usual
-                # Nobody knows what happened between the captures of a trace.
-                observed = [pause.seconds - run.facts.unobserved_seconds for pause in pauses]
-                seconds = np.maximum(np.array(observed, np.float64), 0.0)
+                seconds = np.array([pause.seconds for pause in pauses], np.float64)
                 no = np.zeros(len(pauses), bool)
                 view = Standstills(
                     seconds, np.full_like(seconds, usual), np.full_like(seconds, steps), no, no, no
