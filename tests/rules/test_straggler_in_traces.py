@@ -13,7 +13,7 @@ import pytest
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.settings import Settings
-from stepscope.measurements.arrivals import Arrivals
+from stepscope.measurements.arrivals import Arrivals, arrivals
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.rules.parts.base import Verdict
 from stepscope.rules.parts.judgement import Tallies
@@ -64,6 +64,28 @@ def test_work_that_is_launched_after_the_last_step_hides_no_slow_rank(tmp_path: 
             rows.append({**row, "name": "evaluation", "ts": start, "dur": seconds * 1e6, "args": args})
         path.write_text(json.dumps(document))
     assert verdict_of(tmp_path).details["rank"] == 2
+
+
+@pytest.mark.parametrize("when", [-2.0, 2.0])
+def test_a_rank_that_is_late_at_a_barrier_outside_all_steps_is_late_in_none(
+    when: float, tmp_path: Path
+) -> None:
+    """As after a checkpoint that one rank writes before the first step, or after the last."""
+    for path in replace(QUIET, slow=(), clocks=0.0).write(tmp_path).iterdir():
+        document = json.loads(path.read_text())
+        rows = document["traceEvents"]
+        late = 1.0 if "rank-2" in path.name else 0.0
+        barrier = next(row for row in rows if "world" in str(row["args"].get("Process Group Name")))
+        launch = next(row for row in rows if row["name"] == "cudaLaunchKernel")
+        for row, seconds in ((launch, 0.0), (barrier, 1.01 - late)):
+            args = {**row["args"], "correlation": 1 << 20, **({"Seq": 2} if "Seq" in row["args"] else {})}
+            rows.append({**row, "ts": (when + late) * 1e6, "dur": seconds * 1e6, "args": args})
+        path.write_text(json.dumps(document))
+    found = arrivals(facts_of(tmp_path).traces)
+    assert found is not None
+    for seconds in (found.late, found.behind, found.waited):
+        assert seconds.max() < 0.1
+    assert conclude(facts_of(tmp_path)).status == "healthy"
 
 
 @pytest.mark.parametrize("seed", smallest(range(100), range(2)))

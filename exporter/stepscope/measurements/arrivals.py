@@ -65,8 +65,8 @@ def arrivals(traces: Sequence[RankTrace]) -> Arrivals | None:
     shape = (len(ranks), len(numbers))
     late, behind, groups = np.zeros(shape), np.zeros(shape), [""] * len(ranks)
     waits: list[list[tuple[Times, Times, Integers]]] = [[] for _ in ranks]
-    for common in matched:
-        if common.kind == PIPELINE:
+    for common in (each.in_steps() for each in matched if each.kind != PIPELINE):
+        if not len(common.step):
             continue
         found = _late(ranks, common, clocks, shape[1], waits)
         behind[common.rows] = np.maximum(behind[common.rows], _behind(common, clocks, shape[1]))

@@ -26,8 +26,18 @@ class Matched(NamedTuple):
     rows: list[int]  # (k,) indices of ranks
     starts: Times  # (k, n)
     ends: Times
-    step: Integers  # (n,) index into the common steps
+    step: Integers  # (n,) index into the common steps; -1: in none
     aligns: NDArray[np.bool_]  # (n,) whether all ranks leave together
+
+    def in_steps(self) -> "Matched":
+        """Returns those collectives that are in a step."""
+        kept = self.step >= 0
+        return self._replace(
+            starts=self.starts[:, kept],
+            ends=self.ends[:, kept],
+            step=self.step[kept],
+            aligns=self.aligns[kept],
+        )
 
 
 class _Calls(NamedTuple):
@@ -151,9 +161,13 @@ def _communicating(members: list[_Calls]) -> Iterator[list[_Calls]]:
 
 
 def _step_of(members: Sequence[_Calls], common: list[Integers], places: list[Integers]) -> Integers:
-    """Returns (n,) the common step of each collective: the median of what its ranks say; the nearest."""
-    steps = []
+    """Returns (n,) the common step of each collective: the median of what its ranks say; the nearest.
+
+    -1 for those that most ranks launched before their first step or after their last, as at a checkpoint.
+    """
+    steps, outside = [], []
     for one, at in zip(members, common, strict=True):
         known = places[one.row]
+        outside.append(one.trace.step[at] < 0)
         steps.append(np.clip(np.searchsorted(known, one.trace.step[at], "right") - 1, 0, len(known) - 1))
-    return np.asarray(np.median(steps, axis=0), np.int64)
+    return np.where(np.mean(outside, axis=0) > 0.5, -1, np.median(steps, axis=0)).astype(np.int64)

@@ -451,7 +451,7 @@ class RankTrace:
     peers: NDArray[np.int64]  # (n,) the other rank of a send or receive; -1: none, or not known
     starts: Times  # (n,) arrivals, since the epoch
     ends: Times  # (n,) departures
-    step: NDArray[np.int64]  # (n,) index of the step that launched it
+    step: NDArray[np.int64]  # (n,) index of the step that launched it; -1: outside of all
     exposed: Times  # (m, 2) starts and ends of the times in which the rank only communicates
     numbers: NDArray[np.int64]  # (s,) as the profiler counts steps
     durations: Times  # (s,)

@@ -25,6 +25,7 @@ def rank_trace(trace: Trace, node: str, rank: int, steps: Sequence[StepTime]) ->
     groups, group = _groups(trace)
     calls = trace.collectives
     launched = np.array([call.start if call.launched is None else call.launched for call in calls], float)
+    end = ends[-1]
     if busy.on_device:  # the host ends its last step before the device does
         ends = np.append(ends[:-1], _end_of_work(trace, float(ends[-1])))
     work = _work(busy, starts, ends)
@@ -46,7 +47,7 @@ def rank_trace(trace: Trace, node: str, rank: int, steps: Sequence[StepTime]) ->
         peers=whole([call.about.peer for call in calls]),
         starts=seconds(np.array([call.start for call in calls], float)[order]),
         ends=seconds(np.array([call.end for call in calls], float)[order]),
-        step=np.maximum(np.searchsorted(starts, launched[order], "right") - 1, 0),
+        step=np.where(launched[order] < end, np.searchsorted(starts, launched[order], "right") - 1, -1),
         exposed=seconds(np.column_stack((exposed.starts, exposed.ends))),
         numbers=np.array([step.number for step in steps], np.int64),
         durations=(ends - starts) * MICRO,
@@ -78,7 +79,9 @@ def joined(traces: Sequence[RankTrace]) -> RankTrace:
         again = max(int(numbers.max(initial=-1)) + 1 - int(trace.numbers.min(initial=0)), 0)
         numbers = np.concatenate((numbers, trace.numbers + again))
     together["numbers"] = numbers
-    together["step"] = np.concatenate([t.step + first for t, first in zip(traces, before[:-1], strict=True)])
+    together["step"] = np.concatenate(
+        [np.where(t.step < 0, -1, t.step + first) for t, first in zip(traces, before[:-1], strict=True)]
+    )
     operations = tuple(operation for trace in traces for operation in trace.operations)
     return replace(traces[0], groups=tuple(groups), operations=operations, **together)
 
