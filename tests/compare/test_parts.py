@@ -1,12 +1,14 @@
 """Parts of a difference sum to it, whatever the runs are like."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stepscope.compare.compared_run import ComparedRun
+from stepscope.compare.comparison import compare
 from stepscope.compare.parts import (
     Difference,
     difference_of_a_step,
@@ -131,3 +133,15 @@ def test_steps_whose_record_was_lost_count_with_the_time_that_the_ledger_has() -
     its = step_time(run, "train")
     assert (its.count, its.seconds) == (40, 0.6)
     assert its.components["data_wait"] == pytest.approx(0.3)
+
+
+def test_the_steps_of_a_rank_whose_records_were_all_lost_make_no_other_rank_slower() -> None:
+    run = run_of([0.5] * 100, ranks=2)
+    lost = replace(run, steps={"train": run.steps["train"][:1]})
+    assert step_time(lost, "train").count == 100
+
+
+def test_steps_that_were_marked_without_a_length_are_not_compared() -> None:
+    a, b = run_of([0.5] * 30), run_of([0.0] * 30)
+    assert main_phase(a, b) is None
+    assert "step_mean" not in compare(a, b).figures

@@ -62,11 +62,18 @@ class StepTime:
 
 
 def main_phase(a: ComparedRun, b: ComparedRun) -> str | None:
-    """Returns the phase whose steps are compared: training, or otherwise the longest phase of both runs."""
-    both = [phase for phase in PHASES if phase in a.steps and phase in b.steps]
+    """Returns the phase whose steps are compared: training, or otherwise the longest phase of both runs.
+
+    Marks of steps without a length say nothing about their time.
+    """
+    both = [phase for phase in PHASES if _took_time(a, phase) and _took_time(b, phase)]
     if not both or "train" in both:
         return both[0] if both else None
     return max(both, key=lambda phase: sum(rank.seconds for rank in (*a.steps[phase], *b.steps[phase])))
+
+
+def _took_time(run: ComparedRun, phase: str) -> bool:
+    return any(rank.seconds > 0 for rank in run.steps.get(phase, ()))
 
 
 def step_time(run: ComparedRun, phase: str) -> StepTime:
@@ -76,6 +83,7 @@ def step_time(run: ComparedRun, phase: str) -> StepTime:
     """
     series = run.steps[phase]
     count, seconds = sum(rank.count for rank in series), sum(rank.seconds for rank in series)
+    ranks = len(series)
     ledger_count = sum(rank.steps.get(phase, 0) for rank in run.ranks)
     ledger_seconds = sum(rank.phase_seconds.get(phase, 0.0) for rank in run.ranks)
     sums = np.sum([rank.component_seconds for rank in series], axis=0)
@@ -84,9 +92,11 @@ def step_time(run: ComparedRun, phase: str) -> StepTime:
         scale = (ledger_seconds / ledger_count) / (seconds / count)
         components = {name: scale * took for name, took in components.items()}
         count, seconds = ledger_count, ledger_seconds
+        counted = {(rank.node, rank.rank) for rank in run.ranks if rank.steps.get(phase)}
+        ranks = max(ranks, len(counted))  # every record of a rank may be lost
     known = {name: took for name, took in components.items() if took > 0}
     each = seconds / count
-    return StepTime(count / len(series), each, {**known, REST: each - sum(known.values())})
+    return StepTime(count / ranks, each, {**known, REST: each - sum(known.values())})
 
 
 def difference_of_a_step(
