@@ -361,6 +361,17 @@ def test_an_export_of_an_older_nsys_lacks_columns_and_tables(tmp_path: Path) -> 
     assert any("mark each step with a range of NVTX" in sentence for sentence in facts.unknowns)
 
 
+def test_a_row_of_an_export_without_a_time_costs_itself(tmp_path: Path) -> None:
+    without = """
+    INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL SELECT start, NULL, deviceId, streamId, 99, globalPid,
+      demangledName, shortName FROM CUPTI_ACTIVITY_KIND_KERNEL LIMIT 1;
+    INSERT INTO NVTX_EVENTS SELECT NULL, 9, eventType, text, textId, globalTid FROM NVTX_EVENTS LIMIT 1;
+    """
+    facts, _ = read(export(tmp_path / "job.sqlite", more=without))
+    assert shares(the_only(facts.devices)) == SHARES
+    assert any("kernel without a duration" in sentence for sentence in facts.unknowns)
+
+
 NO_WORK = "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL; DELETE FROM CUPTI_ACTIVITY_KIND_MEMCPY;"
 DAMAGES = {
     "no CUDA activity": NO_WORK.replace("DELETE FROM", "DROP TABLE")

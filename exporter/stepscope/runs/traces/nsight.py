@@ -186,7 +186,7 @@ class _Export:
         marks: dict[tuple[str, bool, int], list[Mark]] = {}  # by kind, whether they are numbered, and thread
         columns = ("start", "end", "globalTid", "text", "@textId")
         for start, end, thread, text, registered in self._rows("NVTX_EVENTS", columns, group):
-            if end is None or end <= start:
+            if start is None or end is None or end <= start:
                 continue  # no range
             name = str(text or registered or "")
             thread = _thread(thread)
@@ -204,5 +204,7 @@ def _thread(global_thread: int | None) -> int:
     return 0 if global_thread is None else global_thread % _THREADS
 
 
-def _row(category: str, name: str, start: int, end: int) -> dict[str, Any]:
-    return {"ph": "X", "cat": category, "name": name, "ts": start / 1000, "dur": (end - start) / 1000}
+def _row(category: str, name: str, start: int | None, end: int | None) -> dict[str, Any]:
+    """Returns a row; without a duration, so that it is left out and counted, if a time is NULL."""
+    row = {"ph": "X", "cat": category, "name": name}
+    return row if start is None or end is None else {**row, "ts": start / 1000, "dur": (end - start) / 1000}
