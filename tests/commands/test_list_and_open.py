@@ -105,6 +105,12 @@ def test_every_state_is_known_without_a_report(runs: Path, typed: Typed) -> None
             '"verdict": {"status": "healthy", "sentences": []}}',
             "is not a report of Stepscope",
         ),
+        (
+            "report.json",
+            '{"run": {"name": "a", "run": "a", "start": 1, "seconds": 1, "exit_status": 1e999}, "steps": [], '
+            '"verdict": {"status": "healthy", "sentences": []}}',
+            "is not a report of Stepscope",
+        ),
         ("report.json", "\xff" * 5, "cannot be read"),
         ("notes.txt", "buy milk", "is not a run"),
     ],

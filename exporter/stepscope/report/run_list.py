@@ -6,6 +6,7 @@ A folder that cannot be read costs itself.
 
 import json
 import math
+from bisect import bisect_left
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from stepscope.common.words import capitalised, number
 from stepscope.exporter.ledgers.presence import FINISHED, UNSAID
 from stepscope.measurements.training_gauges import LOSSES, plain_name
 from stepscope.report.ended import STOPPED
-from stepscope.runs.malformed import moment
+from stepscope.runs.malformed import MALFORMED, moment, whole
 from stepscope.runs.recording.damage import DamageError
 from stepscope.runs.recording.files import RUN_FILE, RunFile, folders, is_recorded_now
 
@@ -175,13 +176,17 @@ def _name_and_start(directory: Path) -> tuple[str, float]:
 
 
 def _with_changes(runs: list[ListedRun]) -> list[ListedRun]:
+    """Adds to each run, the newest first, the change from the step time of the run before of its name."""
     changed = []
-    for index, run in enumerate(runs):
-        before = run_before(run, [earlier for earlier in runs[index + 1 :] if earlier.step_seconds])
-        if before is not None and before.step_seconds and run.step_seconds:
-            run = replace(run, step_change=run.step_seconds / before.step_seconds - 1)
+    known: dict[str, list[tuple[float, float]]] = {}  # start and step time of the earlier runs, by name
+    for run in reversed(runs):
+        if run.start is not None and run.step_seconds:
+            earlier = known.setdefault(run.name, [])
+            if before := bisect_left(earlier, (run.start,)):
+                run = replace(run, step_change=run.step_seconds / earlier[before - 1][1] - 1)
+            earlier.append((run.start, run.step_seconds))
         changed.append(run)
-    return changed
+    return changed[::-1]
 
 
 def _document(directory: Path) -> dict[str, Any] | None:
@@ -207,12 +212,12 @@ def _from_document(directory: Path, document: dict[str, Any]) -> ListedRun:
             verdict=str(next(iter(verdict["sentences"]), "")),
             start=None if run["start"] is None else moment(run["start"]),
             seconds=_number(run["seconds"]),
-            exit_status=None if run["exit_status"] is None else int(run["exit_status"]),
+            exit_status=None if run["exit_status"] is None else whole(run["exit_status"]),
             cost=_number((document.get("cost") or {}).get("amount")),
-            step_seconds=_step_seconds(document["steps"]),
+            step_seconds=_number(_step_seconds(document["steps"])),
             loss=_loss(run.get("gauges") or {}),
         )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except MALFORMED as error:
         raise UserError(f"{DOCUMENT} is not a report of Stepscope") from error
 
 
