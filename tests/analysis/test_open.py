@@ -137,6 +137,17 @@ def test_a_run_of_more_places_than_a_path_has_characters_shows_its_verdict_and_e
     assert run.wait_for_end().finished
 
 
+def test_recordings_of_nodes_that_were_killed_have_ended(tmp_path: Path) -> None:
+    for rank in range(2):
+        place = tmp_path / f"node-{rank}"
+        writer = RecordingWriter(place, place.name, 0.5, "resnet")
+        writer.sample(sample(0))
+        writer.close()
+        RunFile("resnet", START, run="resnet").write(place)
+    run = stepscope.analysis.open(sorted(tmp_path.iterdir()))
+    assert run.wait_for_end(timeout=0) is run
+
+
 @pytest.mark.parametrize("word", ["on", "off"])
 def test_import_stepscope_gives_the_analysis_only_when_it_is_asked_for(word: str) -> None:
     code = """

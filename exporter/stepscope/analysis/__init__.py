@@ -79,7 +79,7 @@ def open(  # noqa: A001  # read as stepscope.analysis.open
         places = [source_of(place, RUNS) if isinstance(place, str) else place for place in given]
         name = " ".join(without_secrets(str(place)) for place in places)
         reopen, renew = partial(open_sources, places), partial(open_sources, places, again=True)
-        return Run(name, reopen, settings, price, scan_interval, renew)
+        return Run(name, reopen, settings, price, scan_interval, renew, places)
     except OSError as error:
         raise UserError(
             f"{error.filename or source}: cannot be read: {error.strerror}; give another path"
@@ -123,8 +123,10 @@ class Run:
         price: float | None = None,
         scan_interval: float = SCAN_INTERVAL,
         renew: Callable[[], Source] | None = None,
+        places: Sequence[str | Path] = (),
     ) -> None:
         self.source = source  # as given, without a password
+        self._places = places or (source,)  # the recordings of nodes, if it is one run of several
         self._reopen = reopen
         self._renew = renew or reopen  # copies from another machine what has changed
         self._settings = settings
@@ -197,8 +199,8 @@ class Run:
         """Returns whether something records the run. The end of a killed one is never known."""
         if self.process is not None:
             return self.process.poll() is None
-        if os.path.isdir(self.source):
-            return is_recording(Path(self.source))
+        if all(map(os.path.isdir, self._places)):
+            return any(is_recording(Path(place)) for place in self._places)
         return self._renew().facts.end is None
 
     @property
