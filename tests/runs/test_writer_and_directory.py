@@ -311,6 +311,19 @@ def test_a_new_part_looks_at_none_of_those_before_it(tmp_path: Path, monkeypatch
     assert of_samples == [f"samples-{number:06d}.journal" for number in range(1, 6)]
 
 
+def test_a_part_that_cannot_be_made_is_said_whatever_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("of another schema")
+
+    monkeypatch.setattr(writer_module, "journal_to_part", fail)
+    record(tmp_path, range(1)).close()
+    (said,) = {record.getMessage() for record in caplog.records if record.levelname == "WARNING"}
+    assert "cannot make a part" in said
+    assert "of another schema; its journal stays" in said
+
+
 def test_no_temporary_file_and_no_journal_stays_behind(tmp_path: Path) -> None:
     record(tmp_path, range(MINUTE + 5)).close()
     assert files(tmp_path, "**/*.journal") == []

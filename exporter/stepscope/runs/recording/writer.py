@@ -443,9 +443,9 @@ class RecordingWriter:
                     journal_to_part(self._folder, table, number, KEEP_LAST_BY.get(table, ()))
                 self._made[table] = number
             self._part_failed = False
-        except (OSError, DamageError) as error:
+        except Exception as error:  # noqa: BLE001 - nobody asks for what a task of the thread raises
             if not self._part_failed:
-                reason = getattr(error, "strerror", None) or error
+                reason = getattr(error, "strerror", None) or describe(error)
                 log.warning("cannot make a part in %s: %s; its journal stays", self._folder, reason)
             self._part_failed = True
 
