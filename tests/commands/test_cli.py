@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from stepscope.commands.cli import main
+from stepscope.commands.crosscheck import moment
+from stepscope.runs.prometheus.address import Address
 from stepscope.runs.recording.files import RunFile
 
 from tests.support.waiting import SECONDS
@@ -140,3 +142,11 @@ def test_a_closed_stdout_costs_only_what_would_be_printed(tmp_path: Path) -> Non
     words = [sys.executable, "-m", "stepscope", "list", str(tmp_path)]
     shell = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *words], stderr=subprocess.PIPE, timeout=SECONDS)
     assert (shell.returncode, shell.stderr) == (0, b"")
+
+
+def test_a_day_in_digits_is_no_second_of_1970() -> None:
+    assert moment("20261120") == moment("2026-11-20T00:00:00Z")
+    assert moment("1700000000") == 1_700_000_000_000
+    days = Address.parse("prometheus+http://host?run=a&start=20261120&end=2026-11-21")
+    assert days.end is not None
+    assert days.start == days.end - 86_400

@@ -17,8 +17,10 @@ from stepscope.prometheus.crosscheck.rule_files import CHECK, hardware_of, rende
 from stepscope.prometheus.crosscheck.server import Milliseconds, Server
 from stepscope.prometheus.crosscheck.stored import Window, scrape_times
 from stepscope.prometheus.rules.options import Options
+from stepscope.report.markdown_text import one_line
 from stepscope.report.sentences import gaps
 from stepscope.rules import all_rules
+from stepscope.runs.prometheus.address import is_day
 from stepscope.runs.prometheus.api import newest_of
 
 LISTED = 20  # disagreements of a rule; the table counts all of them
@@ -100,7 +102,7 @@ def run(arguments: Namespace) -> int:
             raise UserError(f"--run {arguments.run}: the recording is of {recorded.name}; leave --run out")
         outcomes = check_recording(recorded, rules, arguments.start, arguments.end)
         for line in gaps(recorded.facts.gaps):
-            print(line)
+            print(one_line(line))
     else:
         with Server(arguments.prometheus, arguments.ruler) as server:
             outcomes, hardware = _check_server(server, rules.options, arguments)
@@ -122,7 +124,8 @@ def run(arguments: Namespace) -> int:
 def moment(text: str) -> Milliseconds:
     """Returns the time of a flag. Raises ArgumentTypeError if it is not a time."""
     with suppress(ValueError, OverflowError, OSError):  # no number, or of no year that there is
-        return round(1000 * datetime.fromtimestamp(float(text), UTC).timestamp())
+        if not is_day(text):
+            return round(1000 * datetime.fromtimestamp(float(text), UTC).timestamp())
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError:

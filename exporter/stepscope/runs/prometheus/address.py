@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -131,13 +132,17 @@ def _content(name: str, path: str | None) -> str | None:
         raise UserError(f"{name}={path}: cannot be read ({reason}); name another file") from None
 
 
+def is_day(text: str) -> bool:
+    """Returns whether a number is a day, such as 20261120, and no seconds since 1970."""
+    return len(text) == len("20261120") and text.isdecimal()
+
+
 def _moment(shown: str, name: str, text: str | None) -> float | None:
     if text is None:
         return None
-    try:
-        return float(text)
-    except ValueError:
-        pass
+    with suppress(ValueError):
+        if not is_day(text):
+            return float(text)
     try:
         # The "+" of a time zone becomes a space when an address is parsed.
         parsed = datetime.fromisoformat(text.replace(" ", "+"))
