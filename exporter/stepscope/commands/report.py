@@ -14,6 +14,7 @@ from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.settings import Settings
 from stepscope.report.document import render_json
 from stepscope.report.markdown import render_markdown
+from stepscope.report.markdown_text import one_line
 from stepscope.report.notebook import NOTEBOOK, render_notebook
 from stepscope.report.price_list import price_of_node, read_price_list
 from stepscope.report.printed import print_verdict
@@ -96,7 +97,7 @@ def run(arguments: Namespace) -> int:
     finally:
         progress.end()
     for line in gaps(analysis.gaps):
-        print(f"stepscope: {line}", file=sys.stderr)
+        print(one_line(f"stepscope: {line}"), file=sys.stderr)
     price = price_of_node(analysis, machines, arguments.price)
     if printed:
         render = render_json if arguments.format == "json" else render_markdown

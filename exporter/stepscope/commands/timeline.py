@@ -9,6 +9,7 @@ from stepscope.common.console import Console
 from stepscope.common.errors import UserError
 from stepscope.common.words import count, number, size
 from stepscope.evaluation.engine import evaluate
+from stepscope.report.markdown_text import one_line
 from stepscope.report.merged_timeline import NAME, write_timeline_file
 from stepscope.report.run_list import source_of
 from stepscope.report.terminal import Progress
@@ -60,7 +61,7 @@ def run(arguments: Namespace) -> int:
         progress.end()
     written = write_timeline_file(out, analysis, open_sources(places))
     for note in written.notes:
-        print(f"stepscope: {note}", file=sys.stderr)
+        print(one_line(f"stepscope: {note}"), file=sys.stderr)
     found = f"{count(written.steps, 'step')}, {number(written.operators)} operators and kernels"
     print(f"{found}, {size(out.stat().st_size)}; open it in https://ui.perfetto.dev", file=sys.stderr)
     print(Console(sys.stdout).link(out))
