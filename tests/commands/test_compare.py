@@ -184,6 +184,15 @@ def test_a_mistake_is_one_line_with_status_2_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_that_cannot_be_written_to_is_named_before_a_run_is_read(
+    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)  # as on a read-only file system
+    result = compare(tmp_path / "a", tmp_path / "b", "--out", str(tmp_path / "comparison.html"))
+    assert result.returncode == 2
+    assert f"{tmp_path} cannot be written to; choose another file with --out" in result.stderr
+
+
 @pytest.mark.parametrize("position", [0, 1])
 def test_a_source_that_is_none_is_named(
     compare: Compare, published: tuple[Path, Path], tmp_path: Path, position: int

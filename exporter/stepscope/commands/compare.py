@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stepscope.common.console import Console, print_document
 from stepscope.common.errors import UserError
-from stepscope.common.whole_file import write_whole
+from stepscope.common.whole_file import DEVICES, write_whole
 from stepscope.compare import gate
 from stepscope.compare.compared_run import ComparedRun, read_run
 from stepscope.compare.comparison import Comparison, compare
@@ -197,10 +197,13 @@ def _check_writable(file: Path) -> None:
     """Raises UserError if --out cannot be written, before an evaluation that takes minutes."""
     if file.is_dir():
         raise UserError(f"{file}: is a directory; give a file with --out")
-    if not file.absolute().parent.is_dir():
+    parent = file.absolute().parent
+    if not parent.is_dir():
         raise UserError(
             f"{file}: there is no directory {file.parent}; create it, or give another file with --out"
         )
+    if parent != DEVICES and not os.access(parent, os.W_OK | os.X_OK):
+        raise UserError(f"{file}: {parent} cannot be written to; choose another file with --out")
 
 
 def _write(file: Path, text: str) -> None:
