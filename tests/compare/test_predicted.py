@@ -102,6 +102,11 @@ def test_a_stored_prediction_with_a_word_for_a_number_is_not_believed(tmp_path: 
     assert stored_predictions(tmp_path) is None
 
 
+def test_a_report_that_predicts_no_figure_of_ours_is_no_report(tmp_path: Path) -> None:
+    stored(tmp_path, {**asdict(MORE_WORKERS), "metric": "accuracy"})
+    assert stored_predictions(tmp_path) is None
+
+
 def test_what_a_report_stores_is_read_back(tmp_path: Path) -> None:
     run = trained(0.5, data_wait=0.4)
     write_report(run.analysis, tmp_path)

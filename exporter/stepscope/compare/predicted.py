@@ -9,8 +9,9 @@ from typing import Any
 from stepscope.compare.compared_run import ComparedRun
 from stepscope.compare.work import Work
 from stepscope.report.document import SCHEMA_VERSION
-from stepscope.report.figures import figure
+from stepscope.report.figures import METRICS, figure
 from stepscope.report.right_sizing import Prediction, predictions
+from stepscope.runs.malformed import MALFORMED
 
 STORED = "report.json"  # `stepscope run` and `stepscope report` write it next to the page
 
@@ -40,7 +41,7 @@ def stored_predictions(directory: Path) -> list[Prediction] | None:
         if document["schema_version"] != SCHEMA_VERSION:
             return None
         return [_prediction(content) for content in document["predictions"]]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, *MALFORMED):
         return None
 
 
@@ -82,7 +83,9 @@ def _checked(
 
 
 def _prediction(content: dict[str, Any]) -> Prediction:
-    """Raises KeyError or TypeError if the content is of another kind."""
+    """Raises one of MALFORMED if the content is of another kind."""
+    if content["metric"] not in METRICS:
+        raise KeyError(content["metric"])
     kinds = {item.name: str if item.type is str else (int, float) for item in fields(Prediction)}
     for name, kind in kinds.items():
         if not isinstance(content[name], kind):
