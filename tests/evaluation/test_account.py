@@ -287,6 +287,13 @@ def test_compiling_each_graph_once_is_a_part_of_the_start(steps: int, share: flo
     assert len(unexplained(run)) == bool(word)
 
 
+def test_compiling_the_graph_of_an_evaluation_is_not_counted_in_the_evaluation_again() -> None:
+    run = run_with(train__forward=0.1, eval__compile=0.8, eval__forward=0.1)
+    found = unexplained(replace(run, compiled_steps=1))
+    assert [one.about.subject for one in found] == ["Evaluation steps: compiling"]
+    assert sum(one.seconds_lost for one in found) <= 1000
+
+
 @pytest.mark.parametrize(
     ("framework", "word"),
     [

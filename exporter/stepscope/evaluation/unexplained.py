@@ -216,10 +216,11 @@ def unexplained(analysis: Analysis) -> list[RuleResult]:
     if account is None or run_seconds is None:
         return []
     lock = _interpreter_lock(analysis, run_seconds)
+    components = list(_components(account, analysis, sum(one.share for one in lock)))
     large = (
         *lock,
         *_outside(account, analysis),
-        *_components(account, analysis, sum(one.share for one in lock)),
+        *components,
         *_loop_of_keras(account, analysis),
         *(
             alone := [
@@ -227,7 +228,7 @@ def unexplained(analysis: Analysis) -> list[RuleResult]:
                 *_stopped(analysis, account),
             ]
         ),
-        *_evaluation(account, analysis, {one.key.part for one in alone}),
+        *_evaluation(account, analysis, {one.key.part for one in alone}, components),
         *_by_turns(account, analysis, sum(one.share for one in alone)),
     )
     return [of_part(one, run_seconds) for one in sorted(large, key=lambda one: -one.share)]
@@ -514,7 +515,10 @@ def _is_of_keras(line: LineTime) -> bool:
     return OF_KERAS.fullmatch(line.library) is not None
 
 
-def _evaluation(account: Account, analysis: Analysis, explained: Collection[str]) -> Iterator[LargePart]:
+def _evaluation(
+    account: Account, analysis: Analysis, explained: Collection[str], found: Sequence[LargePart]
+) -> Iterator[LargePart]:
+    """Yields large phases other than the main one, without the parts of them that were `found`."""
     steps = sum(account.share(phase) for phase in PHASES)
     for phase in PHASES:
         called = sum(
@@ -524,7 +528,7 @@ def _evaluation(account: Account, analysis: Analysis, explained: Collection[str]
             for place in leaf.places
             if CALLED_IN_STEPS[phase].match(place.line.library)
         )
-        part = account.share(phase) + called
+        part = account.share(phase) + called - sum(one.share for one in found if one.key.part == phase)
         if phase not in (account.main_phase, "global", *explained) and part >= max(
             analysis.large, LARGE_PHASE * steps
         ):
