@@ -182,9 +182,10 @@ def _with_changes(runs: list[ListedRun]) -> list[ListedRun]:
     for run in reversed(runs):
         if run.start is not None and run.step_seconds:
             earlier = known.setdefault(run.name, [])
-            if before := bisect_left(earlier, (run.start,)):
-                run = replace(run, step_change=run.step_seconds / earlier[before - 1][1] - 1)
+            before = bisect_left(earlier, (run.start,))
             earlier.append((run.start, run.step_seconds))
+            if before:
+                run = replace(run, step_change=run.step_seconds / earlier[before - 1][1] - 1)
         changed.append(run)
     return changed[::-1]
 
