@@ -83,8 +83,8 @@ def test_a_rank_that_is_late_at_a_barrier_outside_all_steps_is_late_in_none(
         path.write_text(json.dumps(document))
     found = arrivals(facts_of(tmp_path).traces)
     assert found is not None
-    for seconds in (found.late, found.behind, found.waited):
-        assert seconds.max() < 0.1
+    for of_steps in (found.late, found.behind, found.waited):
+        assert of_steps.max() < 0.1
     assert conclude(facts_of(tmp_path)).status == "healthy"
 
 
