@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +28,7 @@ from stepscope.exporter.ledgers.line_files import (
     read_line_file,
 )
 from stepscope.training import layout as ledger_layout
-from stepscope.training import line_identity
+from stepscope.training import line_identity, line_sampler
 from stepscope.training import line_layout as layout
 from stepscope.training.launch import Launch
 from stepscope.training.ledger_checks import LedgerError
@@ -327,6 +327,44 @@ sampler.stop()
 assert os.listdir("/proc/self/task") == [str(os.getpid())]
 """
     assert sampled(tmp_path, ledgers, script) == []
+
+
+def test_wherever_python_switches_between_threads_that_fork_one_thread_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(line_sampler, "start_new_thread", lambda *thread: started.append(thread))
+    monkeypatch.setattr(line_sampler, "ENDED_WITHIN", 0.0)
+    for place in range(6):
+        sampler = LineSampler()
+        sampler.start()
+        with switched_at(place, sampler.stop):
+            sampler.stop()
+        started.clear()
+        with switched_at(place, sampler.start):
+            sampler.start()
+        assert len(started) == 1
+        sampler.stop()
+
+
+@contextmanager
+def switched_at(place: int, function: Callable[[], None]) -> Iterator[None]:
+    """Calls a function after so many calls of C code, as if another thread ran there and called it."""
+    left = place
+
+    def profile(_frame: object, event: str, _what: object) -> None:
+        nonlocal left
+        if event == "c_return":
+            left -= 1
+            if left == -1:
+                function()
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
 
 
 def test_workers_that_multiprocessing_forks_and_spawns_are_sampled_without_a_warning(
@@ -733,7 +771,7 @@ until({LONG_ENOUGH}, lambda: spin(1000))
 assert sys.getswitchinterval() < 0.005
 line_sampler._sampler.stop()
 assert sys.getswitchinterval() == 0.005
-assert not line_sampler._sampler._stop.locked()  # so that the one at the end waits for nothing
+assert line_sampler._sampler._running is None  # so that the one at the end waits for nothing
 """
     assert len(sampled(tmp_path, ledgers, script)) == 1
 

@@ -131,28 +131,34 @@ class LineSampler:
         self._before: tuple[float, int, int, float, tuple[float, float]] | None = None
         self._owed = -CREDIT  # ticks: CPU time beyond what is allowed
         self._failed = False
-        self._stop = self._ended = allocate_lock()
+        # The locks of the thread that samples: one stops it, and it releases the other at its end.
+        self._running: tuple[Any, Any] | None = None
         self._task = ""
 
     def start(self) -> None:
         """Starts the thread, if the system has one left. Two threads may fork at once: only one starts it."""
-        if self._failed or self._stop.locked():
+        stop, ended = allocate_lock(), allocate_lock()
+        stop.acquire()
+        ended.acquire()
+        if self._failed or self._running is not None:
             return
-        self._stop, self._ended = allocate_lock(), allocate_lock()
-        self._stop.acquire()
-        self._ended.acquire()
+        self._running = stop, ended  # no call in between: no other thread has found none, too
         try:
-            start_new_thread(self._run, (self._stop, self._ended))
+            start_new_thread(self._run, (stop, ended))
         except RuntimeError:
-            self._stop.release()
+            self._running = None
 
     def stop(self) -> None:
-        """Ends the thread, and waits until the kernel has none either: that is what a fork counts."""
-        if not self._stop.locked():
+        """Ends the thread, and waits until the kernel has none either: that is what a fork counts.
+
+        A second call, also of another thread at the same time, ends nothing and does not wait for it.
+        """
+        running, self._running = self._running, None
+        if running is None:
             return
-        self._stop.release()
-        self._stop = allocate_lock()  # a second call ends nothing, and does not wait for it
-        self._ended.acquire(True, ENDED_WITHIN)
+        stop, ended = running
+        stop.release()
+        ended.acquire(True, ENDED_WITHIN)
         task, deadline = self._task, monotonic() + ENDED_WITHIN
         while task and os.path.exists(task) and monotonic() < deadline:
             sleep(0.0001)
