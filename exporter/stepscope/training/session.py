@@ -12,7 +12,7 @@ import sys
 from _thread import allocate_lock
 
 from stepscope.training.launch import Launch, process_start, read_launch, shared_key
-from stepscope.training.layout import COMPONENTS, FRAMEWORKS, MOST_AT_ONCE
+from stepscope.training.layout import COMPONENTS, FRAMEWORKS, MOST_AT_ONCE, NEVER
 from stepscope.training.ledger import Ledger, create_ledger
 from stepscope.training.ledger_files import ledger_directory
 from stepscope.training.ranks import Ranks, check_run_name, ranks_of_torch, read_ranks
@@ -157,9 +157,12 @@ def finish() -> None:
     Optional: the end of the process does the same, except after `kill -9` or `os._exit`.
     """
     if getattr(sys, "last_value", None) is not None:
-        from stepscope.training.last_exception import note_last  # json is slow to import
+        try:
+            from stepscope.training.last_exception import note_last  # json is slow to import
 
-        note_last()
+            note_last()
+        except Exception:  # noqa: BLE001 - as in unknown_component(); the run must end
+            pass
     if session.windows is not None:
         session.windows.end()
     with session.lock:
@@ -188,9 +191,13 @@ def unknown_component(name: object) -> None:
     about = f"component {name!r}"
     if about in session.complained:
         return
-    from stepscope.common.errors import did_you_mean  # not at the top: difflib is slow to import
+    hint = f"use one of {', '.join(COMPONENTS)}"
+    try:
+        from stepscope.common.errors import did_you_mean  # not at the top: difflib is slow to import
 
-    hint = did_you_mean(str(name), COMPONENTS, f"use one of {', '.join(COMPONENTS)}")
+        hint = did_you_mean(str(name), COMPONENTS, hint)
+    except Exception:  # noqa: BLE001 - such as of an import, if another version was installed meanwhile
+        pass
     complain(about, f"unknown {about}: its time counts as other; {hint}")
 
 
@@ -235,9 +242,13 @@ def first_step() -> None:
 def look_after_windows(phase: str, steps: float, recorded: float) -> float:
     """Begins or ends a profile window, if it is time. Returns at how many recorded steps to look again."""
     if session.windows is None:
-        from stepscope.training.windows import Windows  # most runs have none
+        try:
+            from stepscope.training.windows import Windows  # most runs have none
 
-        session.windows = Windows(session, complain)
+            session.windows = Windows(session, complain)
+        except Exception as error:  # noqa: BLE001 - as in unknown_component()
+            complain("windows", f"profile windows are off: {type(error).__name__}: {error}")
+            return NEVER
     return session.windows.look(phase, int(steps), recorded)
 
 
