@@ -71,6 +71,35 @@ class Profiler:
             raise RuntimeError(f"{name} failed")
 
 
+def test_an_interrupt_while_a_step_is_recorded_costs_no_later_step(tmp_path: Path) -> None:
+    interrupts = [True]
+
+    def name_devices() -> bool:
+        if interrupts:
+            interrupts.clear()
+            raise KeyboardInterrupt
+        return True
+
+    looks: list[float] = []
+
+    def look(_phase: str, _done: float, recorded: float) -> float:
+        looks.append(recorded)
+        return recorded + 1
+
+    ledger = create_ledger(str(tmp_path), "resnet-1", Ranks(0, None, 1))
+    recorder = make_recorder(lambda: True, name_devices=name_devices, look_after_windows=look)
+    recorder.attach(ledger.memory)
+    ledger.look_at(1.0)
+    assert recorder.in_automatic_step()
+    with pytest.raises(KeyboardInterrupt):
+        recorder.end_automatic_step(-1)
+    assert recorder.end_automatic_step(-1)
+    assert looks == [1.0]
+    recorder.record_step("train", 1.0, 2.0)
+    assert looks == [1.0, 2.0]
+    ledger.remove()
+
+
 class Training:
     """A process that trains: its recorder, its windows and what it complained about."""
 

@@ -359,8 +359,10 @@ def make_recorder(
         parts[:] = _NOTHING
         owner = _CLOSED
         ending = True
-        record_step(phase_name, began, now, a, b, c, d, e, f, g, h, i)
-        ending = False
+        try:
+            record_step(phase_name, began, now, a, b, c, d, e, f, g, h, i)
+        finally:  # also after Ctrl-C
+            ending = False
         if recorded >= counters[46]:
             look()
 
@@ -657,9 +659,11 @@ def make_recorder(
         still_open = opened[:]
         opened.clear()
         thread, owner, ending = owner, _CLOSED, True
-        record_step(phase, start, end, *components)
-        owner, ending = thread, False
-        opened.extend(still_open)
+        try:
+            record_step(phase, start, end, *components)
+        finally:  # also after Ctrl-C
+            owner, ending = thread, False
+            opened.extend(still_open)
 
     # -- hooks of a usual step -------------------------------------------------------------------------
     #

@@ -229,7 +229,6 @@ def _called(function: Any, *arguments: Any, **_: object) -> tuple[Any, int | Non
         _graphs.tracing.append(function)
         return function, None, 0, 0.0
     traced = function.experimental_get_tracing_count()
-    _graphs.tracing.append(function)
     iterators = [each for each in arguments if hasattr(each, "get_next_as_optional")]
     _graphs.fetches, _graphs.fetch_is_timed = any(map(fetches_here, iterators)), False
     place = None
@@ -237,6 +236,7 @@ def _called(function: Any, *arguments: Any, **_: object) -> tuple[Any, int | Non
         place = computing.begin(_COMMUNICATION, _graphs.with_collectives[function])
     elif not (traced and iterators) or function in _graphs.clocked:
         place = computing.begin(FORWARD if traced else COMPILE)
+    _graphs.tracing.append(function)  # last: after Ctrl-C before this, nothing would remove it
     return function, place, traced, perf_counter()
 
 
