@@ -276,6 +276,24 @@ def test_fetches_without_workers_start_the_run_and_nested_or_failed_ones_do_not_
     assert sum(run.totals.fetch_counts) == 4001
 
 
+def test_a_process_that_was_forked_within_a_fetch_counts_its_own_fetches(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        with stepscope.step("train"): pass
+        with stepscope.fetch:
+            child = os.fork()
+            if child == 0:
+                with stepscope.fetch: pass
+        if child == 0:
+            with stepscope.fetch: pass
+            os._exit(0)
+        os.waitpid(child, 0)
+        """,
+        ledgers,
+    )
+    assert sum(run.totals.fetch_counts) == 3
+
+
 def test_a_killed_workers_fetches_stay_counted_and_its_slot_is_claimed_again(ledgers: Path) -> None:
     script = """
     import signal

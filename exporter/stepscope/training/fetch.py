@@ -113,6 +113,7 @@ class _Thread(_local):
 
 
 _thread = _Thread()
+os.register_at_fork(after_in_child=lambda: setattr(_thread, "depth", 0))  # the fetch is the parent's
 _slot: _Slot | None = None
 _claiming = allocate_lock()
 
@@ -149,6 +150,8 @@ class _Fetch:
             _thread.cpu_began = self._cpu_time()
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if not _thread.depth:  # this process was forked within the fetch
+            return
         _thread.depth -= 1
         if _thread.depth == 0 and error is None:
             assert _thread.core_wait is not None
