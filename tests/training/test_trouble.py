@@ -380,6 +380,38 @@ def test_closed_stderr_does_not_break_training(tmp_path: Path) -> None:
     assert output == "trained\n"
 
 
+def test_modules_that_can_no_longer_be_imported_do_not_break_training(ledgers: Path) -> None:
+    """As in a process that trains while another version is installed in its environment."""
+    script = """
+    for module in ("training.windows", "training.last_exception", "common.errors"):
+        sys.modules[f"stepscope.{module}"] = None
+    for _ in range(3):
+        with stepscope.step("train"), stepscope.component("foward"): pass
+    sys.last_value = ValueError()
+    stepscope.finish()
+    say("trained")
+    """
+    finished = run_to_end(script, ledgers, {"STEPSCOPE_PROFILE": "1:1"})
+    assert finished.output == "trained\n"
+    component, windows = finished.errors.splitlines()
+    assert component.startswith("stepscope: unknown component 'foward'")
+    assert windows.startswith("stepscope: profile windows are off: ModuleNotFoundError")
+    assert finished.totals.steps == {"train": 3}
+
+
+def test_a_script_without_standard_streams_gets_no_file_in_their_place(ledgers: Path) -> None:
+    """Otherwise a script that opens its streams later would end the lock which shows that it lives."""
+    script = """
+    with stepscope.step("train"): pass
+    os._exit(sum(os.path.lexists(f"/proc/self/fd/{number}") for number in range(3)))
+    """
+    with training(script, ledgers, launcher=("sh", "-c", '"$@" <&- >&- 2>&-', "sh")) as process:
+        process.communicate(timeout=SECONDS)
+    assert process.returncode == 0
+    with only_ledger(ledgers) as reader:
+        assert reader.totals().steps == {"train": 1}
+
+
 def test_a_run_can_be_watched_from_before_its_first_step(ledgers: Path) -> None:
     with training("stepscope.start(run='early')\nhold()\nhold()", ledgers) as process:
         wait_for_line(process)

@@ -157,6 +157,26 @@ def open_private(pid: int, fd: int) -> int:
     raise _wrong_kind(path)
 
 
+class AboveStandardStreams:
+    """Gives files that are opened within no number from 0 to 2, also if the program has closed those.
+
+    A script that opens its streams later would close such a file, and C code would print into it.
+    """
+
+    def __enter__(self) -> None:
+        self._taken: list[int] = []
+        try:
+            while (fd := os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)) <= 2:
+                self._taken.append(fd)
+            os.close(fd)
+        except OSError:  # no more descriptors, or no such device
+            pass
+
+    def __exit__(self, *_: object) -> None:
+        for fd in self._taken:
+            os.close(fd)
+
+
 class Descriptor:
     """A descriptor that stays open. A program that closes all descriptors may close this one as well."""
 

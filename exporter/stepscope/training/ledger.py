@@ -8,6 +8,7 @@ import time
 from _thread import allocate_lock
 
 from stepscope.common.shared_files import (
+    AboveStandardStreams,
     Descriptor,
     create_locked,
     create_private,
@@ -222,9 +223,10 @@ def create_ledger(
 
     folder, slots = open_directory(directory), -1
     try:
-        slots = create_private(folder, hidden_name(name))
-        size = layout.FILE_BYTES
-        fd, memory = create_locked(folder, name, hidden_name(name), size, layout.LOCK_ALIVE, fill)
+        with AboveStandardStreams():
+            slots = create_private(folder, hidden_name(name))
+            size = layout.FILE_BYTES
+            fd, memory = create_locked(folder, name, hidden_name(name), size, layout.LOCK_ALIVE, fill)
     except BaseException:
         if slots >= 0:
             os.close(slots)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from stepscope.common.shared_files import create_locked, open_folder
+from stepscope.common.shared_files import AboveStandardStreams, create_locked, open_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def make_file(
     """Makes a file of the ledger directory: see `shared_files.create_locked`. Raises OSError."""
     folder = open_directory(directory)
     try:
-        return create_locked(folder, name, hidden_name(name), size, lock, fill)
+        with AboveStandardStreams():
+            return create_locked(folder, name, hidden_name(name), size, lock, fill)
     finally:
         os.close(folder)
