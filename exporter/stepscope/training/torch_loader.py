@@ -41,7 +41,7 @@ def time_worker_fetches(loader: object) -> None:
 def queue_depth(iterator: object) -> Callable[[], int] | None:
     """Returns a function that reads how many batches a DataLoader's iterator has ready, if it has a queue."""
     torch_loader = sys.modules.get("torch.utils.data.dataloader")
-    kind = getattr(torch_loader, "_MultiProcessingDataLoaderIter", None)
+    kind = getattr(torch_loader, "_BaseDataLoaderIter", None)
     if kind is None or not isinstance(iterator, kind):
         return None
     queue = getattr(iterator, "_data_queue", None)

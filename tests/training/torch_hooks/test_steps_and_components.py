@@ -843,3 +843,62 @@ def test_a_faster_loop_in_another_thread_takes_no_step_from_the_first_one(tmp_pa
     assert rank.totals.steps == {"train": 8}
     (loader,) = rank.totals.loaders
     assert sum(loader.wait_counts) == 8
+
+
+NOT_STARTED = """
+class Retried(DataLoader):
+    fails = True
+    def _get_iterator(self):
+        if self.fails:
+            self.fails = False
+            raise OSError("no process left")
+        return super()._get_iterator()
+def batches_of(loader):
+    try:
+        yield from loader
+    except OSError:
+        yield from loader
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(2):
+    for x, y in DataLoader(data, batch_size=32):
+        loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+    with torch.no_grad():
+        for x, y in batches_of(Retried(data, batch_size=48)): model(x)
+"""
+
+
+def test_a_loader_that_could_not_start_was_asked_for_no_batch(tmp_path: Path) -> None:
+    rank = train(NOT_STARTED, folder=tmp_path).only
+    assert rank.totals.steps == {"train": 6, "eval": 4}
+
+
+STATEFUL = """
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
+class StatefulDataLoader(DataLoader):
+    def __iter__(self):
+        kind = _MultiProcessingDataLoaderIter if self.num_workers else _SingleProcessDataLoaderIter
+        self._iterator = kind(self)
+        return self._iterator
+"""
+TRAINED_WITH_IT = """
+from torchdata.stateful_dataloader.stateful_dataloader import StatefulDataLoader
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for workers in (0, 1):
+    for x, y in StatefulDataLoader(data, batch_size=16, num_workers=workers):
+        loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+"""
+
+
+def test_the_loader_of_torchdata_which_has_its_own_iter_is_timed(tmp_path: Path) -> None:
+    package = tmp_path / "torchdata" / "stateful_dataloader"
+    package.mkdir(parents=True)
+    (package / "stateful_dataloader.py").write_text(STATEFUL)
+    rank = train(TRAINED_WITH_IT, folder=tmp_path).only
+    assert rank.totals.steps == {"train": 12}
+    (loader,) = rank.totals.loaders
+    assert sum(loader.wait_counts) == 12
+    assert (loader.workers, loader.batch_size) == (1, 16)
+    assert sum(rank.totals.fetch_counts) >= 6

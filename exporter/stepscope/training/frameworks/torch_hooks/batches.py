@@ -14,7 +14,12 @@ from torch.utils.data import dataloader
 import stepscope
 from stepscope.training import torch_loader
 from stepscope.training.automatic import LoaderWaits, automatic
-from stepscope.training.frameworks.torch_hooks.patches import is_compiling, replace, switched_off
+from stepscope.training.frameworks.torch_hooks.patches import (
+    after_import,
+    is_compiling,
+    replace,
+    switched_off,
+)
 from stepscope.training.frameworks.torch_hooks.results import results
 from stepscope.training.loader import waits_of
 from stepscope.training.recorder import COMPONENT_INDEX
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _DATA_WAIT = COMPONENT_INDEX["data_wait"]
+_STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 _WAITS = "_stepscope"  # attribute of an iterator that is timed: its LoaderWaits
 
 
@@ -33,6 +39,13 @@ def install() -> None:
     """Hooks the iterators of all DataLoaders. A loader that the script watches by hand is left alone."""
     replace(dataloader.DataLoader, "__iter__", _timed_iter)
     replace(dataloader._BaseDataLoaderIter, "__next__", _quick_next)
+    after_import(_STATEFUL, _hook_stateful_loader)
+
+
+def _hook_stateful_loader() -> None:
+    loader = getattr(sys.modules[_STATEFUL], "StatefulDataLoader", None)
+    if loader is not None:
+        replace(loader, "__iter__", _timed_iter)
 
 
 def _timed_iter(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,6 +68,10 @@ def _timed_iter(original: Callable[..., Any]) -> Callable[..., Any]:
             complain("fetches", f"fetches of a loader are not timed: {type(error).__name__}: {error}")
         try:
             iterator = original(self)
+        except BaseException:
+            if automatic.waits is waits:
+                _stopped(place)
+            raise
         finally:
             leave(place)
             if put_back is not None:
@@ -109,10 +126,10 @@ def _quick_next(original: Callable[..., Any]) -> Callable[..., Any]:
     return recorder.time_batches(original, careful, _stopped, gradients, automatic, is_compiling)
 
 
-def _stopped() -> None:
+def _stopped(place: int = 0) -> None:
     """Ends the wait for a batch that did not come."""
     try:
-        recorder.leave(0)
+        recorder.leave(place)
         automatic.ended()
     except Exception as error:  # noqa: BLE001 - nothing may raise into training
         switched_off("the wait for a batch", error)

@@ -31,6 +31,7 @@ is_compiling: Callable[[], bool] = getattr(
 CLASSES = {
     "Module": "__call__ is looked up in the class; TorchScript and copies read the attributes of a model",
     "DataLoader": "__iter__ is looked up in the class",
+    "StatefulDataLoader": "of torchdata: it has its own __iter__",
     "_BaseDataLoaderIter": "__next__ is looked up in the class",
     "GradScaler": "a step that it skips calls nothing else",
     "ProcessGroup": "made in C++, it accepts no attribute; Dynamo knows the functions of torch.distributed",
