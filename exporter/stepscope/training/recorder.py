@@ -23,8 +23,9 @@ here as well, in one function per hook.
 from __future__ import annotations
 
 import mmap
-from _thread import get_ident
+from _thread import get_ident, get_native_id
 from bisect import bisect_left
+from os.path import exists
 from struct import Struct
 from time import perf_counter
 
@@ -194,6 +195,7 @@ def make_recorder(
     counters: memoryview[float]
     owner = _DETACHED  # the thread whose step is open, or one of the constants above
     trainer = 0  # the thread that began the latest step; 0: none yet
+    task = ""  # of that thread, in /proc, if its step is automatic
     asked = wait = 0.0  # when the coming step's batch was requested (0: was not), and how long it took
     began = last = 0.0  # the open step's begin; the moment up to which components have their time
     parts = [0.0] * len(COMPONENTS)  # seconds of each component since the last record
@@ -553,7 +555,7 @@ def make_recorder(
 
         Starts the run at its first use.
         """
-        nonlocal owner, trainer, asked, began, last
+        nonlocal owner, trainer, task, asked, began, last
         me = get_ident()
         if owner == -me:
             return True
@@ -563,7 +565,9 @@ def make_recorder(
             return False
         if not asked:
             settle()
-        trainer = me
+        trainer, task = me, f"/proc/self/task/{get_native_id()}"
+        if not exists(task):
+            task = ""
         if phase_name != "train":
             enter_phase("train")
         owner = -me
@@ -949,7 +953,16 @@ def make_recorder(
         if owner == _DETACHED and not start_run():
             return False
         me = get_ident()
-        return owner == -me or (owner == _CLOSED and trainer in (0, me))
+        return owner == -me or (owner == _CLOSED and trainer in (0, me)) or trainer_has_ended()
+
+    def trainer_has_ended() -> bool:
+        """Forgets a thread that trained and has ended, with its open step: another one may train now."""
+        nonlocal trainer, task
+        if by_hand or owner not in (_CLOSED, -trainer) or not task or exists(task):
+            return False
+        drop_step()
+        trainer, task = 0, ""
+        return True
 
     def in_step() -> bool:
         """Returns whether this thread has a step open."""
@@ -1090,7 +1103,7 @@ def make_recorder(
 
     def attach(ledger: mmap.mmap) -> None:
         """Records into this (new) ledger from now on."""
-        nonlocal memory, counters, owner, trainer, asked, phase_name, recorded, ring_place, looks
+        nonlocal memory, counters, owner, trainer, task, asked, phase_name, recorded, ring_place, looks
         nonlocal by_hand, marked, timed, passing, at_entry
         nonlocal t0, t1, t2, t3, t4, t5, t6, t7, t8
         memory = ledger
@@ -1102,7 +1115,7 @@ def make_recorder(
         at_entry = _NOTHING
         by_hand = marked = timed = passing = False
         asked = recorded = 0.0
-        trainer = 0
+        trainer, task = 0, ""
         looks = DEVICE_LOOKS
         phase_name = ""
         ring_place = first_place

@@ -845,6 +845,27 @@ def test_a_faster_loop_in_another_thread_takes_no_step_from_the_first_one(tmp_pa
     assert sum(loader.wait_counts) == 8
 
 
+ONE_AFTER_THE_OTHER = """
+import threading
+def loop():
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in DataLoader(data, batch_size=24):
+        loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+ended = threading.Event()
+for _ in range(2):
+    thread = threading.Thread(target=loop)
+    thread.start(); thread.join()
+    for _ in range(3):  # otherwise the next thread may get the number of this one
+        threading.Thread(target=ended.wait).start()
+ended.set()
+"""
+
+
+def test_threads_that_train_one_after_the_other_all_take_steps(tmp_path: Path) -> None:
+    assert train(ONE_AFTER_THE_OTHER, folder=tmp_path).only.totals.steps == {"train": 8}
+
+
 NOT_STARTED = """
 class Retried(DataLoader):
     fails = True
