@@ -380,3 +380,49 @@ def test_threads_that_all_step_never_corrupt_the_ledger(ledgers: Path) -> None:
     for phase, count in totals.steps.items():
         assert sum(totals.step_histogram[phase][0]) == count
     assert len(run.steps) + run.lost == totals.steps_recorded
+
+
+def test_a_thread_that_reads_ahead_before_the_first_step_takes_no_steps_from_the_loop(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        import threading
+        from stepscope.training.automatic import LoaderWaits
+        from stepscope.training.frameworks.batches import ask, got
+        from stepscope.training.frameworks.computing import computing
+        from stepscope.training.loader import Waits
+        def read():
+            waits = LoaderWaits(lambda phase: Waits(phase, (None, None, None), 0))
+            for _ in range(3):
+                asked = ask(waits)
+                if asked is not None: got(asked, True)
+        thread = threading.Thread(target=read)
+        thread.start()
+        thread.join()
+        for _ in range(4): computing.step_ended(computing)
+        """,
+        ledgers,
+    )
+    assert run.totals.steps == {"train": 3}, "the end of the first step begins the second one"
+    assert run.totals.loaders == ()
+
+
+def test_loops_of_keras_in_one_thread_after_the_other_all_make_steps(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        import threading
+        from stepscope.training.frameworks import keras_hooks
+        class Callbacks: pass
+        def fit():
+            callbacks = Callbacks()
+            keras_hooks._training_begins(callbacks)
+            for _ in range(4): keras_hooks._trained()
+            keras_hooks._training_ended(None, callbacks)
+        fit()
+        for _ in range(2):
+            thread = threading.Thread(target=fit)
+            thread.start()
+            thread.join()
+        """,
+        ledgers,
+    )
+    assert run.totals.steps == {"train": 12}

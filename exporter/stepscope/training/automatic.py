@@ -86,7 +86,7 @@ class AutomaticSteps:
         Returns None inside another wait, and if the script makes steps itself, or in another thread. Starts
         the run at its first use.
         """
-        if not recorder.counts_here():
+        if not recorder.asks_here():
             return None
         if self.compiled is not None:
             self.end_compiled()

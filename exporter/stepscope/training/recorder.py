@@ -23,9 +23,9 @@ here as well, in one function per hook.
 from __future__ import annotations
 
 import mmap
+import os
 from _thread import get_ident, get_native_id
 from bisect import bisect_left
-from os.path import exists
 from struct import Struct
 from time import perf_counter
 
@@ -98,6 +98,7 @@ class Recorder:
     """The functions that share the state of one process's step recording."""
 
     __slots__ = (  # faster than a dictionary; looked up at each step
+        "asks_here",
         "attach",
         "begin_component",
         "begin_step",
@@ -146,6 +147,7 @@ class Recorder:
     begin_wait: Callable[[], tuple[float, ...] | None]
     is_waiting: Callable[[], bool]
     counts_here: Callable[[], bool]
+    asks_here: Callable[[], bool]
     count_device_time: Callable[[int, float], None]
     in_automatic_step: Callable[[], bool]
     end_automatic_step: Callable[[int], bool]
@@ -545,6 +547,13 @@ def make_recorder(
         """Returns whether components of this thread count, in a step or outside."""
         return get_ident() == owner or may_count_outside()
 
+    def asks_here() -> bool:
+        """Returns whether a request for data counts in this thread.
+
+        Before training begins, threads other than the main one may read ahead for those that train.
+        """
+        return counts_here() and (trainer != 0 or get_native_id() == os.getpid())
+
     def count_device_time(component: int, seconds: float) -> None:
         """Counts seconds of a component on the device."""
         if owner != _DETACHED:
@@ -566,7 +575,7 @@ def make_recorder(
         if not asked:
             settle()
         trainer, task = me, f"/proc/self/task/{get_native_id()}"
-        if not exists(task):
+        if not os.path.exists(task):
             task = ""
         if phase_name != "train":
             enter_phase("train")
@@ -634,9 +643,14 @@ def make_recorder(
         return True
 
     def drop_automatic_step() -> None:
-        """Drops this thread's automatic step, because training pauses: its components count outside steps."""
+        """Drops this thread's automatic step, because training pauses: its components count outside steps.
+
+        Any thread may train next.
+        """
+        nonlocal trainer
         if owner == -get_ident():
             drop_step()
+            trainer = 0
 
     def take_step_out(phase: str, begin: tuple[float, ...], end: tuple[float, ...]) -> None:
         """Records the time between two answers of `so_far` as a step of this phase, and not as training."""
@@ -958,7 +972,7 @@ def make_recorder(
     def trainer_has_ended() -> bool:
         """Forgets a thread that trained and has ended, with its open step: another one may train now."""
         nonlocal trainer, task
-        if by_hand or owner not in (_CLOSED, -trainer) or not task or exists(task):
+        if by_hand or owner not in (_CLOSED, -trainer) or not task or os.path.exists(task):
             return False
         drop_step()
         trainer, task = 0, ""
@@ -1147,6 +1161,7 @@ def make_recorder(
         begin_wait=begin_wait,
         is_waiting=is_waiting,
         counts_here=counts_here,
+        asks_here=asks_here,
         count_device_time=count_device_time,
         in_automatic_step=in_automatic_step,
         end_automatic_step=end_automatic_step,

@@ -923,3 +923,28 @@ def test_the_loader_of_torchdata_which_has_its_own_iter_is_timed(tmp_path: Path)
     assert sum(loader.wait_counts) == 12
     assert (loader.workers, loader.batch_size) == (1, 16)
     assert sum(rank.totals.fetch_counts) >= 6
+
+
+READS_AHEAD = """
+import queue, threading
+batches = queue.Queue(2)
+def read():
+    for batch in DataLoader(data, batch_size=4): batches.put(batch)
+    batches.put(None)
+thread = threading.Thread(target=read)
+thread.start()
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+count = 0
+while (batch := batches.get()) is not None:
+    loss_of(model(batch[0]), batch[1]).backward(); optimizer.step(); optimizer.zero_grad()
+    count += 1
+thread.join()
+print(count)
+"""
+
+
+def test_a_thread_that_reads_ahead_leaves_the_steps_to_the_loop(tmp_path: Path) -> None:
+    trained = train(READS_AHEAD, folder=tmp_path)
+    assert trained.only.totals.steps == {"train": int(trained.output)}
+    assert trained.only.totals.loaders == ()

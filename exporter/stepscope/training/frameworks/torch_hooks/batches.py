@@ -22,7 +22,7 @@ from stepscope.training.frameworks.torch_hooks.patches import (
 )
 from stepscope.training.frameworks.torch_hooks.results import results
 from stepscope.training.loader import waits_of
-from stepscope.training.recorder import COMPONENT_INDEX
+from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
 from stepscope.training.session import complain, recorder, session
 
 TYPE_CHECKING = False
@@ -100,7 +100,9 @@ def _begin(loader: Any) -> tuple[LoaderWaits, int]:
     """Begins the loader's first batch, to which the start of its workers belongs. Returns its place, too."""
     waits = LoaderWaits(waits_of(loader))
     place = automatic.requested(waits, torch.is_grad_enabled())
-    return waits, recorder.enter(_DATA_WAIT) if place is None else place
+    if place is None:
+        place = recorder.enter(_DATA_WAIT) if recorder.asks_here() else NOT_OPENED
+    return waits, place
 
 
 def _time_workers(loader: Any) -> Callable[[], None] | None:
@@ -137,7 +139,7 @@ def _stopped(place: int = 0) -> None:
 
 def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
     leave, waiting, is_waiting = recorder.leave, recorder.waiting, recorder.is_waiting
-    counts_here = recorder.counts_here
+    asks_here = recorder.asks_here
     tracing, gradients, clock = is_compiling, torch.is_grad_enabled, perf_counter
 
     def timed(self: Any) -> Any:
@@ -151,7 +153,7 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
             place = automatic.requested(waits, gradients())
             asked = clock()
             if place is None:
-                if is_waiting() or not counts_here():  # another thread fetches batches ahead
+                if is_waiting() or not asks_here():  # another thread fetches batches ahead
                     waits = None
                 else:
                     waiting(asked)
