@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ import pytest
 from stepscope.commands.run.hooks import STARTUP
 from stepscope.exporter.ledgers.reader import LedgerReader, LedgerTotals, open_ledgers
 from stepscope.runs.model import COMPONENTS
-from stepscope.training.frameworks import keras_hooks
+from stepscope.training.frameworks import keras_hooks, tensorflow_hooks
 from stepscope.training.frameworks.computing import Computing, computing
 from stepscope.training.frameworks.keras_hooks import batches_at_once, fetching_first
 
@@ -379,3 +380,74 @@ def test_a_batch_of_a_new_shape_that_train_on_batch_gives_to_xla_compiles(
         timed(each for each in [batch])
     assert [batch for batch, _ in seen] == batches
     assert [compiles for _, compiles in seen] == [jit, False, jit]
+
+
+class Graph:
+    """A tf.function that was traced."""
+
+    def experimental_get_tracing_count(self) -> int:
+        return 1
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Replaces TensorFlow. Returns the list of functions that ended a step."""
+    kinds = {"data": ("Iterator", "Dataset"), "distribute": ("DistributedIterator", "DistributedDataset")}
+    parts = {
+        part: SimpleNamespace(**{name: type(name, (), {}) for name in names}) for part, names in kinds.items()
+    }
+    monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(**parts))
+    context = SimpleNamespace(executing_eagerly=lambda: True)
+    monkeypatch.setitem(sys.modules, "tensorflow.python.eager.context", context)
+    monkeypatch.setattr(computing, "begin", lambda *_: 0)
+    monkeypatch.setattr(computing, "end", lambda *_: None)
+    ended: list[object] = []
+    monkeypatch.setattr(computing, "step_ended", ended.append)
+    return ended
+
+
+def test_a_graph_that_another_thread_runs_hides_no_step(graphs: list[object]) -> None:
+    train, act = Graph(), Graph()
+    tensorflow_hooks._graphs.with_steps.add(train)
+    thread = Thread(target=tensorflow_hooks._called, args=(act,))  # it does not return yet
+    thread.start()
+    thread.join()
+    tensorflow_hooks._returned(tensorflow_hooks._called(train), True)
+    assert graphs == [train]
+
+
+@pytest.mark.usefixtures("graphs")
+def test_a_graph_that_gets_data_has_no_component_and_other_arguments_are_asked_for_nothing() -> None:
+    class Lazy:
+        def __getattr__(self, name: str) -> object:
+            raise KeyError(name)
+
+    def component(*arguments: Any, **keywords: Any) -> int | None:
+        call = tensorflow_hooks._called(Graph(), *arguments, **keywords)
+        tensorflow_hooks._returned(call, True)
+        return call[1]
+
+    tensorflow: Any = sys.modules["tensorflow"]
+    assert component(Lazy(), each=Lazy()) == 0
+    assert component(tensorflow.data.Iterator()) is None
+    assert component(iterator=tensorflow.data.Iterator()) is None
+    assert component(tensorflow.data.Dataset()) is None
+    assert component(data=tensorflow.distribute.DistributedDataset()) is None
+
+
+def test_models_that_train_on_batch_in_turn_make_one_step_with_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Trainer:
+        def train_on_batch(self) -> None:
+            pass
+
+        def _make_function(self) -> None:
+            pass
+
+    ended: list[object] = []
+    monkeypatch.setattr(computing, "step_ended", ended.append)
+    monkeypatch.setattr(keras_hooks, "_trains_on_batch", lambda *_: None)
+    keras_hooks._hook_jax(Trainer)
+    generator, discriminator = Trainer(), Trainer()
+    generator.train_on_batch()
+    discriminator.train_on_batch()
+    assert ended == [generator, discriminator], "the first one ends the steps"

@@ -429,7 +429,7 @@ def _hook_jax(trainer: Any) -> None:
     """Hooks steps on JAX. When it compiles, jax_hooks say."""
     around(trainer, "train_on_batch", _trains_on_batch, _nothing)
     replace(trainer, "_make_function", _with_timed_iterators)
-    after(trainer, "train_on_batch", lambda *_, **__: computing.step_ended(trainer))
+    after(trainer, "train_on_batch", lambda _, model, *__, **___: computing.step_ended(model))
 
 
 def _with_timed_iterators(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,14 +3,15 @@
 A graph is one call. Its time is `forward`, whatever it computes, or `compile` if it was traced. A graph in
 which gradients were computed trains. One with a step of a Keras optimizer in it ends a training step.
 One of Horovod's collectives alone is communication.
-A graph that gets an iterator fetches batches inside. If Keras made it, graph_clock.py times that. Otherwise
-nobody can, and it counts for no component.
+A graph that gets an iterator or a dataset fetches batches inside. If Keras made it, graph_clock.py times
+that. Otherwise nobody can, and it counts for no component.
 """
 
 from __future__ import annotations
 
 import sys
 from functools import partial
+from threading import local
 from time import perf_counter, thread_time
 from weakref import WeakKeyDictionary, WeakSet, ref
 
@@ -198,8 +199,18 @@ def _replicas_ran(_result: object, strategy: Any, *_: object, **__: object) -> N
 # -- graphs --------------------------------------------------------------------------------------------
 
 
+class _Running(local):
+    """The graphs that a thread calls or traces now, the outermost first."""
+
+    def __init__(self) -> None:
+        self.functions: list[Any] = []
+        self.fetches = False  # the outermost one gets an iterator of tf.data,
+        self.fetching = False  # and what asks it for a batch is traced,
+        self.fetch_is_timed = False  # or was, with a clock
+
+
 class _Graphs:
-    """The graphs of this process. `tracing`: those that are called or traced now, the outermost first."""
+    """The graphs of this process. `tracing`: those of the thread that called one last."""
 
     def __init__(self) -> None:
         self.tracing: list[Any] = []
@@ -207,9 +218,6 @@ class _Graphs:
         self.with_steps: WeakSet[Any] = WeakSet()
         self.with_collectives: WeakKeyDictionary[Any, float] = WeakKeyDictionary()  # and which operation
         self.clocked: WeakSet[Any] = WeakSet()
-        self.fetches = False  # the outermost one gets an iterator of tf.data,
-        self.fetching = False  # and what asks it for a batch is traced,
-        self.fetch_is_timed = False  # or was, with a clock
         self.python = set[object]()  # tokens of functions of Python that they call
         self.wait = False  # for other ranks, inside
 
@@ -221,29 +229,41 @@ class _Graphs:
         )
 
 
-_graphs = _Graphs()
+_running, _graphs = _Running(), _Graphs()
 
 
-def _called(function: Any, *arguments: Any, **_: object) -> tuple[Any, int | None, int, float]:
-    if _graphs.tracing and not runs_eagerly():
-        _graphs.tracing.append(function)
+def _traced() -> list[Any]:
+    """Returns the graphs that become longer now. A strategy traces its replicas in threads of their own."""
+    return _running.functions or _graphs.tracing
+
+
+def _called(function: Any, *arguments: Any, **keywords: Any) -> tuple[Any, int | None, int, float]:
+    functions = _running.functions
+    if functions and not runs_eagerly():
+        functions.append(function)
         return function, None, 0, 0.0
     traced = function.experimental_get_tracing_count()
-    iterators = [each for each in arguments if hasattr(each, "get_next_as_optional")]
-    _graphs.fetches, _graphs.fetch_is_timed = any(map(fetches_here, iterators)), False
+    if not traced:
+        _graphs.tracing = functions
+    tensorflow = sys.modules["tensorflow"]
+    kinds = tensorflow.data.Iterator, tensorflow.distribute.DistributedIterator
+    kinds += tensorflow.data.Dataset, tensorflow.distribute.DistributedDataset
+    # By their types: an argument may be an object of the script, which nobody asks for an attribute.
+    iterators = [each for each in (*arguments, *keywords.values()) if issubclass(type(each), kinds)]
+    _running.fetches, _running.fetch_is_timed = any(map(fetches_here, iterators)), False
     place = None
     if _graphs.only_communicate(function):
         place = computing.begin(_COMMUNICATION, _graphs.with_collectives[function])
     elif not (traced and iterators) or function in _graphs.clocked:
         place = computing.begin(FORWARD if traced else COMPILE)
-    _graphs.tracing.append(function)  # last: after Ctrl-C before this, nothing would remove it
+    functions.append(function)  # last: after Ctrl-C before this, nothing would remove it
     return function, place, traced, perf_counter()
 
 
 def _returned(call: tuple[Any, int | None, int, float], done: bool) -> None:
     function, place, traced, began = call
-    if function in _graphs.tracing:
-        _graphs.tracing.remove(function)
+    functions = _running.functions
+    functions.pop()
     computing.python.publish()
     if _graphs.wait and place is not None:
         _graphs.wait = False
@@ -255,69 +275,69 @@ def _returned(call: tuple[Any, int | None, int, float], done: bool) -> None:
             waited = graph_clock.waited(perf_counter() - began)
             if not computing.compiles:
                 recorder.moves(FORWARD, _DATA_WAIT, waited)
-    if _graphs.tracing or computing.in_loop or not done:
+    if functions or computing.in_loop or not done:
         return
+    if place is not None:  # not of a thread that only looks ahead, or acts
+        if function in _graphs.with_steps or function in _graphs.with_gradients:
+            automatic.trained = True
+        elif function not in _graphs.with_collectives:
+            automatic.evaluates()
     if function in _graphs.with_steps:
-        automatic.trained = True
         tensorflow_profiler.use()
         computing.step_ended(function)
-    elif function in _graphs.with_gradients:
-        automatic.trained = True
-    elif function not in _graphs.with_collectives:
-        automatic.evaluates()
 
 
 def _fetches_in_loop() -> bool:
     """Returns whether a graph of Keras is traced that fetches its batches in this process."""
-    return computing.in_loop and _graphs.fetches and bool(_graphs.tracing) and not runs_eagerly()
+    return computing.in_loop and _running.fetches and bool(_running.functions) and not runs_eagerly()
 
 
 def _fetch_is_traced(*_: object, **__: object) -> tuple[Any] | None:
-    if _graphs.fetching or not _fetches_in_loop():
+    if _running.fetching or not _fetches_in_loop():
         return None
-    _graphs.fetching = True
+    _running.fetching = True
     return (graph_clock.begin(),)
 
 
 def _fetch_ended(*_: object) -> None:
-    _graphs.fetching = False
+    _running.fetching = False
 
 
 def _fetch_was_traced(begun: tuple[Any], batch: Any) -> None:
-    _graphs.fetch_is_timed |= graph_clock.end(FETCHES, begun[0], batch)
+    _running.fetch_is_timed |= graph_clock.end(FETCHES, begun[0], batch)
 
 
 def _replicas_run(
     _strategy: object, _function: object, args: Any = (), *_: object, **__: object
 ) -> tuple[Any] | None:
     """Begins to time a step of Keras 2. Those of Keras 3 have their own graph, which XLA may compile."""
-    return step_is_traced(args) if len(_graphs.tracing) == 1 else None
+    return step_is_traced(args) if len(_running.functions) == 1 else None
 
 
 def step_is_traced(data: Any) -> tuple[Any] | None:
     """Begins to time a step of Keras inside of a graph that fetches its batch. Returns that moment."""
-    if not _fetches_in_loop() or not _graphs.fetch_is_timed:
+    if not _fetches_in_loop() or not _running.fetch_is_timed:
         return None
-    _graphs.clocked.add(_graphs.tracing[0])
+    _graphs.clocked.add(_running.functions[0])
     return (graph_clock.begin(data),)
 
 
 def step_was_traced(begun: tuple[Any], results: Any) -> None:
     """Ends what `step_is_traced` began. Steps without a result cannot be timed."""
     if not graph_clock.end(STEPS, begun[0], results):
-        _graphs.clocked.discard(_graphs.tracing[0])
+        _graphs.clocked.discard(_running.functions[0])
 
 
 def collective_is_traced(operation: float) -> None:
     """Says that a collective of Horovod becomes a part of the graphs that are traced now."""
     _graphs.wait = True
-    for function in _graphs.tracing:
+    for function in _traced():
         _graphs.with_collectives[function] = operation
 
 
 def _registered(token: object, *_: object, **__: object) -> None:
     """Knows a function of Python by its token: of a graph that is traced by its call, not of tf.data."""
-    if _graphs.tracing and not runs_eagerly():
+    if _traced() and not runs_eagerly():
         _graphs.python.add(token)
 
 
@@ -334,7 +354,7 @@ def _python_ends(call: tuple[str, float], _done: bool) -> None:
 
 def _gradient_begins(*_: object, **__: object) -> int | None:
     if not runs_eagerly():
-        _graphs.with_gradients.update(_graphs.tracing)
+        _graphs.with_gradients.update(_traced())
         return None
     place = computing.begin(BACKWARD)
     automatic.trained = True
@@ -345,5 +365,5 @@ def optimizer_is_traced() -> bool:
     """Returns whether a step of an optimizer becomes a part of graphs now, which then make steps."""
     if runs_eagerly():
         return False
-    _graphs.with_steps.update(_graphs.tracing)
+    _graphs.with_steps.update(_traced())
     return True
