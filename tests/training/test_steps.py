@@ -426,3 +426,68 @@ def test_loops_of_keras_in_one_thread_after_the_other_all_make_steps(ledgers: Pa
         ledgers,
     )
     assert run.totals.steps == {"train": 12}
+
+
+KERAS = """
+import threading
+from types import SimpleNamespace
+from stepscope.training.automatic import LoaderWaits
+from stepscope.training.frameworks import keras_hooks
+from stepscope.training.frameworks.batches import ask, got
+from stepscope.training.loader import Waits
+class CallbackList:
+    def on_train_begin(self): pass
+    def on_epoch_end(self): self.user()
+    def on_train_batch_end(self): pass
+    def on_train_end(self): pass
+    def on_test_begin(self): pass
+    def on_test_batch_end(self): pass
+    def on_test_end(self): pass
+    def user(self): pass
+keras_hooks.name_loops("tensorflow", "3")
+keras_hooks.hook_loops(SimpleNamespace(CallbackList=CallbackList))
+callbacks, other = CallbackList(), CallbackList()
+def in_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+"""
+
+
+def test_what_another_thread_predicts_takes_nothing_from_the_loop_of_keras(ledgers: Path) -> None:
+    script = """
+callbacks.on_train_begin()
+for _ in range(4): callbacks.on_train_batch_end()
+callbacks.on_test_begin()
+for _ in range(3):
+    in_thread(other.on_test_begin)
+    in_thread(other.on_test_batch_end)
+    callbacks.on_test_batch_end()
+    in_thread(other.on_test_end)
+callbacks.on_test_end()
+in_thread(other.on_train_begin)
+in_thread(other.on_train_batch_end)
+in_thread(other.on_train_end)
+callbacks.on_train_batch_end()
+callbacks.on_train_end()
+"""
+    assert run_to_end(KERAS + script, ledgers).totals.steps == {"train": 5, "eval": 3}
+
+
+def test_data_that_a_callback_of_keras_reads_is_no_wait_of_training(ledgers: Path) -> None:
+    script = """
+def read():
+    asked = ask(LoaderWaits(lambda phase: Waits(phase, (None, None, None), 0)))
+    time.sleep(0.01)
+    if asked is not None: got(asked, True)
+callbacks.on_train_begin()
+for _ in range(4): callbacks.on_train_batch_end()
+callbacks.user = read
+callbacks.on_epoch_end()
+callbacks.on_train_batch_end()
+callbacks.on_train_end()
+"""
+    run = run_to_end(KERAS + script, ledgers)
+    assert run.totals.steps == {"train": 5}
+    assert run.totals.component_seconds["data_wait"] == 0.0
+    assert run.totals.loaders == ()

@@ -174,6 +174,8 @@ class AutomaticSteps:
 
     def begin_anew(self) -> None:
         """Drops the open step: a framework says that its loop begins here, or has ended."""
+        if not recorder.counts_here():
+            return
         self.evaluation = None
         self.unusual.discard("evaluation")
         self._forget()

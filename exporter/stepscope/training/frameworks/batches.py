@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def ask(waits: LoaderWaits) -> Asked | None:
-    """Begins the wait for a batch. Returns None inside another wait, and in other threads."""
-    if not recorder.asks_here():
+    """Begins the wait for a batch. Returns None inside another wait, in other threads and in callbacks."""
+    if computing.in_callback or not recorder.asks_here():
         return None
     if not computing.in_loop and _nothing_was_computed():
         automatic.begin_anew()

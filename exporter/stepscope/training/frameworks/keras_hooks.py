@@ -127,20 +127,31 @@ def hook_loops(module: Any) -> None:
     callbacks = getattr(module, "CallbackList", None)
     around(callbacks, "on_train_begin", _training_begins, _nothing)
     for name in ("on_epoch_begin", "on_epoch_end", "on_train_batch_begin", "on_train_batch_end"):
-        around(callbacks, name, _calls_back, _called_back)
+        around(callbacks, name, _here(_calls_back), _called_back)
     after(callbacks, "on_epoch_begin", _epoch)
-    after(callbacks, "on_train_batch_end", _trained)
+    after(callbacks, "on_train_batch_end", _here(_trained))
     after(callbacks, "on_train_end", _training_ended)
     for phase, name in (("eval", "test"), ("predict", "predict")):
-        around(callbacks, f"on_{name}_begin", partial(_evaluation_begins, phase), _nothing)
-        after(callbacks, f"on_{name}_batch_end", partial(_evaluated, phase))
-        after(callbacks, f"on_{name}_end", _evaluation_ended)
+        around(callbacks, f"on_{name}_begin", _here(partial(_evaluation_begins, phase)), _nothing)
+        after(callbacks, f"on_{name}_batch_end", _here(partial(_evaluated, phase)))
+        after(callbacks, f"on_{name}_end", _here(_evaluation_ended))
 
 
 def hook_calls_of_loops(trainer: Any) -> None:
     """Hooks the methods with loops, because an error that ends one calls no callback at its end."""
     for name in ("fit", "evaluate", "predict"):
-        around(trainer, name, _loop_is_called, _loop_was_left)
+        around(trainer, name, _here(_loop_is_called), _loop_was_left)
+
+
+def _here(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the hook of loops of the training thread: another thread may predict meanwhile."""
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        if session.ledger is None or recorder.counts_here():
+            return hook(*arguments, **keywords)
+        return None
+
+    return call
 
 
 def _loop_is_called(*_: object, **__: object) -> tuple[int, bool, bool]:
