@@ -96,14 +96,3 @@ def test_a_profile_window_has_the_steps_of_the_framework(script: str, package: s
     [ledger] = open_ledgers(tmp_path)
     with LedgerReader(ledger) as reader:
         assert reader.totals().steps["train"] == STEPS
-
-
-def test_after_an_interrupt_before_a_graph_of_tensorflow_begins_no_graph_seems_to_run() -> None:
-    class Interrupted:
-        def __getattr__(self, name: str) -> None:
-            raise KeyboardInterrupt
-
-    graph = SimpleNamespace(experimental_get_tracing_count=lambda: 1)
-    with pytest.raises(KeyboardInterrupt):
-        tensorflow_hooks._called(graph, Interrupted())
-    assert not tensorflow_hooks._graphs.tracing

@@ -416,6 +416,21 @@ def test_a_graph_that_another_thread_runs_hides_no_step(graphs: list[object]) ->
     assert graphs == [train]
 
 
+def test_after_an_interrupt_before_a_graph_begins_no_graph_seems_to_run(
+    graphs: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    train = Graph()
+    tensorflow_hooks._graphs.with_steps.add(train)
+    with monkeypatch.context() as interrupted, pytest.raises(KeyboardInterrupt):
+        interrupted.setattr(computing, "begin", interrupt)
+        tensorflow_hooks._called(train)
+    tensorflow_hooks._returned(tensorflow_hooks._called(train), True)
+    assert graphs == [train]
+
+
 @pytest.mark.usefixtures("graphs")
 def test_a_graph_that_gets_data_has_no_component_and_other_arguments_are_asked_for_nothing() -> None:
     class Lazy:

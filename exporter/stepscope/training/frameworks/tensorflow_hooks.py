@@ -246,8 +246,8 @@ def _called(function: Any, *arguments: Any, **keywords: Any) -> tuple[Any, int |
     if not traced:
         _graphs.tracing = functions
     tensorflow = sys.modules["tensorflow"]
-    kinds = tensorflow.data.Iterator, tensorflow.distribute.DistributedIterator
-    kinds += tensorflow.data.Dataset, tensorflow.distribute.DistributedDataset
+    data, distribute = tensorflow.data, tensorflow.distribute
+    kinds = data.Iterator, data.Dataset, distribute.DistributedIterator, distribute.DistributedDataset
     # By their types: an argument may be an object of the script, which nobody asks for an attribute.
     iterators = [each for each in (*arguments, *keywords.values()) if issubclass(type(each), kinds)]
     _running.fetches, _running.fetch_is_timed = any(map(fetches_here, iterators)), False
