@@ -4,14 +4,12 @@ import gzip
 import importlib.util
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from stepscope.commands.run.hooks import STARTUP
 from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
 from stepscope.runs.model import COMPONENTS
 from stepscope.training.automatic import AutomaticSteps
-from stepscope.training.frameworks import tensorflow_hooks
 from stepscope.training.frameworks.computing import Computing
 
 from tests.support.framework_scripts import run_script

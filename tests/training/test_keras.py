@@ -424,9 +424,10 @@ def test_after_an_interrupt_before_a_graph_begins_no_graph_seems_to_run(
 
     train = Graph()
     tensorflow_hooks._graphs.with_steps.add(train)
-    with monkeypatch.context() as interrupted, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as interrupted:
         interrupted.setattr(computing, "begin", interrupt)
-        tensorflow_hooks._called(train)
+        with pytest.raises(KeyboardInterrupt):
+            tensorflow_hooks._called(train)
     tensorflow_hooks._returned(tensorflow_hooks._called(train), True)
     assert graphs == [train]
 
