@@ -25,7 +25,7 @@ loader = DataLoader(Images(), batch_size=16, num_workers=8 if GOOD else 0)  # th
 begin = perf_counter()
 for x, y in loader:
     cost.since(begin)
-    for _ in range(5):
+    for _ in range(10):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x.repeat(8, 1)), y.repeat(8)).backward()
     optimizer.step()
