@@ -546,8 +546,7 @@ class Run:
         calls
         seconds          waits for other ranks included
         exposed_seconds  while nothing else ran on the device; null: not known"""
-        assert self._evaluated  # the source knows them once it was read
-        return tables.timed(self._facts.collectives, tables.COLLECTIVES)
+        return tables.timed(self._facts_once_read.collectives, tables.COLLECTIVES)
 
     def account(self) -> pa.Table:
         """Returns where the time went, one row per part; the parts sum to the wall time of all ranks.
@@ -638,8 +637,7 @@ class Run:
         value            as published, until the next row; NaN stays NaN
 
         A gauge has at most 4096 rows: in a long run, the last one of each period."""
-        assert self._evaluated  # the source knows them once it was read
-        return tables.gauges(self._facts.gauges, self._start)
+        return tables.gauges(self._facts_once_read.gauges, self._start)
 
     def write_timeline(
         self,
@@ -691,8 +689,13 @@ class Run:
     @property
     def _aligned_facts(self) -> RunFacts:
         """Returns the facts with the times of all nodes on one clock, which shows in their steps."""
-        if len(self._facts.nodes) > 1 and len({rank.node for rank in self._facts.ranks}) != 1:
-            assert self._evaluated
+        several = len(self._facts.nodes) > 1 and len({rank.node for rank in self._facts.ranks}) != 1
+        return self._facts_once_read if several else self._facts
+
+    @property
+    def _facts_once_read(self) -> RunFacts:
+        """Returns the facts as they are once the source was read: some sources know them only then."""
+        _ = self._evaluated  # it replaces the facts
         return self._facts
 
     def _moment(self, elapsed: float | None) -> float | None:
