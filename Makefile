@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest
 AT_ONCE := --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint worlds bench bench-scale trials truth golden pictures servers docs package lock sbom clean
+.PHONY: help run test lint worlds bench bench-scale trials truth golden pictures programs servers docs package lock sbom clean
 
 help: ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -51,8 +51,10 @@ lint: $(VENV)/.developing ## ruff, mypy --strict, imports between packages, and 
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/python -m tests.support.prose
 
-servers: $(VENV)/.tools ## install Debian's Prometheus, Alertmanager and Chromium, and npm's packages, if possible
+programs: # of Debian, while pip installs
 	@sh tests/install-servers $(abspath $(NEWER))
+
+servers: programs $(VENV)/.tools ## install Debian's Prometheus, Alertmanager and Chromium, and npm's packages, if possible
 	@sh tests/install-grafana-models $(BIN)/python $(VENV)/grafana-models
 	@for folder in $(NPM); do [ $$folder/node_modules/.package-lock.json -nt $$folder/package-lock.json ] \
 		|| npm ci --prefix $$folder --ignore-scripts --no-audit --no-fund --silent \
@@ -67,7 +69,7 @@ $(VENV)/.collected: $(VENV)/.tools
 
 # At once, because they wait for downloads and for servers, and mypy takes one core.
 BEFORE_TESTS := worlds lint $(VENV)/.collected $(if $(CI),sbom)
-test: $(VENV)/.$(if $(TESTS),developing,tools) ## lint, then all tests; TESTS=tests/rules: only these, without lint
+test: $(VENV)/.$(if $(TESTS),developing,installed) ## lint, then all tests; TESTS=tests/rules: only these, without lint
 ifdef TESTS
 	$(PYTEST) $(AT_ONCE) -m 'not trial' $(TESTS)
 else
