@@ -10,14 +10,12 @@ from stepscope.commands.dashboards import dashboards
 from stepscope.common import PUBLIC_DOCS
 from stepscope.grafana.findings import ALL_RULES
 from stepscope.grafana.page import panel_id
-from stepscope.report.html import WINDOWS
 
 from tests.support.grafana import panels
 from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest
 
 DASHBOARDS = dashboards()
-(SECTION,) = WINDOWS
 
 
 def link(uid: str, title: str, column: str, number: int = 0) -> str:
@@ -71,10 +69,10 @@ def test_a_finding_has_the_command_that_shows_its_operators_and_leads_to_its_pag
     ("reports", "place"),
     [
         ("", f"{PUBLIC_DOCS}/report.md"),
-        ("https://a/runs", f"https://a/runs/a-run/report.html#{SECTION}"),
+        ("https://a/runs", "https://a/runs/"),
     ],
 )
-def test_a_finding_leads_to_the_report_once_its_address_was_entered(
+def test_a_finding_leads_to_the_recordings_once_their_address_was_entered(
     tmp_path: Path, reports: str, place: str
 ) -> None:
     (table,) = (panel for panel in panels(DASHBOARDS["stepscope-run"]) if panel["title"] == "What is wrong")

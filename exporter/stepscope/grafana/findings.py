@@ -42,8 +42,7 @@ NO_ADVICE = (
 )
 ALL_RULES = 61  # the panel of Run overview that explains each rule
 PROFILE = "See inside its steps: stepscope profile ${run}"
-REPORT = "Its report, with the operators of profile windows"
-WINDOWS = "profile"  # the section of a report
+REPORT = "Its report: in the folder ${run}-TIME"
 BEFORE = 10 * 60 * 1000  # milliseconds; the link to a panel shows so much before a problem began
 NOW_AND_BEFORE = words(
     {
@@ -87,7 +86,7 @@ def what_is_wrong(system: Dashboard, histograms: Dashboard, steps: Dashboard) ->
     words_of = f"max by (rule, severity, runbook) ({INFO}{{{OF_PROBLEMS}, {OF_CLUSTER}}})"
     explained = f"/d/stepscope-run?viewPanel={ALL_RULES}&var-run=$run"  # for rules without a runbook
     with_runbook = f'label_replace({words_of}, "runbook", "{explained}", "runbook", "")'
-    at_reports = f'label_replace({with_runbook}, "report", "$reports/$run/report.html#{WINDOWS}", "", "")'
+    at_reports = f'label_replace({with_runbook}, "report", "$reports/", "", "")'
     is_found = f"group by (rule) ({last(FOUND)})"
     state = f"{is_found} + (group by (rule) ({FOUND}) or 0 * {is_found})"
     return table(

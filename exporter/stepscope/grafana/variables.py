@@ -93,7 +93,7 @@ def price(of: str = "a node") -> Variable:
 
 
 def reports() -> Variable:
-    """Returns the variable of the address that serves `stepscope-runs/`, at first unknown."""
+    """Returns the variable of the address that lists `stepscope-runs/`, at first unknown."""
     return _entered("reports", "Reports at (URL)")
 
 

@@ -315,7 +315,7 @@ def _places() -> str:
     return f"""
         {known} * {rank} group_left (state) {state}
           or {rank}
-        label_replace(0 * {state}, "place", "in nothing for 10 s", "", "")
+        label_replace(0 * {state}, "place", "nowhere for more than 10 s", "", "")
         """
 
 
