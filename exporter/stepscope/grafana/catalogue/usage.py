@@ -14,7 +14,7 @@ from stepscope.prometheus.rules.meta import NOT_FAILED
 
 UID = "stepscope-usage"
 OWNER = 'user=~"$user", namespace=~"$namespace"'
-NOT_PUBLISHED = "unknown: scrape kube-state-metrics or slurm_exporter (docs/usage.md)"
+NOT_PUBLISHED = "unknown: see docs/usage.md"
 NO_PRICE = "enter the price of a GPU at the top"
 BY_OWNER = "cluster, user, namespace"
 
