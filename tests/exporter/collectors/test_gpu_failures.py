@@ -366,6 +366,21 @@ def test_a_gpu_that_reports_no_events_to_a_new_nvml_has_no_number_of_xid_errors(
     assert errors() == ["1", "2"]
 
 
+def test_xid_errors_are_counted_of_a_gpu_that_was_lost_when_nvml_started_and_answers_to_its_handle_later(
+    nvml: FakeNvml, ticks: GpuTicks
+) -> None:
+    nvml.fail(1, "nvmlGpmQueryDeviceSupport", GPU_IS_LOST)
+    assert ticks.tick().gpus["1"].lost == 1
+    nvml.fail(1, "nvmlGpmQueryDeviceSupport", 0)
+    ticks.tick(after=10)
+    wait_until(lambda: ticks.tick(after=0).gpus["1"].xid_errors == 0)
+    assert calls_of(nvml, "nvmlInitWithFlags") == 1
+    nvml.post_xid(1, 79)
+    nvml.post_xid(0, 31)
+    wait_until(lambda: ticks.tick(after=0).gpus["1"].xid_errors == 1)
+    wait_until(lambda: ticks.samples("xid_errors_total") == {("1", "79"): 1, ("0", "31"): 1})
+
+
 @pytest.mark.parametrize("order", [("79", "45"), ("45", "79")])
 def test_of_several_xid_errors_of_a_tick_that_of_the_gpu_is_kept(order: tuple[str, str]) -> None:
     """XID 45 only says that a program ended."""
