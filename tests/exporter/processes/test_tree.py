@@ -140,3 +140,10 @@ def test_a_pid_inside_a_container_is_translated_if_only_one_process_has_it(tmp_p
     assert Namespaces(tmp_path).find(8, me + 1) is None
     write_status(tmp_path, 4800, 4800, 8)  # of another container
     assert Namespaces(tmp_path).find(8, me) is None
+
+
+def test_a_pid_inside_a_container_is_translated_although_its_files_are_root_s(tmp_path: Path) -> None:
+    write_status(tmp_path, 4711, 4711, 8)
+    with (tmp_path / "4711" / "status").open("a") as status:
+        status.write("Uid:\t1001\t1001\t1001\t1001\n")
+    assert Namespaces(tmp_path).find(8, 1001) == 4711

@@ -11,6 +11,7 @@ from pathlib import Path
 from time import monotonic, thread_time
 
 from stepscope.common.errors import raise_if_exhausted
+from stepscope.exporter.processes.used import user_of
 
 LOOK_SECONDS = 5.0  # between two looks,
 REREAD_SECONDS = 60.0  # until a process outside all trees is read again: its pid may be another's by then,
@@ -129,7 +130,7 @@ class Namespaces:
         with suppress(OSError), os.scandir(self._procfs) as entries:
             for entry in entries:
                 with suppress(OSError):  # it has ended
-                    if entry.name.isdigit() and entry.stat().st_uid == owner:
+                    if entry.name.isdigit() and user_of(self._procfs, int(entry.name)) == owner:
                         yield int(entry.name)
 
     def _innermost(self, pid: int) -> int | None:
