@@ -324,6 +324,16 @@ def test_a_part_that_cannot_be_made_is_said_whatever_the_reason(
     assert "of another schema; its journal stays" in said
 
 
+def test_a_journal_that_never_becomes_a_part_keeps_no_later_one_from_it(tmp_path: Path) -> None:
+    record(tmp_path, range(3)).close()
+    (broken,) = (tmp_path / "n1").glob("samples-*")
+    broken.unlink()
+    journal_path(tmp_path / "n1", "samples", 1).mkdir()
+    record(tmp_path, range(3, 2 * MINUTE)).close()
+    assert [path.name for path in (tmp_path / "n1").glob("samples-*.journal")] == ["samples-000001.journal"]
+    assert len(list((tmp_path / "n1").glob("samples-*.parquet"))) == 2
+
+
 def test_no_temporary_file_and_no_journal_stays_behind(tmp_path: Path) -> None:
     record(tmp_path, range(MINUTE + 5)).close()
     assert files(tmp_path, "**/*.journal") == []

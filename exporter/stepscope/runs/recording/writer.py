@@ -436,18 +436,20 @@ class RecordingWriter:
     # The method below runs in the thread that makes parts.
 
     def _make_parts(self, table: str, last: int) -> None:
-        """Turns the journals up to number `last` into parts. A failure is retried the next time."""
-        try:
-            for number in range(self._made[table] + 1, last + 1):
+        """Turns the journals up to number `last` into parts. A failure of the disk is retried the next time."""
+        for number in range(self._made[table] + 1, last + 1):
+            try:
                 with suppress(FileNotFoundError):  # it is a part already, or somebody removed it
                     journal_to_part(self._folder, table, number, KEEP_LAST_BY.get(table, ()))
-                self._made[table] = number
-            self._part_failed = False
-        except Exception as error:  # noqa: BLE001 - nobody asks for what a task of the thread raises
-            if not self._part_failed:
-                reason = getattr(error, "strerror", None) or describe(error)
-                log.warning("cannot make a part in %s: %s; its journal stays", self._folder, reason)
-            self._part_failed = True
+                self._part_failed = False
+            except Exception as error:  # noqa: BLE001 - nobody asks for what a task of the thread raises
+                if not self._part_failed:
+                    reason = getattr(error, "strerror", None) or describe(error)
+                    log.warning("cannot make a part in %s: %s; its journal stays", self._folder, reason)
+                self._part_failed = True
+                if isinstance(error, (OSError, MemoryError)):
+                    return
+            self._made[table] = number
 
 
 @dataclass(frozen=True)
