@@ -36,6 +36,12 @@ def test_anything_else_is_refused(text: str) -> None:
         parse_duration(text)
 
 
+@pytest.mark.parametrize("text", ["9" * 400 + "s", "9" * 5000 + "w", "999999999w", "2000w9999d"])
+def test_a_duration_that_no_clock_can_wait_for_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=r"not a duration|longer than 30 years"):
+        parse_duration(text)
+
+
 def test_an_interval_cannot_be_nothing() -> None:
     assert positive_duration("1ms") == 0.001
     with pytest.raises(ArgumentTypeError, match="more than 0"):

@@ -6,7 +6,8 @@ from math import isfinite
 
 _SECONDS = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?|\.\d{1,9}")
-_DURATION = re.compile("".join(rf"(?:(\d+){unit})?" for unit in _SECONDS))
+_DURATION = re.compile("".join(rf"(?:(\d{{1,15}}){unit})?" for unit in _SECONDS))
+_LONGEST = 1e9  # seconds: no longer wait is possible everywhere
 
 
 def parse_duration(text: str) -> float:
@@ -20,7 +21,10 @@ def parse_duration(text: str) -> float:
     if match is None or not any(match.groups()):
         raise ArgumentTypeError(f"{text!r} is not a duration such as 500ms, 1s or 1m30s")
     counts = zip(match.groups(default=0), _SECONDS.values(), strict=True)
-    return sum(int(count) * seconds for count, seconds in counts)
+    duration = sum(int(count) * seconds for count, seconds in counts)
+    if duration > _LONGEST:
+        raise ArgumentTypeError(f"{text!r} is longer than 30 years")
+    return duration
 
 
 def positive_duration(text: str) -> float:
