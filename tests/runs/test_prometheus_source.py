@@ -189,6 +189,8 @@ def test_a_run_that_is_not_there_is_said_in_one_line(
         ("prometheus+ftp://host?run=a", "is no address of a run in Prometheus; give one such as"),
         ("prometheus+http://host?name=a", "name is not known; there are run, cluster, start, end, tenant, "),
         ("prometheus+http://host?run=a&start=soon", "start=soon must be a time such as"),
+        ("prometheus+http://127.0.0.1:9?run=a&start=nan", "start=nan must be a time such as"),
+        ("prometheus+http://127.0.0.1:9?run=a&end=1e300", "end=1e300 must be a time such as"),
         ("prometheus+http://host?run=a&start=2&end=1", "start is not before end"),
         (
             "http://host:9090",

@@ -3,8 +3,6 @@
 import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 from stepscope.common.errors import UserError
@@ -20,7 +18,7 @@ from stepscope.prometheus.rules.options import Options
 from stepscope.report.markdown_text import one_line
 from stepscope.report.sentences import gaps
 from stepscope.rules import all_rules
-from stepscope.runs.prometheus.address import is_day
+from stepscope.runs.prometheus.address import moment as seconds_of
 from stepscope.runs.prometheus.api import newest_of
 
 LISTED = 20  # disagreements of a rule; the table counts all of them
@@ -123,18 +121,12 @@ def run(arguments: Namespace) -> int:
 
 def moment(text: str) -> Milliseconds:
     """Returns the time of a flag. Raises ArgumentTypeError if it is not a time."""
-    with suppress(ValueError, OverflowError, OSError):  # no number, or of no year that there is
-        if not is_day(text):
-            return round(1000 * datetime.fromtimestamp(float(text), UTC).timestamp())
     try:
-        parsed = datetime.fromisoformat(text)
+        return round(1000 * seconds_of(text))
     except ValueError:
         raise ArgumentTypeError(
             f"{text!r} must be a time such as 2026-11-20T12:00:00Z, or seconds since 1970"
         ) from None
-    if parsed.tzinfo is None:
-        parsed = parsed.replace(tzinfo=UTC)
-    return round(1000 * parsed.timestamp())
 
 
 def _check_server(

@@ -132,22 +132,22 @@ def _content(name: str, path: str | None) -> str | None:
         raise UserError(f"{name}={path}: cannot be read ({reason}); name another file") from None
 
 
-def is_day(text: str) -> bool:
-    """Returns whether a number is a day, such as 20261120, and no seconds since 1970."""
-    return len(text) == len("20261120") and text.isdecimal()
+def moment(text: str) -> float:
+    """Returns the seconds since 1970 that a time says. Raises ValueError for what is no time."""
+    is_day = len(text) == len("20261120") and text.isdecimal()
+    with suppress(ValueError, OverflowError, OSError):  # no number, or of no year that there is
+        if not is_day:
+            return datetime.fromtimestamp(float(text), UTC).timestamp()
+    parsed = datetime.fromisoformat(text)
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
 
 
 def _moment(shown: str, name: str, text: str | None) -> float | None:
     if text is None:
         return None
-    with suppress(ValueError):
-        if not is_day(text):
-            return float(text)
     try:
-        # The "+" of a time zone becomes a space when an address is parsed.
-        parsed = datetime.fromisoformat(text.replace(" ", "+"))
+        return moment(text.replace(" ", "+"))  # in a time zone, before an address was parsed
     except ValueError:
         raise UserError(
             f"{shown}: {name}={text} must be a time such as 2026-11-20T12:00:00Z, or seconds since 1970"
         ) from None
-    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
