@@ -86,6 +86,8 @@ def test_a_yaml_file_sets_and_words_go_before_it(tmp_path: Path) -> None:
         ("- 5\n", "write `Rule:` and below it"),
         ("CPUBottleneck: {\n", "line 2: is not YAML"),
         ("\x00", "is not YAML"),
+        ("CPUBottleneck: 2026-02-30", "is not YAML"),
+        ("[" * 5000, "is not YAML"),
     ],
 )
 def test_each_mistake_in_a_file_names_the_file(tmp_path: Path, content: str, said: str) -> None:

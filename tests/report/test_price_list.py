@@ -137,6 +137,8 @@ def test_a_list_is_read_from_csv_and_from_yaml(tmp_path: Path) -> None:
         ("p.yaml", "name: a", "p.yaml: has no rows"),
         ("p.yaml", "- {name: [a], price_per_hour: 1, gpus: 0, cores: 1, memory_gib: 1}", "is not a name"),
         ("p.yaml", b"\xff\xfe\x00", "p.yaml: is neither YAML"),
+        ("p.yaml", "- {name: 2026-02-30}", "p.yaml: is neither YAML"),
+        ("p.yaml", "[" * 5000, "p.yaml: is neither YAML"),
         ("p.yaml", None, "p.yaml: cannot be read (No such file or directory)"),
     ],
 )

@@ -53,7 +53,7 @@ class Settings:
             content = yaml.safe_load(file.read_text(encoding="utf-8"))
         except OSError as error:
             raise UserError(f"{file}: cannot be read ({error.strerror}); give a YAML file of rules") from None
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # such as a date that there is not
             mark = getattr(error, "problem_mark", None)
             line = f", line {mark.line + 1}" if mark else ""
             raise UserError(

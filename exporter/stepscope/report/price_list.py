@@ -58,7 +58,7 @@ def read_price_list(path: Path) -> tuple[Machine, ...]:
         rows = _table(text) if path.suffix == ".csv" else yaml.safe_load(text)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); give a list of prices") from None
-    except (yaml.YAMLError, csv.Error, UnicodeDecodeError):
+    except (yaml.YAMLError, csv.Error, ValueError, RecursionError):  # such as a date that there is not
         raise UserError(f"{path}: is neither YAML nor, as a .csv, CSV; write a row per type") from None
     if not isinstance(rows, list) or not rows:
         raise UserError(f"{path}: has no rows; write a row per instance type with {', '.join(_NEEDED)}")

@@ -19,6 +19,7 @@ from stepscope.prometheus.rules.files import META, RULES, command_of, render
 from stepscope.prometheus.rules.hardware import HARDWARE
 from stepscope.prometheus.rules.options import Options
 from stepscope.rules.parts.promql import MINUTE
+from stepscope.runs.malformed import MALFORMED
 
 # Checks rules that the server cannot have, because it evaluates those of another engine.
 CHECK = f"stepscope crosscheck --recording RUN --rules DIR/{RULES}"
@@ -54,7 +55,7 @@ def read_groups(text: str, place: str) -> list[FileGroup]:
     """Returns the groups of a file. Raises UserError, which names `place`, if it is not a rule file."""
     try:
         return [_group(group) for group in yaml.safe_load(text)["groups"]]
-    except (yaml.YAMLError, LookupError, TypeError, AttributeError, ArgumentTypeError) as error:
+    except (yaml.YAMLError, ArgumentTypeError, *MALFORMED) as error:
         reason = " ".join(str(error).split())
         raise UserError(
             f"{place}: is not a Prometheus rule file ({reason}); see `promtool check rules`"
