@@ -168,6 +168,18 @@ def test_a_long_run_is_bounded_and_says_so(
     assert len(read.about["notes"]) == 3
 
 
+def test_a_sample_decades_ahead_takes_no_memory_for_the_time_before_it(recording: Path) -> None:
+    wrong = sample(200)
+    wrong.time += 1e10
+    samples = RecordingWriter(recording, "node-a", 0.5, "bert-1")
+    samples.sample(wrong)
+    samples.sample(sample(201))
+    samples.close()
+    gpu = timeline(recording).counters["Node node-a", "GPU 0 (%)"]
+    assert len(gpu) == 202
+    assert max(time for time, _ in gpu) > 1e9
+
+
 def test_slices_that_overlap_go_to_another_row(recording: Path) -> None:
     name = recording / "profiles" / "rank-0.steps-2-3.100-0.pt.trace.json.gz"
     crossing = [event("outer", 2.0, 0.4), event("crossing", 2.2, 0.5), event("inside", 2.3, 0.1)]

@@ -380,24 +380,20 @@ class _Samples:
 
 
 class _Buckets:
-    """Sums of one reading. Memory: 16 bytes per bucket."""
+    """The sum and the number of the values of one reading in each bucket that has some."""
 
     def __init__(self) -> None:
-        self._sums, self._counts = np.zeros(0), np.zeros(0)
+        self._found: dict[int, tuple[float, int]] = {}
 
     def add(self, bucket: np.ndarray[Any, Any], values: Floats | Times) -> None:
         known = np.isfinite(values) & (bucket >= 0)
-        if not known.any():
-            return
-        missing = int(bucket[known].max()) + 1 - len(self._sums)
-        if missing > 0:
-            self._sums, self._counts = (
-                np.append(each, np.zeros(missing)) for each in (self._sums, self._counts)
-            )
-        np.add.at(self._sums, bucket[known], values[known])
-        np.add.at(self._counts, bucket[known], 1)
+        buckets, places, counts = np.unique(bucket[known], return_inverse=True, return_counts=True)
+        sums = np.bincount(places, values[known], len(buckets))
+        for each, more, number_of in zip(buckets.tolist(), sums.tolist(), counts.tolist(), strict=True):
+            before, earlier = self._found.get(each, (0.0, 0))
+            self._found[each] = before + more, earlier + number_of
 
     def means(self) -> Iterator[tuple[int, float]]:
-        """Yields each bucket that has a value, and their mean."""
-        for bucket in np.flatnonzero(self._counts).tolist():
-            yield bucket, float(self._sums[bucket] / self._counts[bucket])
+        """Yields each bucket that has a value, and their mean, in the order of time."""
+        for bucket, (total, number_of) in sorted(self._found.items()):
+            yield bucket, total / number_of

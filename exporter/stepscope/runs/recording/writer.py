@@ -436,7 +436,7 @@ class RecordingWriter:
     # The method below runs in the thread that makes parts.
 
     def _make_parts(self, table: str, last: int) -> None:
-        """Turns the journals up to number `last` into parts. Tries again later after a failure of the disk."""
+        """Turns the journals up to number `last` into parts. A failure of the disk is retried later."""
         for number in range(self._made[table] + 1, last + 1):
             try:
                 with suppress(FileNotFoundError):  # it is a part already, or somebody removed it
