@@ -46,6 +46,7 @@ OF_JOB = {  # settings next to the ProfilerConfig
 TOP = ("ProfilingIntervalInMilliseconds", "ProfilingParameters", "DisableProfiler", "ProfilerEnabled")
 SOON = 0.001  # seconds: as early as a window can begin
 LONG = LONGEST - 1  # seconds: the longest window
+MOST = 1e11  # of steps, seconds and milliseconds: a window has no more digits
 
 
 @dataclass(frozen=True)
@@ -193,10 +194,10 @@ class _Reader:
             return None
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = math.nan
-        if not math.isfinite(number):
-            raise UserError(f"{self._path}: {name} is {value!r}; give a number")
+        if not abs(number) < MOST:
+            raise UserError(f"{self._path}: {name} is {value!r:.40}; give a number of at most 11 digits")
         return number
 
     def _note(self, name: str, said: str) -> None:
