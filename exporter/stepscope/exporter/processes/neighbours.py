@@ -77,20 +77,17 @@ class Neighbours:
         before, self._before = self._before, {}
         found: dict[int, tuple[int, str, float]] = {}
         try:
-            with os.scandir(self._procfs) as entries:
-                for entry in entries:
-                    if not entry.name.isdigit():
-                        continue
-                    pid, process = int(entry.name), read_process(self._procfs, int(entry.name))
-                    if process is None:
-                        continue
-                    self._before[pid] = process
-                    earlier = before.get(pid)
-                    known = earlier.cpu_ticks if earlier and earlier.start == process.start else 0
-                    used = (process.cpu_ticks - known) / self._ticks
-                    if before and used:  # otherwise it is not known what was used since the last look
-                        with suppress(OSError):
-                            found[pid] = (user_of(self._procfs, pid), str(process.core), used)
+            for pid in map(int, filter(str.isdigit, os.listdir(self._procfs))):
+                process = read_process(self._procfs, pid)
+                if process is None:
+                    continue
+                self._before[pid] = process
+                earlier = before.get(pid)
+                known = earlier.cpu_ticks if earlier and earlier.start == process.start else 0
+                used = (process.cpu_ticks - known) / self._ticks
+                if before and used:  # otherwise it is not known what was used since the last look
+                    with suppress(OSError):
+                        found[pid] = (user_of(self._procfs, pid), str(process.core), used)
         except OSError:  # too many open files: a process that was not read would seem new at the next look
             self._before, found = {}, {}
         return found

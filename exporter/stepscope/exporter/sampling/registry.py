@@ -103,7 +103,7 @@ class Registry:
         """Calls one collector once more, unless it hangs."""
         reading = self._readings[self._collectors.index(collector)]
         if not reading.still_busy():
-            (self._crew or _Crew()).run([reading], sample)
+            (self._crew or _Crew()).run([reading], sample, hurried=False)
 
     def close(self) -> None:
         """Ends the thread and closes every collector that is not in the middle of a reading."""
@@ -232,7 +232,7 @@ class _Crew:
         self._current: tuple[_Task, float] | None = None  # the task, and since when (monotonic)
         Thread(target=self._work, name="collectors", daemon=True).start()
 
-    def run(self, tasks: Sequence[_Task], sample: Sample, hurried: bool = False) -> _Task | None:
+    def run(self, tasks: Sequence[_Task], sample: Sample, hurried: bool) -> _Task | None:
         """Returns None when all are done, or the first task that took longer than its patience."""
         self._done.clear()
         self._current = None
