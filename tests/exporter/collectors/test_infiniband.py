@@ -6,6 +6,8 @@ import pytest
 from stepscope.exporter.collectors.infiniband import InfinibandCollector
 from stepscope.exporter.sampling.sample import Sample
 
+from tests.support.descriptors import no_descriptors
+
 
 class Ports:
     """A node with two ports, the second of which was never connected."""
@@ -74,6 +76,18 @@ def test_a_counter_that_cannot_be_read_for_a_moment_is_read_again(ports: Ports) 
     assert ("mlx5_1", "1", "symbol_error") not in ports.tick()["errors_total"]
     ports.write("mlx5_1", counters__symbol_error=8)
     assert ports.tick()["errors_total"]["mlx5_1", "1", "symbol_error"] == 8
+
+
+@pytest.mark.parametrize("file", ["state", "port_rcv_data"])
+def test_no_port_is_down_because_too_many_files_are_open(
+    ports: Ports, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    before = ports.tick()
+    with monkeypatch.context() as patched:
+        no_descriptors(patched, only=file)
+        with pytest.raises(OSError, match="Too many open files"):
+            ports.tick()
+    assert ports.tick(after=0.5) == before
 
 
 def test_a_node_without_such_a_device_publishes_nothing(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from time import monotonic
 
+from stepscope.common.errors import raise_if_exhausted
 from stepscope.exporter.sampling.collector import Collector, collector
 from stepscope.exporter.sampling.families import Family, LabelValues
 from stepscope.exporter.sampling.sample import Sample
@@ -68,7 +69,6 @@ class InfinibandCollector(Collector):
         now = self._clock()
         if now < self._due:
             return
-        self._due = now + SECONDS
         ports = self.within_limit(dict(self._ports()))
         self.up.publish({port: float(_is_up(folder)) for port, folder in ports.items()})
         for file, (family, unit) in self.counters.items():
@@ -80,6 +80,7 @@ class InfinibandCollector(Collector):
                 for port, count in self._counts(ports, file)
             }
         )
+        self._due = now + SECONDS
 
     def _ports(self) -> Iterator[tuple[LabelValues, Path]]:
         for folder in sorted(self.directory.glob("*/ports/*")):
@@ -89,8 +90,8 @@ class InfinibandCollector(Collector):
         for port, folder in ports.items():
             try:
                 yield port, float(int((folder / file).read_text()))
-            except (OSError, ValueError):  # the device has none, or "N/A (no PMA)", or is being reset
-                continue
+            except (OSError, ValueError) as error:  # it has none, or "N/A (no PMA)", or is being reset
+                raise_if_exhausted(error)
 
 
 def _counter(name: str, help: str) -> Family:
@@ -100,5 +101,6 @@ def _counter(name: str, help: str) -> Family:
 def _is_up(folder: Path) -> bool:
     try:
         return (folder / "state").read_text().startswith(ACTIVE)
-    except OSError:  # the device is gone
+    except OSError as error:  # the device is gone
+        raise_if_exhausted(error)
         return False
