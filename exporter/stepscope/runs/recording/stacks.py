@@ -7,6 +7,7 @@ from pathlib import Path
 
 from stepscope.common.shared_files import read_file
 from stepscope.common.whole_file import write_whole
+from stepscope.runs.malformed import MALFORMED, moment, whole
 from stepscope.runs.model import RankStack
 
 FILE = "stacks.json"
@@ -23,8 +24,8 @@ def read_stacks(directory: Path) -> tuple[RankStack, ...]:
     try:
         found = json.loads(read_file(directory / FILE, MOST_BYTES))
         return tuple(
-            RankStack(str(each["node"]), int(each["rank"]), float(each["time"]), str(each["text"]))
+            RankStack(str(each["node"]), whole(each["rank"]), moment(each["time"]), str(each["text"]))
             for each in found
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, *MALFORMED):
         return ()
