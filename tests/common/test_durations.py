@@ -3,7 +3,7 @@
 from argparse import ArgumentTypeError
 
 import pytest
-from stepscope.common.durations import parse_duration, positive_duration
+from stepscope.common.durations import parse_duration, parse_speed, positive_duration
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,9 @@ def test_an_interval_cannot_be_nothing() -> None:
     assert positive_duration("1ms") == 0.001
     with pytest.raises(ArgumentTypeError, match="more than 0"):
         positive_duration("0s")
+
+
+@pytest.mark.parametrize("text", ["0", "nan", "inf", "1e300", "1e-300", "-1", "fast"])
+def test_a_speed_that_no_clock_can_follow_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match="must be a number above 0"):
+        parse_speed(text)

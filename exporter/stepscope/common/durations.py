@@ -2,7 +2,6 @@
 
 import re
 from argparse import ArgumentTypeError
-from math import isfinite
 
 _SECONDS = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?|\.\d{1,9}")
@@ -48,6 +47,6 @@ def parse_speed(text: str) -> float:
         speed = float(text)
     except ValueError:
         speed = 0.0
-    if not (isfinite(speed) and speed > 0):
-        raise ArgumentTypeError(f"{text!r} must be a number above 0, such as 10")
+    if not 1e-6 <= speed <= 1e6:  # no wait for the next sample is longer than a clock can wait
+        raise ArgumentTypeError(f"{text!r} must be a number above 0, such as 10 (1e-6 to 1e6)")
     return speed
