@@ -133,6 +133,15 @@ def test_a_list_that_was_never_ended_is_read_to_its_end(tmp_path: Path, end: str
     assert any("What would follow is missing" in sentence for sentence in facts.unknowns)
 
 
+def test_a_tick_of_an_impossible_rank_is_no_rank(tmp_path: Path) -> None:
+    rows = timeline()
+    tick = next(place for place, row in enumerate(rows) if row.get("name") == "1")
+    rows.insert(tick, {**rows[tick], "name": "9" * 11})
+    facts, steps = read(write(tmp_path / "timeline.json", rows))
+    assert steps.keys() == {0, 1, 2}
+    assert {rank.world_size for rank in facts.ranks} == {3}
+
+
 def test_without_a_date_times_count_from_the_start(tmp_path: Path) -> None:
     facts, _ = read(write(tmp_path / "hvd.json", timeline()[1:]))
     assert facts.start == pytest.approx(0.060)

@@ -12,6 +12,7 @@ compute while others communicate.
 Source of the format: https://horovod.readthedocs.io/en/stable/timeline_include.html, and Horovod 0.28.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -44,6 +45,7 @@ LEAST_ROUNDS = 3
 OFTEN = 0.9  # of the collectives of the tensor that is reduced most often: reduced in each round
 NODE = "unknown"  # a timeline does not contain the names of its hosts
 MICRO = 1e-6
+_TICK = re.compile(r"[0-9]{1,5}")  # a rank; larger numbers are damaged
 
 
 def is_timeline(path: Path) -> bool:
@@ -178,7 +180,7 @@ class HorovodTimeline(Source):
             if name.startswith(NEGOTIATION):
                 latest[tensor] = _Collective(tensor, name, time)
                 self._collectives.append(latest[tensor])
-        elif phase == "X" and str(row["name"]).isdigit() and begun and tensor in latest:
+        elif phase == "X" and _TICK.fullmatch(str(row["name"])) and begun and tensor in latest:
             latest[tensor].ready[int(row["name"])] = time
         elif phase == "E" and begun:
             name, start = begun.pop()
