@@ -127,6 +127,11 @@ def test_a_python_that_is_none_or_too_old_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not answer as Python 3 does"):
         look("/usr/bin/true")
     old = tmp_path / "python"
+    for other in ("5", "[1, 2]", '[[], "/", [], false, false]', "[[3, 11], 5, [], false, false]"):
+        old.write_text(f"#!/bin/sh\necho '{other}'\n")
+        old.chmod(0o755)
+        with pytest.raises(UserError, match="does not answer as Python 3 does"):
+            look(str(old))
     old.write_text("#!/bin/sh\necho '[[3, 8], \"/\", [], false, false]'\n")
     old.chmod(0o755)
     with pytest.raises(UserError, match=r"Python 3\.8\) is too old: the hooks need Python 3\.11 or later"):

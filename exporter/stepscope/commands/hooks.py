@@ -14,6 +14,7 @@ from pathlib import Path
 
 from stepscope.common.errors import UserError
 from stepscope.common.whole_file import write_whole
+from stepscope.runs.malformed import MALFORMED
 
 FILE = "stepscope_startup.pth"
 MODULE = "stepscope_startup"
@@ -99,16 +100,16 @@ def look(path: str) -> Python:
             check=True,
         ).stdout
         version, folder, folders, importable, loads = json.loads(answer.splitlines()[-1])
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        python = Python(
+            path,
+            (version[0], version[1]),
+            Path(folder),
+            tuple(dict.fromkeys(file for one in folders if (file := Path(one) / FILE).is_file())),
+            importable,
+            loads,
+        )
+    except (OSError, subprocess.SubprocessError, *MALFORMED) as error:
         raise UserError(f"--python {path}: does not answer as Python 3 does; give an interpreter") from error
-    python = Python(
-        path,
-        (version[0], version[1]),
-        Path(folder),
-        tuple(dict.fromkeys(file for one in folders if (file := Path(one) / FILE).is_file())),
-        importable,
-        loads,
-    )
     if python.version < OLDEST:
         raise UserError(f"{python.name} is too old: the hooks need Python {OLDEST[0]}.{OLDEST[1]} or later")
     return python
