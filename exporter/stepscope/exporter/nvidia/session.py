@@ -128,10 +128,7 @@ class Session:
             self._not_started = kind(f"{reason}; looking again every {self._retry_seconds:g} s")
             self._stop()
         else:
-            self._watch_xids()
-
-    def _watch_xids(self) -> None:
-        self._xids.start([gpu for gpu in self._gpus if not gpu.lost])
+            self._xids.start(self._gpus)
 
     def _stop(self) -> None:
         """Ends NVML, unless the thread for XID errors hangs in it."""
@@ -241,7 +238,7 @@ class Session:
         else:
             self._attach(gpu, handle, identity)
             if gpu.label not in self._xids.watched and self._xids.stop():  # it was lost when NVML started
-                self._watch_xids()
+                self._xids.start(self._gpus)
 
     def _restart(self) -> None:
         """Restarts NVML, which lists and opens GPUs only when it starts. The counters kept here continue."""

@@ -37,7 +37,8 @@ class XidWatcher:
         except NvmlError as error:
             logger.info("no XID errors are counted: %s", error)
             return
-        labels = {address(gpu.handle): gpu.label for gpu in gpus if self._register(gpu, events)}
+        there = [gpu for gpu in gpus if not gpu.lost and self._register(gpu, events)]
+        labels = {address(gpu.handle): gpu.label for gpu in there}
         self.watched = labels.values()
         self._stopping = Event()
         arguments = (events, labels, self._stopping)

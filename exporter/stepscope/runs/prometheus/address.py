@@ -134,9 +134,8 @@ def _content(name: str, path: str | None) -> str | None:
 
 def moment(text: str) -> float:
     """Returns the seconds since 1970 that a time says. Raises ValueError for what is no time."""
-    is_day = len(text) == len("20261120") and text.isdecimal()
     with suppress(ValueError, OverflowError, OSError):  # no number, or of no year that there is
-        if not is_day:
+        if len(text) != len("20261120") or not text.isdecimal():  # otherwise it is a day
             return datetime.fromtimestamp(float(text), UTC).timestamp()
     parsed = datetime.fromisoformat(text)
     return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
