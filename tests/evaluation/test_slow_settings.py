@@ -495,6 +495,36 @@ def test_own_code_that_backward_passes_and_optimizers_call_is_a_finding_with_its
     assert found(replace(run, account=Account(1000.0, 1, again))) == [], "forward passes run it, too"
 
 
+@pytest.mark.parametrize(
+    ("function", "caller", "library", "backward", "is_found"),
+    [
+        ("backward", "main", "", 0.61, True),  # seven times as long as the forward pass and own code
+        ("backward", "main", "", 0.6, False),
+        ("backward", "main", "numpy._core.numeric.roll", 0.3, True),
+        ("backward", "main", "torch.functional.einsum", 0.6, False),
+        ("of_input", "backward", "", 0.61, True),
+        ("of_input", "backward", "", 0.6, False),  # tensors may be why it takes long
+        ("of_input", "main", "", 0.6, True),  # a hook
+    ],
+)
+def test_the_gradient_of_an_own_function_is_a_finding_if_it_needs_no_tensors_or_takes_much_longer(
+    function: str, caller: str, library: str, backward: float, is_found: bool
+) -> None:
+    seconds = {"running": 1000 * backward}
+    line = LineTime("train", "backward", "t.py:3", function, library, "t.py:9", caller, seconds)
+    run = run_with({"graph_operators": 20.0}, forward=0.08, host=0.02, backward=backward)
+    assert run.account is not None
+    leaves = tuple(
+        replace(leaf, lines=(line,)) if leaf.key.component == "backward" else leaf
+        for leaf in run.account.leaves
+    )
+    every = list(slow_settings(replace(run, account=replace(run.account, leaves=leaves))))
+    assert [each.seconds_lost for each in every] == [pytest.approx(1000 * backward)] * is_found
+    is_hook = "backward" not in (function, caller)
+    assert all(("Hooks" in each.recommendation) is is_hook for each in every)
+    assert all(("instead of Python and NumPy" in each.recommendation) is not is_hook for each in every)
+
+
 def test_idle_cores_do_not_matter_if_a_gpu_computes() -> None:
     run = run_with({"torch_threads": 1.0}, forward=0.6)
     idle = replace(run, run_cores=[RunCores("node-a", 8.0, 1.0, 0.0)])

@@ -18,6 +18,7 @@ from stepscope.evaluation.unexplained import (
 )
 from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.parts.topics import About
+from stepscope.runs.model import LineTime
 from stepscope.training.layout import (
     ANOMALY_DETECTION,
     DENORMALS,
@@ -58,6 +59,7 @@ SMALL = 40e-6  # seconds: twice what PyTorch takes for an operator and its gradi
 IN_NO_TIME = 2e-6  # seconds: PyTorch needs more for any operator that it records for a gradient
 GROWN, CERTAIN = 4.0, 8.0  # times the operators of the first look: sequences of different lengths differ less
 LONGER = 3.0  # times what usually takes as long: an optimizer's step, or a forward pass
+GRADIENT = 2.0  # times its forward pass: what a backward pass usually takes
 OPTIMIZER, FORWARD, BACKWARD, COMMUNICATION, OWN = (
     Key("train", name) for name in ("optimizer", "forward", "backward", "communication", HOST)
 )
@@ -365,17 +367,22 @@ def _forward_alone(analysis: Analysis, account: Account, run_seconds: float) -> 
 def _called(key: Key, analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
     """Yields lines of the script that backward passes or optimizers call, such as hooks, if they take long.
 
-    What forward passes run as well is computed again to save memory. A function `backward` has a gradient.
+    What forward passes run as well is computed again to save memory. Tensors may be what gradients of own
+    functions take long for, unless backward passes take much longer than usual.
     """
     known = {place.line.place for leaf in account.leaves if leaf.key == FORWARD for place in leaf.places}
+    usual = GRADIENT * (account.share(*FORWARD) + account.share(*OWN))
     for leaf in _of_passes(key, analysis, account) if not is_busy(analysis) else ():
         own = [each for each in own_places(leaf) if each.line.place not in known]
-        own = [each for each in own if each.function != key.component]
         called = [each for each in own if not each.line.library.endswith(CALLS)]
+        gradients = [each for each in called if key.component in (each.function, each.line.caller)]
+        if not leaf.share > LONGER * usual > 0:
+            called = [each for each in called if each not in gradients or _needs_no_tensors(each.line)]
         if called and (lost := leaf.share * own_share(leaf, called)) >= analysis.large:
             evidence = f"{share(lost, leaf.share)} of this part is your own code that it calls"
+            remedy = COMPUTE_WITH_TENSORS if called[0] in gradients else CALL_LESS[key.component]
             at = tuple(each.line.place for each in called)
-            yield of_part(LargePart(key, lost, CALL_LESS[key.component], evidence, places=at), run_seconds)
+            yield of_part(LargePart(key, lost, remedy, evidence, places=at), run_seconds)
 
 
 def _eagerly(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
@@ -453,7 +460,7 @@ def _with_a_core(analysis: Analysis, account: Account) -> float:
 def _without_tensors(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
     """Yields lines of forward passes that run functions of other libraries, such as NumPy, for long."""
     for leaf in _of_passes(FORWARD, analysis, account) if not is_busy(analysis) else ():
-        slow = [each for each in leaf.lines if each.place and each.library.split(".")[0] in NO_TENSORS]
+        slow = [each for each in leaf.lines if each.place and _needs_no_tensors(each)]
         ran = sum(each.seconds.get("running", 0.0) for each in slow)
         if not ran:
             continue
@@ -461,6 +468,10 @@ def _without_tensors(analysis: Analysis, account: Account, run_seconds: float) -
             evidence = f"{share(lost, leaf.share)} of this part runs functions that compute with no tensors"
             at = tuple(each.place for each in slow)
             yield of_part(LargePart(FORWARD, lost, COMPUTE_WITH_TENSORS, evidence, places=at), run_seconds)
+
+
+def _needs_no_tensors(line: LineTime) -> bool:
+    return line.library.split(".")[0] in NO_TENSORS
 
 
 def _of_passes(key: Key, analysis: Analysis, account: Account) -> list[Leaf]:
