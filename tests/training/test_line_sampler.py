@@ -608,6 +608,24 @@ def test_only_a_loader_worker_leaves_a_file_before_20_ticks(
         os.close(table._fd)
 
 
+def test_a_child_that_outlives_its_training_stays_a_child_of_its_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child, orphan = (
+        SimpleNamespace(run=run, role=role, rank=rank, directory=str(tmp_path))
+        for run, role, rank in (("long", layout.ROLES.index("child"), 1), ("", 0, -1))
+    )
+    looks = iter([orphan, child, orphan])  # before the training began, and after it was killed
+    monkeypatch.setattr(line_identity, "Identity", lambda _: next(looks))
+    table, sampler = LineTable(8, 8), LineSampler()
+    for ticks in (20, 40, 60):
+        sampler._identify(table, ticks)
+    (path,) = tmp_path.iterdir()
+    file = read_line_file(path)
+    assert (file.run, file.thread.role, file.thread.rank) == ("long", "child", 1)
+    os.close(table._fd)
+
+
 def test_what_a_long_step_waits_for_a_core_is_counted(tmp_path: Path, ledgers: Path) -> None:
     """Another process uses the only core in the long step; no process does in one that sleeps as long."""
     script = """

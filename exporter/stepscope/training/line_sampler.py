@@ -50,7 +50,7 @@ MOST_OWED = 400.0  # ticks, what 100 frames of 100 threads take; what a sample t
 WEIGHT = 0.1  # of the latest sample in what one usually takes
 MOST_STACKS = 1_000  # of which the text is remembered
 OTHER_THREAD = 16 * layout.OTHER_THREAD
-WORKER = layout.ROLES.index("loader worker")
+SCRIPT, WORKER = layout.ROLES.index("script"), layout.ROLES.index("loader worker")
 GOLDEN = 0.6180339887498949  # its multiples are spread evenly between two whole numbers
 USUAL_OF = 32  # steps, at most, of which nine in ten take the usual time or less,
 LEAST_USUAL = 8  # and at least: before them, no step is a long one
@@ -130,7 +130,7 @@ class LineSampler:
         # and when they began, how many ticks passed and are skipped, and when times were read, and which.
         self._before: tuple[float, int, int, float, tuple[float, float]] | None = None
         self._owed = -CREDIT  # ticks: CPU time beyond what is allowed
-        self._failed = False
+        self._failed = self._works_for_a_rank = False
         # The locks of the thread that samples: one stops it, and it releases the other at its end.
         self._running: tuple[Any, Any] | None = None
         self._task = ""
@@ -312,6 +312,9 @@ class LineSampler:
         from stepscope.training.line_identity import Identity  # not in processes that end at once
 
         identity = Identity(self._ledger)
+        if identity.role == SCRIPT and self._works_for_a_rank:
+            return  # the process that started this one is dead
+        self._works_for_a_rank = identity.role != SCRIPT
         table.name_run(identity.run)
         table.set(layout.ROLE, float(identity.role))
         table.set(layout.RANK, float(identity.rank))
