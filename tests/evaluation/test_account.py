@@ -816,9 +816,19 @@ def test_a_line_that_takes_most_of_a_long_set_up_is_a_finding_and_imports_are_no
     assert unexplained(judged) == []
 
 
-@pytest.mark.parametrize(("state", "word"), [("running", "Cache what"), ("other", "This line waits")])
-def test_a_line_of_the_set_up_is_a_finding_however_long_imports_take(state: str, word: str) -> None:
-    imports, polls = line("train.py:2", 5.0, library="import"), line("train.py:9", 0.0)
+@pytest.mark.parametrize(
+    ("state", "library", "word"),
+    [
+        ("running", "", "Cache what"),
+        ("other", "", "This line waits"),
+        ("lock", "torch.utils.data.dataloader._try_get_data", "This line fetches batches"),
+        ("running", "torch.multiprocessing.reductions.rebuild_storage_fd", "This line fetches batches"),
+    ],
+)
+def test_a_line_of_the_set_up_is_a_finding_however_long_imports_take(
+    state: str, library: str, word: str
+) -> None:
+    imports, polls = line("train.py:2", 5.0, library="import"), line("train.py:9", 0.0, library=library)
     polls = replace(polls, seconds={state: 4.0})
     run = with_lines("before_first_step", 600, imports, polls, line("train.py:12", 1.0))
     run = replace(
@@ -827,7 +837,7 @@ def test_a_line_of_the_set_up_is_a_finding_however_long_imports_take(state: str,
     (found,) = unexplained(run)
     assert found.recommendation.startswith(word)
     (problem,) = problems_of(run)
-    assert problem.lines == "44 % in main, train.py:9", "not the imports"
+    assert problem.lines.startswith("44 % in main, train.py:9"), "not the imports"
 
 
 def test_own_code_names_its_own_lines_before_those_of_a_framework_s_loop() -> None:
@@ -860,6 +870,23 @@ def test_a_start_of_one_rank_for_which_the_others_wait_names_its_lines() -> None
     assert "load only what the first steps need" in found.recommendation
     several = [of_rank(0, prepares), of_rank(1, prepares), of_rank(2, waits)]
     assert unexplained(replace(run, threads=several)) == [], "two of three are not one alone"
+
+
+def test_a_rank_that_polls_for_what_another_one_prepares_does_nothing_of_its_own() -> None:
+    def of_rank(rank: int, state: str, seconds: float, library: str = "") -> ThreadTime:
+        at = replace(line(f"start.py:{rank}", 0.0, library=library), seconds={state: seconds})
+        return ThreadTime("n1", rank, "training", 1, 1000.0, 500.0, 0.0, 0.0, (at,))
+
+    prepares, polls = of_rank(0, "running", 400.0), of_rank(1, "other", 400.0, "time.sleep")
+    leaf = Leaf(Key("before_first_step"), 0.4, {0: 400.0, 1: 400.0}, (*prepares.lines, *polls.lines))
+    run = replace(run_with(train__forward=0.6), account=Account(2000.0, 2, (leaf,)))
+    (found,) = unexplained(replace(run, threads=[prepares, polls]))
+    assert (found.details["rank"], found.seconds_lost) == (0, pytest.approx(400.0))
+    assert found.recommendation.startswith("Cache what")
+    (found,) = unexplained(replace(run, threads=[of_rank(0, "running", 100.0), polls]))
+    assert (found.details["rank"], found.seconds_lost) == (1, pytest.approx(300.0)), "it polls too rarely"
+    assert found.recommendation.startswith("This line waits")
+    assert unexplained(replace(run, threads=[prepares, of_rank(1, "running", 400.0)])) == []
 
 
 def test_advice_on_what_one_rank_does_after_training_is_not_about_the_start() -> None:

@@ -162,6 +162,10 @@ SET_UP_EARLIER = (
     "This line waits, for a file, a network, a timer or another process, and computes nothing. Make what it "
     "waits for ready before the job starts, or let a thread wait during the rest of the set-up."
 )
+FETCH_LATER = (
+    "This line fetches batches before the first step. Skip what a resumed run has seen in the sampler, which "
+    "makes no items, and keep statistics of the data from run to run."
+)
 SET_UP_LESS = "Cache what this line computes, or load only what the first steps need."
 LOSE_LESS = "Do it less often, or in another job: the devices wait meanwhile."
 TAKE_EQUAL = (
@@ -275,12 +279,12 @@ def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
     """Yields the time in lines of the script before the first step, if mostly in one, or after the last."""
     for leaf in map(account.whole, (BEFORE, AFTER)):
         limit = LARGE_AFTER if leaf.key.part == AFTER else LARGE_BEFORE
-        (alone, most), (_, second), *_ = _own_by_rank(leaf.key, analysis) or [(None, 0.0)] * 2
-        if most - second >= limit * account.seconds / account.ranks:
-            evidence = f"Rank {alone} spends {duration(most)} in lines of its own, and the others do not"
-            lost = (most - second) * account.ranks / account.seconds
-            remedy = LOSE_LESS if leaf.key.part == AFTER else SET_UP_LESS
-            yield LargePart(leaf.key, lost, remedy, evidence, rank=alone)
+        if alone := _alone(leaf.key, analysis, limit * account.seconds / account.ranks):
+            spent = f"spends {duration(alone.seconds)} in lines of its own"
+            evidence = f"Rank {alone.rank} {spent}, and the others do not"
+            lost = alone.more * account.ranks / account.seconds
+            remedy = LOSE_LESS if leaf.key.part == AFTER else _set_up_less(alone.line)
+            yield LargePart(leaf.key, lost, remedy, evidence, rank=alone.rank)
             continue
         # Only what was sampled: Python's own start and end never are.
         found = own_places(leaf)
@@ -292,9 +296,8 @@ def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
         if leaf.key.part != BEFORE or not leaf.share or analysis.found(MaxInitializationTime):
             continue
         if own >= limit and found[0].seconds > MOST * seconds:
-            remedy = SET_UP_EARLIER if _waits(found[0].line) else SET_UP_LESS
             at = tuple(place.line.place for place in found)
-            yield LargePart(leaf.key, own, remedy, evidence, places=at)
+            yield LargePart(leaf.key, own, _set_up_less(found[0].line), evidence, places=at)
         elif _is_long_start(leaf, _loop(account), account, analysis, LATE):
             evidence = f"From the first step to the last it took {share(_loop(account), 1.0)}"
             yield LargePart(
@@ -302,14 +305,37 @@ def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
             )
 
 
-def _own_by_rank(key: Key, analysis: Analysis) -> list[tuple[int | None, float]]:
-    """Returns the seconds of each rank in lines of the script, the rank with most first; [] of one rank."""
-    found: dict[int | None, float] = defaultdict(float)
-    for thread in analysis.threads:
-        own = own_places(Leaf(key, 0.0, {}, tuple(lines_of(key, [thread]))))
-        found[thread.rank] += sum(place.seconds for place in own)
-    of_ranks = [(rank, found[rank]) for rank in found if rank is not None]
-    return sorted(of_ranks, key=lambda each: -each[1]) if len(of_ranks) > 1 else []
+def _set_up_less(line: LineTime) -> str:
+    if line.library.startswith(("torch.utils.data.", RECEIVES)):
+        return FETCH_LATER
+    return SET_UP_EARLIER if _waits(line) else SET_UP_LESS
+
+
+class _Alone(NamedTuple):
+    """The rank with most seconds in lines of the script, how many more than any other, and its first line."""
+
+    rank: int
+    seconds: float
+    more: float
+    line: LineTime
+
+
+def _alone(key: Key, analysis: Analysis, least: float) -> _Alone | None:
+    """Returns the rank that spends `least` seconds more than any other in lines of its own.
+
+    Lines that wait do not count if no rank does with them: they may wait for this rank.
+    """
+    for ignored in (lambda _: False, _waits):
+        found: dict[int, list[Place]] = defaultdict(list)
+        for thread in analysis.threads:
+            own = own_places(Leaf(key, 0.0, {}, tuple(lines_of(key, [thread]))))
+            if thread.rank is not None:
+                found[thread.rank] += [place for place in own if not ignored(place.line)]
+        spent = sorted(((sum(each.seconds for each in found[rank]), rank) for rank in found), reverse=True)
+        if len(spent) > 1 and (more := spent[0][0] - spent[1][0]) >= least:
+            seconds, rank = spent[0]
+            return _Alone(rank, seconds, more, max(found[rank], key=lambda place: place.seconds).line)
+    return None
 
 
 def _loop(account: Account) -> float:
