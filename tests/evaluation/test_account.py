@@ -709,6 +709,24 @@ def test_a_line_that_takes_most_of_the_time_after_training_is_a_finding() -> Non
     assert unexplained(with_lines("after_last_step", 149, line("predict.py:9", 1.0))) == []
 
 
+@pytest.mark.parametrize(
+    ("part", "library", "running", "finds"),
+    [
+        ("after_last_step", "threading._shutdown", 0.4, True),
+        ("after_last_step", "multiprocessing.popen_fork.poll", 0.0, True),
+        ("after_last_step", "threading._shutdown", 0.6, False),
+        ("after_last_step", "torch.distributed.distributed_c10d.destroy_process_group", 0.0, False),
+        ("before_first_step", "threading.wait", 0.0, False),
+    ],
+)
+def test_a_script_that_waits_at_its_end_for_what_it_started_is_a_finding(
+    part: str, library: str, running: float, finds: bool
+) -> None:
+    run = with_lines(part, 299, line("", running, 1 - running, function="", library=library))
+    assert [each.seconds_lost for each in unexplained(run)] == [pytest.approx(299.0)] * finds
+    assert all("a thread or process" in each.recommendation for each in unexplained(run))
+
+
 def test_ranks_that_are_slow_by_turns_are_a_finding_unless_one_of_them_is_slow() -> None:
     run = run_with(train__forward=0.6, train__communication=0.4)
     uneven = replace(run, rules=[rule("CommunicationBound", Status.HEALTHY)], waited_by_turns=0.1)

@@ -168,6 +168,10 @@ FETCH_LATER = (
 )
 SET_UP_LESS = "Cache what this line computes, or load only what the first steps need."
 LOSE_LESS = "Do it less often, or in another job: the devices wait meanwhile."
+END_SOONER = (
+    "The script has ended, but a thread or process that it started has not. Let that work while steps run, "
+    "send several results at once, or do it in another job."
+)
 TAKE_EQUAL = (
     "Give all ranks equal work in each step: batches of equal length, sorted or packed by the sum of lengths "
     "instead of the number of samples."
@@ -287,12 +291,13 @@ def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
             yield LargePart(leaf.key, lost, remedy, evidence, rank=alone.rank)
             continue
         # Only what was sampled: Python's own start and end never are.
-        found = own_places(leaf)
+        named = (place for place in leaf.places if place.share >= LEAST_PLACE)
+        found = [place for place in named if _is_of_script(place.line, leaf.key)]
         seconds = sum(place.seconds for place in found)
         own = min(seconds / account.seconds, leaf.share)
         evidence = f"That is {share(own, leaf.share)} of the time {uncapitalised(name_of(leaf.key))}"
         if leaf.key.part == AFTER and own >= limit:
-            yield LargePart(leaf.key, own, LOSE_LESS, evidence)
+            yield LargePart(leaf.key, own, LOSE_LESS if found[0].line.place else END_SOONER, evidence)
         if leaf.key.part != BEFORE or not leaf.share or analysis.found(MaxInitializationTime):
             continue
         if own >= limit and found[0].seconds > MOST * seconds:
@@ -303,6 +308,11 @@ def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
             yield LargePart(
                 leaf.key, leaf.share, MaxInitializationTime.recommendation, f"{evidence}. {_where(leaf)}"
             )
+
+
+def _is_of_script(line: LineTime, key: Key) -> bool:
+    """Returns whether a line is the script's own, or waits at Python's end for what the script started."""
+    return _is_own(line) or (key.part == AFTER and not line.place and _waits(line))
 
 
 def _set_up_less(line: LineTime) -> str:
