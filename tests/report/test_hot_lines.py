@@ -116,6 +116,19 @@ def test_a_thread_without_a_core_is_not_called_busy(cores: list[RunCores], who: 
     assert any("OMP_NUM_THREADS=1" in each for each in more) == ("own" in who)
 
 
+@pytest.mark.parametrize(("ran", "cores", "advises"), [(51.0, 1.4, 1), (50.0, 1.4, 0), (95.0, 1.5, 0)])
+def test_threads_that_run_python_on_one_core_are_named_with_what_uses_several(
+    ran: float, cores: float, advises: int
+) -> None:
+    count = line(ran, "count.py:2", function="count", library="")
+    waiting = thread(line(100, state="lock"), ran_seconds=1.0, others=(count,))
+    said = process_verdict(without_steps(waiting, use=used(cores)))
+    assert [each for each in said if "threads" in each] == [
+        "Its other threads run Python on one core: count, count.py:2. Threads take turns there, and "
+        "processes use several cores (multiprocessing, ProcessPoolExecutor)."
+    ] * advises
+
+
 def test_several_busy_cores_are_no_single_thread() -> None:
     assert process_verdict(without_steps(thread(line(100)), use=used(5.2)))[0] == (
         "5.2 of 8 cores are busy. The main thread works on one of them: "

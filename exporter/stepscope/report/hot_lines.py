@@ -20,6 +20,7 @@ PARTS = 6  # that are shown
 LEAST = 0.02  # of a thread's time, for a part to be shown
 MEDIAN_GPU_BUSY = 70.0  # percent
 WAITS_FOR_A_CORE, BUSY, ALL_CORES, MORE_THAN_ONE = 0.3, 0.5, 0.8, 1.5
+TURNS = "Threads take turns there, and processes use several cores (multiprocessing, ProcessPoolExecutor)."
 COMPONENTS = {"data_wait": "data", "host": "your own code"}  # names in sentences
 STARTED = {"loader worker": "loader workers", "child": "other processes"}  # likewise, of roles
 # Names of samples in no component. Without a phase there was no ledger: imports, for example.
@@ -186,6 +187,8 @@ def process_verdict(analysis: Analysis) -> list[str]:
         sentences.append("Start fewer processes, or give each fewer threads (OMP_NUM_THREADS=1).")
     elif main and _calls_jax(main) > BUSY * main.seconds:
         sentences.append(COMPILE_STEP)
+    elif main and own < MORE_THAN_ONE and sum(line.total for line in main.others) > BUSY * main.seconds:
+        sentences.append(f"Its other threads run Python on one core: {places(main.others)[0].words}. {TURNS}")
     shown = [] if main is None else [place for place in places(main.lines)[:SHOWN] if place.share >= LEAST]
     if len(shown) > 1:
         words = [f"{share(place.share, 1.0)} in {place.words}" for place in shown]
