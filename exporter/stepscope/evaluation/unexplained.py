@@ -154,6 +154,12 @@ ASK_EARLIER = (
     "This line waits for what other processes or threads compute. Ask for it while a step computes, and take "
     "the result in the next one (`apply_async`, `submit`), or let DataLoader workers compute it."
 )
+PIPES = ("multiprocessing.queues.", "multiprocessing.connection.", "multiprocessing.managers.")
+SHARE_MEMORY = (
+    "This line takes what another process pickles and sends through a pipe. Send less, or keep arrays in "
+    "shared memory (tensors in queues of `torch.multiprocessing`). If it mostly waits, let several processes "
+    "make it, such as DataLoader workers."
+)
 KEEP_COMPILED = (
     "Keep what was compiled from run to run (the cache of torch.compile, `jax_compilation_cache_dir`), or "
     "compile less of the model."
@@ -504,6 +510,8 @@ def _of_line(leaf: Leaf, wait_less: dict[str, str]) -> str | None:
         return START_ONCE
     if first.library.startswith(POOLS):
         return ASK_EARLIER
+    if first.library.startswith(PIPES):
+        return SHARE_MEMORY
     if OBJECTS.match(first.library):
         return SEND_TENSORS
     if wait_less is WAIT_LESS_WITH_JAX and DISPATCHES.match(first.library):
