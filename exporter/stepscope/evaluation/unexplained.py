@@ -154,7 +154,7 @@ ASK_EARLIER = (
     "This line waits for what other processes or threads compute. Ask for it while a step computes, and take "
     "the result in the next one (`apply_async`, `submit`), or let DataLoader workers compute it."
 )
-PIPES = ("multiprocessing.queues.", "multiprocessing.connection.", "multiprocessing.managers.")
+PIPES = ("multiprocessing.queues.get", "multiprocessing.connection.recv", "multiprocessing.managers._call")
 SHARE_MEMORY = (
     "This line takes what another process pickles and sends through a pipe. Send less, or keep arrays in "
     "shared memory (tensors in queues of `torch.multiprocessing`). If it mostly waits, let several processes "
