@@ -236,6 +236,7 @@ until(1, parse)
     [
         ("running", "spin(1000)"),
         ("lock", "lock.acquire(timeout=0.1)"),
+        ("lock", "wait_for_file()"),
         ("child", "os.waitpid(subprocess.Popen(['sleep', '0.1']).pid, 0)"),
         ("other", "time.sleep(0.1)"),
     ],
@@ -244,9 +245,18 @@ def test_what_the_main_thread_waits_for_is_counted(
     tmp_path: Path, ledgers: Path, state: str, work: str
 ) -> None:
     script = f"""
-import _thread, os, subprocess, warnings
+import _thread, fcntl, os, subprocess, warnings
 warnings.simplefilter("ignore")
 lock = _thread.allocate_lock(); lock.acquire()
+held, file = (os.open(__file__, os.O_RDONLY) for _ in range(2))
+def release():
+    time.sleep(0.1)
+    fcntl.flock(held, fcntl.LOCK_UN)
+def wait_for_file():
+    fcntl.flock(held, fcntl.LOCK_EX)
+    _thread.start_new_thread(release, ())
+    fcntl.flock(file, fcntl.LOCK_EX)
+    fcntl.flock(file, fcntl.LOCK_UN)
 until(1.2, lambda: {work})
 """
     (file,) = sampled(tmp_path, ledgers, script)

@@ -9,13 +9,15 @@ from stepscope.training.line_layout import STATES
 
 RUNNING, DISK, LOCK, CHILD, OTHER = range(len(STATES))
 
-# System calls by number: locks, waits for a child, and those that may wait for a disk.
+# System calls by number: locks (futex, fcntl, flock), waits for a child, and those that may wait for a disk.
 _CALLS = {
-    "x86_64": {b"202": LOCK, b"61": CHILD, b"247": CHILD}
+    "x86_64": dict.fromkeys((b"202", b"72", b"73"), LOCK)
+    | {b"61": CHILD, b"247": CHILD}
     | dict.fromkeys(
         (b"0", b"1", b"17", b"18", b"19", b"20", b"40", b"74", b"75", b"2", b"257", b"332"), DISK
     ),
-    "aarch64": {b"98": LOCK, b"260": CHILD, b"95": CHILD}
+    "aarch64": dict.fromkeys((b"98", b"25", b"32"), LOCK)
+    | {b"260": CHILD, b"95": CHILD}
     | dict.fromkeys((b"63", b"64", b"67", b"68", b"65", b"66", b"71", b"82", b"83", b"56", b"291"), DISK),
 }
 _NOT_IN_A_CALL = b"-1"  # a page fault: the page is read from a disk
