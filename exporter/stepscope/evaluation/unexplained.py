@@ -149,7 +149,7 @@ STARTS_PROCESSES = (
     *("multiprocessing.pool.terminate", "multiprocessing.pool.join", "multiprocessing.process.start"),
     *("concurrent.futures.process.__init__", "concurrent.futures.process.submit"),
 )
-POOLS = ("multiprocessing.pool.", "concurrent.futures.")
+POOLS = ("multiprocessing.pool.", "concurrent.futures.", "queue.get")
 ASK_EARLIER = (
     "This line waits for what other processes or threads compute. Ask for it while a step computes, and take "
     "the result in the next one (`apply_async`, `submit`), or let DataLoader workers compute it."
