@@ -6,8 +6,9 @@ evaluated are steps of the phase eval, and are taken out of the training step ar
 backward pass is never one of them. Any other is one if gradients were disabled at its request, or in a
 forward pass. Other batches are one, too, if several come before the loader ends or the script asks another,
 and a module was called meanwhile. Without a call, the script only reads its data: before the first step, that
-is set-up. One batch alone may have been fetched ahead. A framework that fetches the batches of an accumulated
-step together trains on them before it asks another loader.
+is set-up, as is what follows until a batch or a backward pass. One batch alone may have been fetched ahead.
+A framework that fetches the batches of an accumulated step together trains on them before it asks another
+loader.
 """
 
 from __future__ import annotations
@@ -111,6 +112,7 @@ class AutomaticSteps:
             self._end_batch(now)
             if self.undecided and (self.waits is not waits or len(self.undecided) > MOST_UNDECIDED):
                 self._decide()
+                recorder.in_automatic_step()
             now = recorder.so_far() or ()  # without what was taken out
         self.waits, self.asked, self.evaluated = waits, now, not gradients
         self.wait = None
@@ -202,15 +204,15 @@ class AutomaticSteps:
             self._take_out()
 
     def _decide(self) -> None:
-        """Decides about batches after which no backward pass came."""
-        if len(self.undecided) > 1:
+        """Decides about batches after which no backward pass came. Drops the step of what was only read."""
+        if self.undecided:
             (begin, _, _), (_, end, _) = self.undecided[0], self.undecided[-1]
-            if end[1 + _FORWARD] > begin[1 + _FORWARD]:
+            if end[1 + _FORWARD] == begin[1 + _FORWARD]:
+                if session.ledger is not None and not session.ledger.has_steps():
+                    self.undecided.clear()
+                    recorder.drop_automatic_step()
+            elif len(self.undecided) > 1:
                 self._take_out()
-            elif session.ledger is not None and not session.ledger.has_steps():
-                self.undecided.clear()
-                recorder.drop_automatic_step()
-                recorder.in_automatic_step()
         for _, _, wait in self.undecided:
             self._count("train", wait)
         self.undecided.clear()

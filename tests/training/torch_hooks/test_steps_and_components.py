@@ -925,6 +925,23 @@ def test_the_loader_of_torchdata_which_has_its_own_iter_is_timed(tmp_path: Path)
     assert sum(rank.totals.fetch_counts) >= 6
 
 
+READS_ALL_FIRST = """
+batches = list(DataLoader(data, batch_size={size}))
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+print(time.time())
+for x, y in batches:
+    loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("size", [32, 96])
+def test_the_set_up_after_all_data_were_read_is_no_part_of_the_first_step(size: int, tmp_path: Path) -> None:
+    trained = train(READS_ALL_FIRST.format(size=size), folder=tmp_path)
+    assert trained.only.totals.steps == {"train": 96 // size}
+    assert trained.only.steps[0].start >= float(trained.output)
+
+
 READS_AHEAD = """
 import queue, threading
 batches = queue.Queue(2)
