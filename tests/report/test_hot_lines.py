@@ -154,6 +154,23 @@ def test_a_command_without_python_is_judged_by_its_processes(use: RunUse, words:
     assert process_verdict(without_steps(use=use))[0] == words
 
 
+@pytest.mark.parametrize(
+    ("threads", "cores", "words"),
+    [
+        ([], 3.0, "The command uses 3.0 cores."),
+        ([], 1.0, "About one core is busy: a single thread may limit the command."),
+        ([thread(line(100))], 1.0, "One thread does all the work on 1 core: "),
+        ([thread(line(100, state="lock"), ran_seconds=0.0)], 3.0, "The main thread waits for a lock 100 % "),
+    ],
+)
+def test_nothing_is_said_about_cores_that_are_not_known(
+    threads: list[ThreadTime], cores: float, words: str
+) -> None:
+    said = process_verdict(replace(without_steps(*threads, use=used(cores, math.nan)), cores={}))
+    assert said[0].startswith(words)
+    assert "nan" not in " ".join(said)
+
+
 def test_disk_traffic_of_the_processes_is_said() -> None:
     assert "read 12.0 MB/s from disks" in process_verdict(without_steps(use=used(1.0, read=12e6)))[1]
 

@@ -247,12 +247,12 @@ def _thread_words(thread: ThreadTime, own: float, allowed: float, crowded: bool)
             f"The main thread waits for Python’s interpreter lock {percent(100 * held)} of the time, while "
             f"other threads run Python: {places(thread.others)[0].words}."
         )
-    of = "" if math.isnan(allowed) else f" of {allowed:g} {'core' if allowed == 1 else 'cores'}"
     if ran > BUSY:
         if math.isnan(own) or own < MORE_THAN_ONE:
-            return f"One thread does all the work on 1{of}{_in(thread, 'running')}."
-        return f"{own:.1f}{of} are busy. The main thread works on one of them{_in(thread, 'running')}."
-    if own >= max(MORE_THAN_ONE, ALL_CORES * allowed):
+            return f"One thread does all the work on {_of_cores('1', allowed)}{_in(thread, 'running')}."
+        busy = _of_cores(f"{own:.1f}", allowed)
+        return f"{busy} are busy. The main thread works on one of them{_in(thread, 'running')}."
+    if own >= MORE_THAN_ONE and own >= ALL_CORES * allowed:
         return f"All {allowed:g} cores are busy{_in(thread, 'lock')}."
     state = max(WAITS, key=lambda name: states[name])
     return f"The main thread {WAITS[state]} {percent(100 * states[state])} of the time{_in(thread, state)}."
@@ -267,7 +267,6 @@ def _in(thread: ThreadTime, state: str) -> str:
 
 
 def _cores_words(analysis: Analysis, own: float, allowed: float) -> str:
-    of = f"of {allowed:g} {'core' if allowed == 1 else 'cores'}"
     waited = max(
         (use.waited_share for use in analysis.run_use if use.waited_share == use.waited_share), default=0
     )
@@ -277,12 +276,19 @@ def _cores_words(analysis: Analysis, own: float, allowed: float) -> str:
             "something else uses the cores."
         )
     if allowed > 1 and own >= ALL_CORES * allowed:
-        return f"All {allowed:g} cores are busy: the command uses {own:.1f} {of}."
+        return f"All {allowed:g} cores are busy: the command uses {_of_cores(f'{own:.1f}', allowed)}."
     if own >= MORE_THAN_ONE:
-        return f"The command uses {own:.1f} {of}."
+        return f"The command uses {_of_cores(f'{own:.1f}', allowed)}."
     if own >= BUSY:
-        return f"About one {of} is busy: a single thread may limit the command."
+        return f"About {_of_cores('one', allowed)} is busy: a single thread may limit the command."
     return "The command hardly uses a core: it waits for something else."
+
+
+def _of_cores(number: str, allowed: float) -> str:
+    """Returns "1.5 of 4 cores", or "1.5 cores" if it is not known how many the command may use."""
+    if math.isnan(allowed):
+        return f"{number} core{'' if number in ('1', 'one') else 's'}"
+    return f"{number} of {allowed:g} {'core' if allowed == 1 else 'cores'}"
 
 
 def _gpus(analysis: Analysis) -> list[str]:
@@ -293,7 +299,7 @@ def _gpus(analysis: Analysis) -> list[str]:
 
 
 def _use(analysis: Analysis, own: float, allowed: float) -> list[str]:
-    words = [] if math.isnan(own) else [f"use {own:.2g} of {allowed:g} cores"]
+    words = [] if math.isnan(own) else [f"use {_of_cores(f'{own:.2g}', allowed)}"]
     for name, verb in (("read_per_second", "read"), ("written_per_second", "write")):
         values = [value for use in analysis.run_use if not math.isnan(value := getattr(use, name))]
         if values:
