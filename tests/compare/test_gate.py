@@ -216,6 +216,22 @@ def test_a_rule_fails_the_gate_where_it_appears_and_not_where_it_stayed() -> Non
     assert judged("any_rule", fired, fired).state == "passed"
 
 
+def test_a_gate_says_so_if_it_knows_too_little_of_a_run() -> None:
+    unknown, fired = with_rules(DataStarved=Status.NOT_ENOUGH_DATA), with_rules(DataStarved=Status.FOUND)
+    assert judged("any_rule", unknown, fired).reason == (
+        "DataStarved fired in B and not in A, which has not enough data to judge DataStarved: "
+        "DataStarved found it."
+    )
+    nothing = with_rules(DataStarved=Status.NOT_ENOUGH_DATA, MaxInitializationTime=Status.HEALTHY)
+    outcome = judged("any_rule", nothing, nothing)
+    assert (outcome.state, outcome.reason) == ("inconclusive", "B has not enough data to be called healthy")
+    assert judged("MaxInitializationTime", nothing, nothing).state == "passed"
+    healthy = with_rules(DataStarved=Status.HEALTHY, MaxInitializationTime=Status.HEALTHY)
+    assert judged("any_rule", nothing, healthy).state == "passed"
+    failed = replace(nothing, analysis=replace(nothing.analysis, exit_status=1))
+    assert judged("any_rule", nothing, failed).reason.startswith("B failed: ")
+
+
 def test_what_only_one_run_has_is_inconclusive() -> None:
     outcome = judged("gpu_p95<-5%", run_of(STEADY, gpu=0.9), run_of(STEADY))
     assert outcome.state == "inconclusive"

@@ -26,6 +26,7 @@ from stepscope.compare.work import Work
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.report.ended import failed
 from stepscope.report.sentences import is_overview
+from stepscope.report.verdict import status_of_run
 from stepscope.rules import all_rules
 from stepscope.rules.parts.topics import Effect
 
@@ -138,12 +139,16 @@ def _judge_rule(condition: Condition, a: Analysis, b: Analysis) -> Outcome:
     new = [rule for rule in fired if rule.rule in before and before[rule.rule].status is not Status.FOUND]
     if new:
         names = listing([rule.rule for rule in new])
-        return Outcome(condition, "failed", f"{names} fired in B and not in A: {new[0].finding}")
+        unsure = listing([rule.rule for rule in new if not before[rule.rule].status.judged])
+        why = f", which has not enough data to judge {unsure}" if unsure else ""
+        return Outcome(condition, "failed", f"{names} fired in B and not in A{why}: {new[0].finding}")
     unknown = [name for name, rule in before.items() if rule.status.judged and not _judged(after, name)]
     if unknown or not any(rule.status.judged for rule in after.values()):
         names = listing(unknown) or (condition.name if condition.name != ANY_RULE else "any rule")
         return Outcome(condition, "inconclusive", f"B has not enough data to judge {names}")
     if condition.name == ANY_RULE:
+        if status_of_run(b) in (Status.NOT_ENOUGH_DATA, Status.COLLECTING):
+            return Outcome(condition, "inconclusive", "B has not enough data to be called healthy")
         return Outcome(condition, "passed", "no rule fired in B that did not in A")
     how = "fired in B, but in A as well" if fired else "did not fire in B"
     return Outcome(condition, "passed", f"{condition.name} {how}")
