@@ -275,6 +275,27 @@ def test_a_hang_is_found_after_a_clock_was_set_back() -> None:
     assert result(*ranks, rule="TrainingStalled").status != "failed"
 
 
+@pytest.mark.parametrize("work", ["data_wait", "checkpoint"])
+def test_a_clock_that_is_set_back_after_the_last_step_hides_no_hang(work: str) -> None:
+    an_hour = 60 * MINUTE
+    ranks = [
+        trained(rank, stay(work if rank == 3 else "communication", 8, at=STEPS - an_hour), minutes=8 - 60)
+        for rank in range(4)
+    ]
+    found, stalled = (result(*ranks, rule=rule) for rule in ("CollectiveHang", "TrainingStalled"))
+    if work == "checkpoint":
+        assert (found.status, stalled.status) == ("healthy", "healthy")
+        return
+    assert found.finding == (
+        "Rank 3 on node-a has been in the data loader for 8 min; 3 ranks wait for it in a collective (8 min)."
+    )
+    assert stalled.finding.startswith("All 4 ranks have finished no step for 8 min")
+    alone = replace(ranks[3], rank=0)
+    assert result(alone, rule="TrainingStalled").finding.startswith(
+        "The training process has finished no step for 8 min (usually one every 1.00 s)."
+    )
+
+
 def test_a_standstill_without_places_is_not_healthy() -> None:
     found = result(trained(0), trained(1))
     assert (found.status, "where the ranks were was not recorded" in found.finding) == (

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from stepscope.measurements.pauses import KNOWN_PLACES, Pauses
+from stepscope.measurements.pauses import KNOWN_PLACES, Pauses, was_set_back
 from stepscope.runs.model import RankFacts, RunFacts, Stay, Times
 
 COMMUNICATION = "communication"
@@ -141,6 +141,8 @@ def _last_step(facts: RunFacts, process: RankFacts, pauses: Pauses | None, momen
 
     It is exact only during a long pause. Otherwise it is the moment itself.
     """
+    if was_set_back(process):
+        return moment - _at(process, moment, moment).seconds
     first = process.first_step_start
     last = max(pauses.last_end, process.last_step_end or -inf) if pauses is not None else inf
     if moment >= last:

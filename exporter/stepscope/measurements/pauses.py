@@ -15,6 +15,7 @@ from stepscope.runs.model import COMPONENTS, PHASES, RankFacts, Span, Stay, Step
 # Time that a step spent in these components is not a pause.
 KNOWN_PLACES = ("checkpoint", "compile")
 KNOWN_WORK = [COMPONENTS.index(component) for component in KNOWN_PLACES]
+SET_BACK = 30.0  # seconds by which a clock was set back at least: looks at a process are less apart
 LONGEST_KEPT = 1000  # pauses of a rank
 TIMES_LONGER = 2.0  # than the longest earlier stay of its kind, one is still as usual
 
@@ -96,7 +97,18 @@ class Pauses(State):
         if processes:
             last_end = max(last_end, processes[-1].last_step_end or -np.inf)
             until = _lived_until(processes[-1], failed) if processes[-1].start < last_end else None
+            if until is not None and was_set_back(processes[-1]):
+                last_end = min([until, *(stay.start for stay in processes[-1].stays[-1:])])
         return [*found, Pause(last_end, 0.0 if until is None else until - last_end, None)]
+
+
+def was_set_back(process: RankFacts) -> bool:
+    """Returns whether a process was last seen long before its last step: the clock was set back since.
+
+    Its steps keep the clock of its start. It has not finished a step while it stayed in one place.
+    """
+    seen, last = process.last_alive, process.last_step_end
+    return seen is not None and last is not None and seen < last - SET_BACK
 
 
 def _lived_until(process: RankFacts, failed: bool) -> float | None:
