@@ -22,6 +22,7 @@ from stepscope.evaluation.places import places
 from stepscope.evaluation.problems import problems, problems_of, small_problems
 from stepscope.evaluation.settings import Settings
 from stepscope.evaluation.unexplained import is_accounted, is_busy, perhaps_idle, unexplained, unseen
+from stepscope.report.verdict import status_of_run, verdict
 from stepscope.runs.model import COMPONENTS, PHASES, LineTime, RankFacts, ThreadTime
 from stepscope.runs.open import open_source
 from stepscope.runs.recording.live import LiveRecording
@@ -655,6 +656,22 @@ def test_the_share_of_the_run_from_which_a_part_is_a_finding_can_be_set(word: st
     set_to = evaluate(MemorySource(), Settings.parse([word])).large
     run = with_lines("train__host", 150, line("train.py:4", 3.0))
     assert bool(unexplained(replace(run, large=set_to))) is is_found
+
+
+@pytest.mark.parametrize(("seconds", "state"), [(9, "not enough data"), (11, "found")])
+def test_a_run_of_a_few_seconds_has_too_little_evidence_for_a_finding_and_for_none(
+    seconds: float, state: str
+) -> None:
+    run = replace(run_with(train__host=0.4, train__forward=0.6), end=START + seconds)
+    assert status_of_run(run) == state
+    assert [one.title for one in problems_of(run)] == (["Your own code"] if state == "found" else [])
+    if state != "found":
+        sentence = "Not enough data: a run of 9.00 s is too short to judge your own code."
+        assert verdict(run).sentence == sentence
+        shorter = evaluate(MemorySource(), Settings.parse(["Account.shortest=8"])).shortest
+        assert status_of_run(replace(run, shortest=shorter)) == "found"
+    quick = replace(run_with(train__forward=1.0), end=START + seconds)
+    assert status_of_run(quick) == "healthy"
 
 
 def test_the_loop_of_keras_itself_is_not_the_script_s_own_code() -> None:

@@ -17,6 +17,7 @@ from stepscope.evaluation.devices import box_plots, core_histograms, histograms
 from stepscope.evaluation.live import LiveJudgement
 from stepscope.evaluation.problems import in_order
 from stepscope.evaluation.profile import profile_of, with_evidence, with_python
+from stepscope.evaluation.settings import Account as AccountParameters
 from stepscope.evaluation.settings import Settings
 from stepscope.evaluation.traced_time import too_little
 from stepscope.exporter.sampling.active_runs import UNNAMED
@@ -134,7 +135,7 @@ class Evaluator:
                     verdict = replace(verdict, status=Status.COLLECTING, finding=finding)
             results.append(RuleResult.of(rule, verdict, bands))
         stddev = next(rule.parameters.stddev for rule in self._rules if isinstance(rule, StepOutlier))
-        found = _analysis(run, nodes, in_order(results), little, stddev, self._settings.large)
+        found = _analysis(run, nodes, in_order(results), little, stddev, self._settings.of(AccountParameters))
         if found.is_trace:
             return found
         profile = None if live else with_python(self._profile(), self._source.python_windows())
@@ -285,7 +286,7 @@ def _analysis(
     rules: list[RuleResult],
     little: str,
     outlier_deviations: float,
-    large: float,
+    parameters: AccountParameters,
 ) -> Analysis:
     facts = run.facts
     heatmaps = (node.heatmap.heatmap(name, facts) for name, node in nodes.items())
@@ -294,7 +295,8 @@ def _analysis(
         run=facts.label,
         is_trace=run.whole,
         too_little=little,
-        large=large,
+        large=parameters.large / 100,
+        shortest=parameters.shortest,
         name=facts.name,
         command=facts.command,
         exit_status=facts.exit_status,

@@ -114,15 +114,29 @@ def small_problems(analysis: Analysis) -> list[Problem]:
 
 
 def _of_run(analysis: Analysis) -> list[Problem]:
-    found = [
-        *analysis.rules,
+    found = list(analysis.rules)
+    if not _is_short(analysis):
+        found += _of_account(analysis)
+        found += slower_steps(analysis, found)
+    return [_located(problem, analysis) for problem in problems(found)]
+
+
+def unproven(analysis: Analysis) -> list[RuleResult]:
+    """Returns what would be found without a rule if the run had been longer."""
+    return _of_account(analysis) if _is_short(analysis) else []
+
+
+def _is_short(analysis: Analysis) -> bool:
+    return not analysis.is_trace and (analysis.run_seconds or 0.0) < analysis.shortest
+
+
+def _of_account(analysis: Analysis) -> list[RuleResult]:
+    return [
         *unexplained(analysis),
         *restarted(analysis),
         *slow_settings(analysis),
         *traced_devices(analysis),
     ]
-    found += slower_steps(analysis, found)
-    return [_located(problem, analysis) for problem in problems(found)]
 
 
 def _located(problem: Problem, analysis: Analysis) -> Problem:

@@ -10,7 +10,14 @@ import yaml
 from stepscope.common.errors import UserError, did_you_mean
 from stepscope.rules import all_rules
 from stepscope.rules.parts.base import Rule
-from stepscope.rules.parts.parameters import Parameters, Percent, Specification, Value, specifications
+from stepscope.rules.parts.parameters import (
+    Parameters,
+    Percent,
+    Seconds,
+    Specification,
+    Value,
+    specifications,
+)
 from stepscope.rules.parts.silences import SILENCES
 
 P = TypeVar("P", bound=Parameters)
@@ -21,6 +28,8 @@ class Account(Parameters):
     """Those of findings that the account of the run has, and no rule."""
 
     large: Annotated[Percent, "a part of the run above this is a finding, if it could be avoided"] = 10
+    # In 10 s, first calls, caches and late imports of one to three seconds are large parts.
+    shortest: Annotated[Seconds, "runs shorter than this have none: much of their time passes once"] = 10
 
 
 @dataclass(frozen=True)
@@ -82,11 +91,6 @@ class Settings:
     def of(self, parameters: type[P]) -> P:
         """Returns the parameters of an alert on Stepscope itself, or of the account."""
         return parameters(**self.values.get(parameters.__name__, {}))
-
-    @property
-    def large(self) -> float:
-        """Returns the share of the run, 0..1, above which a part that no rule judges is a finding."""
-        return self.of(Account).large / 100
 
 
 class _Naming:

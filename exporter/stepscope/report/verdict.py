@@ -20,7 +20,7 @@ from stepscope.common.words import (
 )
 from stepscope.evaluation.account import AFTER, BEFORE, name_of
 from stepscope.evaluation.analysis import Analysis
-from stepscope.evaluation.problems import problems_of, small_problems
+from stepscope.evaluation.problems import problems_of, small_problems, unproven
 from stepscope.evaluation.unexplained import is_accounted, perhaps_idle, unseen
 from stepscope.report.devices import headline
 from stepscope.report.ended import failed, how_it_ended, stopped
@@ -111,6 +111,8 @@ def status_of_run(analysis: Analysis) -> Status:
         return Status.FOUND
     if _hides_a_device(analysis) or unseen(analysis) or _outside_steps(analysis) > MOST_OUTSIDE:
         return Status.NOT_ENOUGH_DATA
+    if unproven(analysis):
+        return Status.COLLECTING if Status.COLLECTING in states else Status.NOT_ENOUGH_DATA
     if idle := perhaps_idle(analysis):
         return idle[1].status
     if _knows_where_time_goes(analysis):
@@ -203,6 +205,9 @@ def _missing(analysis: Analysis) -> tuple[str, str]:
         )
     if (outside := _outside_steps(analysis)) > MOST_OUTSIDE:
         return f"{share(outside, 1.0)} of the run is before its first step or after its last", TRAIN_LONGER
+    if early := unproven(analysis):
+        what = uncapitalised(max(early, key=lambda found: found.seconds_lost).about.subject)
+        return f"a run of {duration(analysis.run_seconds)} is too short to judge {what}", TRAIN_LONGER
     if idle := perhaps_idle(analysis):
         gpu, rule = idle
         return f"a GPU was used {percent(gpu.p95)} or less in 95 % of its readings", rule.finding
