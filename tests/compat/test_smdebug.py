@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,22 @@ def test_frames_have_debugger_s_columns_and_their_statistics_its_units(job: Path
     assert job_statistics["initialization"] / 1e6 == pytest.approx(9.75, abs=0.02)  # to the first wait
     shares = [job_statistics[f"{name}_%"] for name in ("initialization", "training_loop", "finalization")]
     assert sum(shares) == pytest.approx(100)
+
+
+def test_a_step_that_a_restarted_run_made_again_is_another_step() -> None:
+    rows = [
+        {"framework_metric": "Step", "step": step, "process": rank, "nodeID": "algo-1"}
+        | {"start_time_us": begin + step * 10, "end_time_us": begin + step * 10 + 10 + rank}
+        for begin, steps in ((0, 3), (1000, 2))
+        for rank in (0, 1)
+        for step in range(steps)
+    ]
+    (row,) = (
+        PandasFrameAnalysis(None, import_module("pandas").DataFrame(rows))
+        .get_step_statistics()
+        .to_dict("records")
+    )
+    assert (row["duration_min_us"], row["duration_max_us"]) == (11, 11)
 
 
 def test_what_is_wanted_and_not_there_is_named_with_what_there_is(

@@ -60,8 +60,14 @@ class PandasFrameAnalysis:
         }
 
     def get_step_statistics(self, by: StatsBy = StatsBy.TRAINING_PHASE) -> Any:
-        """Returns microseconds per phase; a step lasts from its first rank's start to its last one's end."""
-        steps = self.framework_metrics_df.groupby(["framework_metric", "step"])
+        """Returns microseconds per phase; a step lasts from its first rank's start to its last one's end.
+
+        Numbers begin at 0 again in each attempt of a restarted run.
+        """
+        frame = self.framework_metrics_df.sort_values("start_time_us", kind="stable")
+        numbers = frame.groupby(["framework_metric", "nodeID", "process"])["step"]
+        attempt = numbers.transform(lambda steps: (steps.diff() < 0).cumsum())
+        steps = frame.assign(attempt=attempt).groupby(["framework_metric", "attempt", "step"])
         took = steps["end_time_us"].max() - steps["start_time_us"].min()
         return _statistics(took.groupby("framework_metric"), [StatsBy(by).value], "duration_{}_us")
 
