@@ -244,8 +244,9 @@ FIRST_OPERATORS = "graph_operators_at_first"
 FORWARD_USED, FORWARD_UNUSED = "forward_used_seconds", "forward_unused_seconds"
 UNTRAINED, HALVES, DENORMALS = "untrained_gradient_ratio", "optimizer_slow_half_tensors", "denormal_ratio"
 ONE_SAMPLE, PADDING = "single_sample_passes", "padding_ratio"
-# Steps: hooks look at settings at 20, 40, 80, and so on, and at all multiples of 1,280. Then they also watch
-# forward passes, and at all multiples of 100: scripts validate every 50, 100 or 1,000 steps.
+# Steps: hooks look at settings at 20, 40, 80, and so on, and at all multiples of 1,280; at slow numbers at 1,
+# too. Then they also watch forward passes, and at all multiples of 100: scripts validate every 50, 100 or
+# 1,000 steps.
 FIRST_LOOK, LOOKS_EVERY, WATCHED_EVERY = 20, 1280, 100
 SYNCHRONISED = "synchronised_backward_passes"  # per step, in which ranks exchange gradients (DDP)
 SEQUENTIAL_MAPS = "tf_data_sequential_maps"  # of a pipeline of tf.data, that run without parallel calls

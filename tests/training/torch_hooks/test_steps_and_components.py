@@ -801,15 +801,17 @@ torch.cpu._is_avx2_supported = lambda: True
 torch.cpu._is_avx512_bf16_supported = lambda: {supported}
 model.to(torch.bfloat16)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(30):
+for step in range({steps}):
     model(data.tensors[0].bfloat16()).float().sum().backward(); optimizer.step(); optimizer.zero_grad()
 """
 
 
 def test_half_precision_is_slow_on_a_cpu_without_instructions_for_it(tmp_path: Path) -> None:
-    scripts = {name: AT_FIRST + HALF.format(supported=name == "fast") for name in ("slow", "fast")}
-    trained = train(*map(each, scripts, scripts.values()), folder=tmp_path)
+    cases = {"slow": (False, 30), "slow in each step": (False, 3), "fast": (True, 30)}
+    halves = (HALF.format(supported=supported, steps=steps) for supported, steps in cases.values())
+    trained = train(*map(each, cases, (AT_FIRST + half for half in halves)), folder=tmp_path)
     assert of(trained, "slow").totals.gauges[HALVES] == 4
+    assert of(trained, "slow in each step").totals.gauges[HALVES] == 4
     assert HALVES not in of(trained, "fast").totals.gauges
 
 

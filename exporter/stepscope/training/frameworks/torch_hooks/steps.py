@@ -276,6 +276,9 @@ def _after(optimizer: Optimizer, *_: object) -> None:
         automatic.unusual.discard(OPERATORS)
         results.step_ended()
         looks, between = divmod(ended, FIRST_LOOK)
+        if ended == 1:  # steps may take so long that there are few
+            with suppress(Exception):
+                publish_found(slow_numbers(optimizer))
         if between:
             return
         if looks_at_settings := ended % LOOKS_EVERY == 0 or looks & (looks - 1) == 0:  # takes all parameters
