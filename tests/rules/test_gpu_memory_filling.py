@@ -75,8 +75,15 @@ def test_what_grows_otherwise_is_none(shape: str) -> None:
     }[shape]
     found = leak(memory)
     assert found.details["gpus"][0]["points_per_hour"] is None
-    if shape not in {"warm-up", "levels off"}:  # while they still grew, they looked like leaks
-        assert found.status == "healthy"
+    assert found.status == "healthy"
+    levelled = shape in {"warm-up", "levels off"}  # while they still grew, they looked like leaks
+    assert ("grew steadily for a time, then levelled off" in found.finding) == levelled
+
+
+def test_memory_that_is_freed_after_it_grew_may_leak_again() -> None:
+    found = leak(np.where(TIME < 0.7, 0.2 + 0.8 * TIME, 0.2))  # the process was started again
+    assert found.status == "found"
+    assert "grew steadily in" in found.finding
 
 
 @pytest.mark.parametrize(("growth", "status"), [(0.0266, "healthy"), (0.0276, "found")])
@@ -150,10 +157,15 @@ def test_a_gpu_that_will_be_full_before_the_horizon_is_nearly_full(horizon: floa
 
 def test_a_forecast_that_did_not_come_true_is_told_as_such() -> None:
     found = full(np.minimum(0.2 + 3 * TIME, 0.8))
-    assert found.status == "found"
+    assert found.status == "healthy"
     assert re.search(
-        "used up to 80.0 % of its memory; in 9 scans it grew .* but not at the end", found.finding
+        "used up to 80.0 % of its memory; for a time it grew .* then it levelled off", found.finding
     )
+    freed = full(np.where(TIME < 0.25, 0.2 + 3 * TIME, 0.3))
+    assert freed.status == "found"
+    assert re.search(r"memory; in \d+ scans it grew .* but not at the end", freed.finding)
+    high = full(np.minimum(0.2 + 3 * TIME, 0.97))
+    assert (high.status, high.details["gpus"][0]["triggered"]) == ("found", high.triggered)
 
 
 def test_there_is_no_forecast_of_a_jump_nor_of_the_first_minutes() -> None:

@@ -24,6 +24,7 @@ MOST_STRETCHES = 64
 WARM_UP = 0.25  # share of the readings that are left out
 STEADY = 0.8  # Kendall's correlation with time: one jump has at most 0.5, three jumps 0.75
 BOTH_HALVES = 0.5  # of the whole slope: growth that levels off is below it in its second half
+LEVEL = 0.01  # of the memory: what stays this close below its highest use for the last quarter grows no more
 
 # All pairs of points: the first n (n - 1) / 2 of them are those of the first n points.
 _SECOND, _FIRST = np.tril_indices(MOST_STRETCHES, -1)
@@ -36,6 +37,7 @@ class Growth(NamedTuple):
     slope: Times  # of the readings, per second; NaN if they do not grow steadily
     growth: Times  # from the end of the warm-up to now, along that slope
     seconds: float  # from the end of the warm-up to now
+    levelled: NDArray[np.bool_]  # whether they stay as high as they ever were, and grow no more
 
     @property
     def full_in(self) -> Times:
@@ -92,7 +94,10 @@ class Lows(State):
             level = np.array([_last_known(self.lows[:, column]) for column in columns])
         slope = np.array([_steady_slope(times, lows[:, column]) for column in columns])
         elapsed = times[-1] - times[0] if len(times) else np.nan
-        return Growth(level, slope, slope * elapsed, float(elapsed))
+        last = self.lows[int((1 - WARM_UP) * len(self.lows)) :]
+        least = np.fmax.reduce(self.lows, axis=0, initial=-np.inf) - LEVEL
+        levelled = np.isnan(slope) & (np.fmin.reduce(last, axis=0, initial=np.inf) >= least)
+        return Growth(level, slope, slope * elapsed, float(elapsed), levelled)
 
 
 class Filling(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 
 from stepscope.common.words import duration, others_of, percent
 from stepscope.measurements.measure import RunMeasurements
-from stepscope.measurements.memory_growth import Filling, MemoryOfNode
+from stepscope.measurements.memory_growth import Filling, Growth, MemoryOfNode
 from stepscope.measurements.scraped import MEMORY_READINGS, Moment, Scraped, column
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.gpu_memory import FollowsMemory, share_in_use
@@ -61,6 +61,7 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
     bands = Bands("GPU", [Worst("growth by {} of the memory")])
     view = "memory"
     effect = Effect.RISK
+    growing = 0
 
     def judge(self, view: Filling) -> Judgement:
         enough = view.read & (view.samples > self.parameters.patience)
@@ -77,6 +78,8 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
     def finding(self, gpus: list[dict[str, Any]]) -> str:
         fired = [gpu for gpu in gpus if gpu["triggered"]]
         if not fired:
+            if levelled := [f"{gpu['gpu']} of {gpu['node']}" for gpu in gpus if gpu["levelled_off"]]:
+                return f"The memory of {levelled[0]} grew steadily for a time, then levelled off."
             return "No GPU's memory grew steadily."
         worst = max(fired, key=lambda gpu: (gpu["points_per_hour"] or 0.0, gpu["triggered"]))
         sentence = f"The memory of {worst['gpu']} of {worst['node']} "
@@ -135,8 +138,9 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
             SHARE, LOWEST, GROWTH, chosen.increase, chosen.patience, chosen.warm_up, MEMORY_READINGS
         )
 
-    def details(self, run: RunMeasurements, name: str, node: MemoryOfNode) -> list[dict[str, Any]]:
-        growth = node.lows.growth()
+    def details(
+        self, run: RunMeasurements, name: str, node: MemoryOfNode, growth: Growth
+    ) -> list[dict[str, Any]]:
         columns = (growth.level, growth.slope, growth.full_in)
         return [
             {

@@ -12,7 +12,7 @@ import numpy as np
 from stepscope.common.words import count, duration, exact_percent, others, others_of
 from stepscope.measurements import memory_growth
 from stepscope.measurements.measure import RunMeasurements
-from stepscope.measurements.memory_growth import Filling, MemoryOfNode
+from stepscope.measurements.memory_growth import Filling, Growth, MemoryOfNode
 from stepscope.measurements.scraped import MEMORY_READINGS, Moment, Scraped, column, lowest
 from stepscope.measurements.usage import USAGE
 from stepscope.rules.parts.bands import Bands, Worst
@@ -71,6 +71,7 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
     bands = Bands("GPU", [Worst("{} in use"), Worst("full in {}", duration, lowest=True)])
     view = "memory"
     effect = Effect.RISK
+    growing = 1
 
     details_of = (USAGE,)
 
@@ -106,6 +107,9 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
             scans = count(worst["triggered"], "scan")
             within = f"{self.parameters.horizon:g} min"
             sentence += f"; in {scans} it grew fast enough to be full within {within}, but not at the end"
+        elif worst["levelled_off"]:
+            within = f"{self.parameters.horizon:g} min"
+            sentence += f"; for a time it grew fast enough to be full within {within}, then it levelled off"
         if len(fired) > 1:
             sentence += f"; the memory of {others_of(len(fired) - 1, len(read), 'GPU')} is nearly full too"
         sentence += others([gpu["highest_percent"] for gpu in read if gpu is not worst], "GPU")
@@ -211,9 +215,11 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
     def _reach(self, scraping: Scraping) -> float:
         return self._growth(scraping).part + max(MINUTE, scraping.interval) / 2
 
-    def details(self, run: RunMeasurements, name: str, node: MemoryOfNode) -> list[dict[str, Any]]:
+    def details(
+        self, run: RunMeasurements, name: str, node: MemoryOfNode, growth: Growth
+    ) -> list[dict[str, Any]]:
         highest = (gpu.memory.max for gpu in run.nodes[name][USAGE].gpus)
         return [
             {"highest_percent": known(100 * most), "full_in_seconds": known(seconds)}
-            for most, seconds in zip(highest, node.full_in(node.lows.growth()).tolist(), strict=True)
+            for most, seconds in zip(highest, node.full_in(growth).tolist(), strict=True)
         ]

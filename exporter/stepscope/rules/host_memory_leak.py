@@ -20,7 +20,7 @@ from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
 from stepscope.rules.parts.parameters import Minutes, Parameters, Percent, Samples, fraction
 from stepscope.rules.parts.promql import OF_NODE, Alert, PrometheusRules, Scraping, looked_up, ratio
 from stepscope.rules.parts.registry import rule
-from stepscope.rules.parts.steady_growth import LongGrowth, known
+from stepscope.rules.parts.steady_growth import LongGrowth, counts_of, known
 from stepscope.rules.parts.tallied import Patient
 from stepscope.rules.parts.topics import Effect
 
@@ -160,21 +160,22 @@ class HostMemoryLeak(Patient[HostMemoryLeakParameters, Filling]):
         for name, node in nodes.items():
             growth = node.lows.growth()
             details[name] = {
-                "triggered": tallies.of(name, 0).triggered,
+                **counts_of(tallies.of(name, 0), bool(growth.levelled[0])),
                 "percent": known(100 * float(growth.level[0])),
                 "points_per_hour": known(100 * 3600 * float(growth.slope[0])),
                 "full_in_seconds": known(float(node.full_in(growth)[0])),
             }
         rows = sum(node.lows.rows for node in nodes.values())
         finding = self._finding(details) if tallies.judged else self.why_not(rows)
-        status = status_of(tallies.triggered, tallies.judged)
-        return Verdict(
-            status, finding, tallies.triggered, tallies.triggered, rows, details={"nodes": details}
-        )
+        triggered = sum(node["triggered"] for node in details.values())
+        status = status_of(triggered, tallies.judged)
+        return Verdict(status, finding, triggered, triggered, rows, details={"nodes": details})
 
     def _finding(self, nodes: dict[str, dict[str, Any]]) -> str:
         fired = {name: node for name, node in nodes.items() if node["triggered"]}
         if not fired:
+            if levelled := [name for name, node in nodes.items() if node["levelled_off"]]:
+                return f"On {levelled[0]}, the run's memory grew steadily for a time, then levelled off."
             return "The run's memory grew steadily on no node."
         name, worst = max(fired.items(), key=lambda item: item[1]["points_per_hour"] or 0.0)
         others = len(nodes) - 1

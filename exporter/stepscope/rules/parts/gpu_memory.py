@@ -1,15 +1,16 @@
 """Finds memory that fills steadily, for GPUMemoryLeak and GPUMemoryNearlyFull."""
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 from stepscope.measurements.measure import RunMeasurements
-from stepscope.measurements.memory_growth import MEMORY_GROWTH, Filling, MemoryOfNode
+from stepscope.measurements.memory_growth import MEMORY_GROWTH, Filling, Growth, MemoryOfNode
 from stepscope.rules.parts.base import P, Verdict, status_of
 from stepscope.rules.parts.expressions import Expression
 from stepscope.rules.parts.gpus import ForEachRun
 from stepscope.rules.parts.judgement import Tallies
 from stepscope.rules.parts.promql import Scraping
+from stepscope.rules.parts.steady_growth import counts_of
 from stepscope.rules.parts.tallied import Patient
 from stepscope.runs.model import labelled
 
@@ -22,27 +23,33 @@ class FollowsMemory(Patient[P, Filling]):
     about_gpus = True
     measure = MEMORY_GROWTH
     unseen = "No GPU's memory was read."
+    growing: ClassVar[int]  # the condition that memory grows: if it levelled off, that was no leak
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         nodes = run.of(self.measure)
-        gpus = [
-            {"node": name, "gpu": label, "triggered": tallies.of(name, column).triggered, **fields}
-            for name, node in nodes.items()
-            for column, (label, fields) in enumerate(labelled(run.facts, name, self.details(run, name, node)))
-        ]
+        gpus = []
+        for name, node in nodes.items():
+            growth = node.lows.growth()
+            rows = labelled(run.facts, name, self.details(run, name, node, growth))
+            for column, (label, fields) in enumerate(rows):
+                scans = counts_of(tallies.of(name, column), bool(growth.levelled[column]), self.growing)
+                gpus.append({"node": name, "gpu": label, **scans, **fields})
+        triggered = sum(gpu["triggered"] for gpu in gpus)
         known = any(node.lows.known for node in nodes.values())
         most = max(node.lows.rows for node in nodes.values()) if known else 0
         return Verdict(
-            status_of(tallies.triggered, tallies.judged),
+            status_of(triggered, tallies.judged),
             self.finding(gpus) if tallies.judged else self.why_not(most),
-            tallies.triggered,
-            tallies.triggered,
+            triggered,
+            triggered,
             sum(node.lows.rows for node in nodes.values()),
             details={"gpus": gpus},
         )
 
     @abstractmethod
-    def details(self, run: RunMeasurements, name: str, node: MemoryOfNode) -> list[dict[str, Any]]:
+    def details(
+        self, run: RunMeasurements, name: str, node: MemoryOfNode, growth: Growth
+    ) -> list[dict[str, Any]]:
         """Returns the details of each GPU of a node."""
 
     @abstractmethod

@@ -7,6 +7,7 @@ import numpy as np
 
 from stepscope.measurements.scraped import Labels, Moment, Vector, both, divided, highest, lowest
 from stepscope.rules.parts.expressions import Expression, Record, time_span
+from stepscope.rules.parts.judgement import Tally
 from stepscope.rules.parts.promql import MINUTE, Scraping
 
 EACH_PART = 0.5  # of a part's share of steady growth is the least that a part grows
@@ -219,6 +220,12 @@ def dividing(seconds: float, at_most: float) -> float:
     A value recorded `seconds` ago was then recorded at exactly that moment.
     """
     return seconds / math.ceil(seconds / at_most)
+
+
+def counts_of(tally: Tally, levelled: bool, growing: int = 0) -> dict[str, int]:
+    """Returns the scans that fired, and those in which memory grew before it levelled off, which do not."""
+    grew = tally.conditions[growing] if levelled and tally.conditions else 0
+    return {"triggered": tally.triggered - grew, "levelled_off": grew}
 
 
 def known(value: float) -> float | None:
