@@ -658,7 +658,7 @@ def test_the_share_of_the_run_from_which_a_part_is_a_finding_can_be_set(word: st
     assert bool(unexplained(replace(run, large=set_to))) is is_found
 
 
-@pytest.mark.parametrize(("seconds", "state"), [(9, "not enough data"), (11, "found")])
+@pytest.mark.parametrize(("seconds", "state"), [(2.9, "not enough data"), (3.1, "found")])
 def test_a_run_of_a_few_seconds_has_too_little_evidence_for_a_finding_and_for_none(
     seconds: float, state: str
 ) -> None:
@@ -666,9 +666,9 @@ def test_a_run_of_a_few_seconds_has_too_little_evidence_for_a_finding_and_for_no
     assert status_of_run(run) == state
     assert [one.title for one in problems_of(run)] == (["Your own code"] if state == "found" else [])
     if state != "found":
-        sentence = "Not enough data: a run of 9.00 s is too short to judge your own code."
+        sentence = "Not enough data: a run of 2.90 s is too short to judge your own code."
         assert verdict(run).sentence == sentence
-        shorter = evaluate(MemorySource(), Settings.parse(["Account.shortest=8"])).shortest
+        shorter = evaluate(MemorySource(), Settings.parse(["Account.shortest=2"])).shortest
         assert status_of_run(replace(run, shortest=shorter)) == "found"
     quick = replace(run_with(train__forward=1.0), end=START + seconds)
     assert status_of_run(quick) == "healthy"

@@ -28,8 +28,8 @@ class Account(Parameters):
     """Those of findings that the account of the run has, and no rule."""
 
     large: Annotated[Percent, "a part of the run above this is a finding, if it could be avoided"] = 10
-    # In 10 s, first calls, caches and late imports of one to three seconds are large parts.
-    shortest: Annotated[Seconds, "runs shorter than this have none: much of their time passes once"] = 10
+    # In 3 s, first calls, caches and late imports, which come once, are large parts.
+    shortest: Annotated[Seconds, "runs shorter than this have none: much of their time passes once"] = 3
 
 
 @dataclass(frozen=True)

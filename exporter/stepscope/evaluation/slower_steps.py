@@ -14,6 +14,7 @@ from stepscope.measurements.timeline import StepTimeline
 
 PARTS = 6  # of the training steps, in order: their medians rise from part to part
 FEWEST = 15  # marked steps per part
+SHORTEST = 10.0  # seconds of the run
 SLOWER = 2.0  # times as long in the last part as in the first: shared machines drift by less
 RISE = 1.03  # times as long in each part as in the one before: a machine slow for a while is no growth
 NEIGHBOURS = 0.1  # of the cores: if others use more, they may be why
@@ -27,7 +28,7 @@ FIND_WHAT_GROWS = (
 def slower_steps(analysis: Analysis, found: Sequence[RuleResult]) -> Iterator[RuleResult]:
     """Yields that steps got slower: what they took beyond the first ones, and nothing of `found` explains."""
     run_seconds = analysis.run_seconds
-    if not run_seconds or analysis.is_trace or _has_neighbours(analysis):
+    if not run_seconds or run_seconds < SHORTEST or analysis.is_trace or _has_neighbours(analysis):
         return
     for timeline in analysis.timelines:
         medians = _rising(timeline)
