@@ -277,10 +277,42 @@ def test_a_run_that_its_node_failed_is_a_warning_for_the_platform_too(meta: Path
         capacity = 4e9 if node == "limit" else 8e9
         test.add({f"stepscope_run_memory_capacity_bytes{{{labels}}}": [capacity] * 60})
         test.add({f'stepscope_gpu_up{{{target(node)},gpu="3"}}': [float(node != "lost")] * 60})
+        test.add({f'stepscope_gpu_utilization_samples_count{{{labels},gpu="3"}}': [1.0] * 60})
     test.firing("RunFailed", 5 * MINUTE, 4, audience="owner", severity="info")
     test.firing("RunFailed", 5 * MINUTE, 2, audience="platform", severity="warning")
     test.firing("RunFailed", 5 * MINUTE, 1, audience="platform", instance="lost", fault="GPU")
     test.firing("RunFailed", 5 * MINUTE, 1, audience="platform", instance="memory", fault="memory")
+    test.run(tmp_path)
+
+
+def test_a_run_that_failed_blames_errors_of_its_own_gpus_only(meta: Path, tmp_path: Path) -> None:
+    """The run ends after 15 min, 15 s after the error. The counter of an XID begins with its first error."""
+    test = RuleTest(meta)
+    first, again, old = [*[None] * 59, *[1.0] * 41], [*[1.0] * 59, *[2.0] * 41], [1.0] * 100
+    for node, gpu, xid, errors in (
+        ("first", "3", "79", first),
+        ("again", "3", "79", again),
+        ("old", "3", "79", old),
+        ("not-scraped-before", "3", "79", [*[None] * 50, *old[50:]]),
+        ("program", "3", "31", first),
+        ("mig", "3:1", "79", first),
+        ("other-run", "4", "79", first),
+        ("no-gpu", "", "79", first),
+    ):
+        labels = f'{target(node)},run="run"'
+        scraped = errors if node == "not-scraped-before" else old
+        test.add({f'stepscope_exporter_build_info{{{target(node)},version="1"}}': scraped})
+        test.add({f'stepscope_gpu_xid_errors_total{{{target(node)},gpu="3",xid="{xid}"}}': errors})
+        test.add(
+            {f'stepscope_run_ended_info{{{labels},reason="exit status 1"}}': [*[None] * 60, *[1.0] * 40]}
+        )
+        if gpu:
+            used: Values = [*map(float, range(60)), GONE, *[None] * 39]
+            test.add({f'stepscope_gpu_utilization_samples_count{{{labels},gpu="{gpu}"}}': used})
+    told = {"audience": "platform", "fault": "GPU"}
+    test.firing("RunFailed", 20 * MINUTE, 3, **told)
+    for node in ("first", "again", "mig"):
+        test.firing("RunFailed", 20 * MINUTE, 1, instance=node, **told)
     test.run(tmp_path)
 
 

@@ -12,8 +12,9 @@ from stepscope.measurements.scraped import SAMPLES
 from stepscope.prometheus.rules.engines import ENGINES, Engine
 from stepscope.prometheus.rules.groups import DASHBOARD, Entry, Group, alerting, record
 from stepscope.prometheus.rules.options import Options
-from stepscope.rules.gpu_error import NOT_OF_PROGRAMS
+from stepscope.rules.gpu_error import NOT_OF_PROGRAMS, XID_ERRORS
 from stepscope.rules.parts.expressions import time_span
+from stepscope.rules.parts.gpus import GPUS
 from stepscope.rules.parts.node_names import DCGM_LABELS, by_node
 from stepscope.rules.parts.promql import MINUTE, Alert, Audience, Scraping, owner_labels, ratio
 from stepscope.rules.parts.silences import (
@@ -204,6 +205,7 @@ def _failed_runs(failed: RunFailed) -> list[Silence]:
         keep_firing=MINUTE * failed.minutes,
     )
     exhausted = 'last_over_time(stepscope_run_ended_info{reason="out of memory"}[5m])'
+    xids = f"{XID_ERRORS}{{{NOT_OF_PROGRAMS}}}"
     return [
         Silence(
             "RunFailed",
@@ -228,10 +230,15 @@ def _failed_runs(failed: RunFailed) -> list[Silence]:
             for fault, expression, recommendation in (
                 (
                     "GPU",
-                    f"{_FAILED}\n  and {TARGET} (\n"
-                    f"    increase(stepscope_gpu_xid_errors_total{{{NOT_OF_PROGRAMS}}}[10m]) > 0\n"
-                    "      or\n    stepscope_gpu_up == 0\n  )",
-                    "A GPU of the node had an error, or is lost: drain the node, and run it again elsewhere.",
+                    f"{_FAILED}\n  and {of_run} (\n"
+                    # Errors are those of the whole GPU, of which a MIG device is a part.
+                    f'    label_replace(last_over_time({GPUS}[10m]), "whole", "$1", "gpu", "([^:]+).*")\n'
+                    "      and on (cluster, job, instance, whole) label_replace(\n"
+                    # The counter of an XID is first published with its first error.
+                    f"    increase({xids}[10m]) > 0\n      or\n    {xids} unless {xids} offset 10m "
+                    f"and {TARGET} {BUILD} offset 10m\n"
+                    '      or\n    stepscope_gpu_up == 0,\n    "whole", "$1", "gpu", "(.+)"\n  ))',
+                    "A GPU of the run had an error, or is lost: drain the node, and run it again elsewhere.",
                 ),
                 (
                     "memory",
