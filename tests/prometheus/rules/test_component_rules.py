@@ -73,6 +73,32 @@ def test_the_share_is_of_the_steps_of_all_phases(
     test.run(tmp_path)
 
 
+@COMPONENTS
+def test_a_window_without_steps_has_no_share_and_one_with_a_short_step_has(
+    rule: str, component: str, rules: Path, tmp_path: Path
+) -> None:
+    """A pause of 25 min, then a step of half a second. The component counts on in the pause."""
+    test = RuleTest(rules)
+    labels = 'job="stepscope",instance="node-a",run="run"'
+    test.add({f"stepscope_samples_total{{{labels}}}": [30.0 * scrape for scrape in range(120)]})
+    seconds = "stepscope_step_duration_seconds"
+    for series, more, first, last in (
+        (f"{seconds}_count", 'phase="train"', 10.0, 11.0),
+        (f"{seconds}_sum", 'phase="train"', 5.0, 5.5),
+        ("stepscope_step_component_seconds_total", f'component="{component}"', 1.0, 1.25),
+    ):
+        values = [first] * 100 + [last] * 20
+        if more.startswith("component"):
+            values = [first] * 10 + [last] * 90 + [last + 0.25] * 20
+        test.add({f'{series}{{{labels},rank="0",{more}}}': values})
+    share = f"run_instance_rank:stepscope_{component}:ratio"
+    test.gives_nothing(share, 16 * 60)  # 0.25 s of no step
+    test.gives_nothing(share, 20 * 60)  # nothing at all
+    test.equals(share, 26 * 60, 0.5)
+    test.status(rule, 26 * 60, 0)
+    test.run(tmp_path)
+
+
 def test_without_steps_there_is_no_target(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
     test.add(scraped_steps([], 9))

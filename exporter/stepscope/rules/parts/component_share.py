@@ -88,7 +88,7 @@ class ComponentShare(Rule[ShareParameters, Portion]):
         return PrometheusRules(
             targets=steps,
             every=self.every,
-            records=[steps, took, Record(self._record, Gain(spent, window, joined=True) / took)],
+            records=[steps, took, Record(self._record, Gain(spent, window, joined=True) / (took > 0))],
             alerts=[
                 Alert(
                     f"{self._record} > {ratio(parameters.threshold)}\n{enough}"
