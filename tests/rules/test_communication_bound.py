@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from stepscope.rules.step_outlier import LEAST_LOST
 from stepscope.runs.model import RunFacts
 
 from tests.support.few_rules import judged
@@ -78,6 +79,20 @@ def test_ranks_that_wait_for_one_that_hardly_communicates_are_told_so() -> None:
     assert "rank 3 did for only 5.0 %" in found.finding
     assert "Straggler" in found.finding
     assert found.seconds_lost == pytest.approx(5), "what all have to communicate; the rest is the straggler's"
+
+
+def test_ranks_that_wait_for_one_whose_communication_is_all_hidden_could_save_nothing() -> None:
+    steps = [node_steps(np.full(30, 1.0), rank=rank) for rank in (0, 1)]
+    traces = tuple(rank_trace(rank=rank, communicated=[share] * 30) for rank, share in enumerate((0.6, 0.0)))
+    ranks = tuple(rank_facts(rank, world_size=2) for rank in (0, 1))
+    found = result(*steps, facts=run_facts(ranks=ranks, traces=traces))
+    assert (found.status, found.seconds_lost) == ("found", LEAST_LOST)
+    assert "rank 1 did for only 0 %, so the others may only be waiting for it" in found.finding
+    assert "ranks were seen" not in found.finding
+    timed = node_steps(np.full(100, 1.0), rank=0, communication=0.6)
+    assert result(timed, node_steps(np.full(100, 1.0), rank=1)).seconds_lost == LEAST_LOST
+    not_begun = node_steps(np.empty(0), rank=1)
+    assert result(timed, not_begun).seconds_lost == pytest.approx(60)
 
 
 def test_what_ranks_wait_for_each_other_by_turns_is_no_communication() -> None:

@@ -24,6 +24,7 @@ from stepscope.rules.parts.promql import MINUTE
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.remedies import HOOKS, no_steps
 from stepscope.rules.parts.topics import LONG_COMMUNICATION
+from stepscope.rules.step_outlier import LEAST_LOST
 from stepscope.runs.model import RunFacts
 
 Key = tuple[str, int]  # node and rank
@@ -72,7 +73,10 @@ class CommunicationBound(ComponentShare):
     verb = "communicated"
     # A symptom must end before the straggler that explains it, whose alert covers the last minutes.
     until_the_end = True
-    lost = "min without (rank) ({})"  # ranks that communicate longer wait for another one
+    # Ranks that communicate longer wait for another one.
+    lost = (
+        f"min without (rank) (run_instance_rank:stepscope_{component}:ratio) and ignoring (rank, rule) {{}}"
+    )
     every = 4 * MINUTE
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
@@ -94,7 +98,7 @@ class CommunicationBound(ComponentShare):
             triggered,
             triggered,
             sum(rank.spent.seen for rank in ranks.values()),
-            saved if triggered else 0.0,
+            max(saved, LEAST_LOST) if triggered else 0.0,
             details={
                 "ranks": [rank.details(*key) for key, rank in ranks.items()],
                 **self._collectives(run.facts),
@@ -122,7 +126,7 @@ class CommunicationBound(ComponentShare):
         sentence = ranks_spent(
             rank, worst.share, peers, "waited in communication", "step time", worst.seconds
         )
-        known = {key: found for key, found in ranks.items() if found.seconds}
+        known = {key: found for key, found in ranks.items() if found.whole}
         (_, least_rank), least = min(known.items(), key=lambda item: item[1].share)
         if fired and least.share < worst.share / 2:
             sentence += (
@@ -151,7 +155,7 @@ def _saved(run: RunMeasurements, ranks: "Iterable[Communication]") -> float:
 
     In each step that is what the slowest rank spends: it waits for no other.
     """
-    known = [rank for rank in ranks if rank.seconds]
+    known = [rank for rank in ranks if rank.whole]
     if not known:
         return 0.0
     of_nodes = run.of(OWN_TIMES).values()
@@ -203,9 +207,9 @@ class Communication:
 
     def __init__(self, spent: PortionSoFar, traced: Traced | None, tally: Tally, threshold: float) -> None:
         self.spent, self.exposed = spent, None if traced is None else traced.exposed
-        self.seconds, whole, waited = traced or (spent.part, spent.whole, 0.0)
+        self.seconds, self.whole, waited = traced or (spent.part, spent.whole, 0.0)
         self.saved = max(self.seconds - waited, 0.0)
-        self.share = 100 * self.seconds / whole if whole else 0.0
+        self.share = 100 * self.seconds / self.whole if self.whole else 0.0
         # A trace has few steps, all timed exactly: it is judged once, without patience.
         self.judged = tally.judged if traced is None else int(spent.seen > 0)
         self.triggered = tally.triggered if traced is None else int(self.share > threshold)
