@@ -52,7 +52,8 @@ def test_rules_without_a_runbook_are_explained_by_the_panel_of_all_rules() -> No
     run: dict[str, Any] = DASHBOARDS["stepscope-run"]
     assert panel_id(run, "All rules") == ALL_RULES
     (table,) = (panel for panel in panels(run) if panel["title"] == "What is wrong")
-    place = f'"runbook", "/d/stepscope-run?viewPanel={ALL_RULES}&var-run=$run", "runbook", ""'
+    name = "${run:percentencode}"
+    place = f'"runbook", "/d/stepscope-run?viewPanel={ALL_RULES}&var-run={name}", "runbook", ""'
     assert any(place in target["expr"] for target in table["targets"])
 
 
@@ -77,7 +78,8 @@ def test_a_finding_leads_to_the_recordings_once_their_address_was_entered(
 ) -> None:
     (table,) = (panel for panel in panels(DASHBOARDS["stepscope-run"]) if panel["title"] == "What is wrong")
     (query,) = (target["expr"] for target in table["targets"] if '"report"' in target["expr"])
-    for variable, value in {"$reports": reports, "$run": "a-run", "$problems": ".*", "$cluster": ""}.items():
+    run = {"${run:percentencode}": "a-run"}
+    for variable, value in {"$reports": reports, "$problems": ".*", "$cluster": "", **run}.items():
         query = query.replace(variable, value)
     test = RuleTest()
     test.add({'stepscope:rule_info{rule="Straggler", severity="warning"}': [1] * 3})

@@ -173,7 +173,7 @@ def test_a_run_lasts_until_it_has_ended_on_all_of_its_nodes(tmp_path: Path) -> N
         ends = [ended if time >= ended else None for time in range(0, 901, 15)]
         test.add({f'stepscope_run_end_time_seconds{{{of_run}, instance="{node}"}}': ends})
         test.add({f'stepscope_samples_total{{{of_run}, instance="{node}"}}': [1.0] * len(ends)})
-    end = re.sub(r"\$(cluster|job|instance)", ".*", run_overview.END).replace("$run", "a")
+    end = re.sub(r"\$(cluster|job|instance)", ".*", run_overview.END).replace("${run:raw}", "a")
     for now, expected in ((150, 150), (450, 450), (750, 600)):
         test.equals(end.replace("$__range", "15m"), now, expected)
     test.run(tmp_path)

@@ -3,10 +3,12 @@
 import re
 from pathlib import Path
 
+from stepscope.commands.dashboards import dashboards
 from stepscope.grafana.variables import run
 
 from tests.support.backfill import Backfill
 from tests.support.demo import START
+from tests.support.grafana import Reader, panels
 from tests.support.prometheus import needs_prometheus
 
 MINUTE = 60
@@ -31,3 +33,29 @@ def test_the_run_that_began_last_is_the_first_to_choose_whether_or_not_it_goes_o
     with backfill.serving() as server:
         found = server.get("query", query=query, time=str(START + 69 * MINUTE))["result"]
     assert [row["metric"]["run"] for row in found] == ["d-newest", "c-third", "b-second", "a-first"]
+
+
+@needs_prometheus
+def test_a_run_may_have_quotes_and_backslashes_in_its_name(tmp_path: Path) -> None:
+    name = """ada's "50\\50" $1 run"""
+    written = name.replace("\\", "\\\\").replace('"', '\\"')
+    lines: list[str] = []
+    for metric, kind in (
+        ("stepscope_run_start_time_seconds", "gauge"),
+        ("stepscope_samples_total", "counter"),
+    ):
+        lines.append(f"# TYPE {metric.removesuffix('_total')} {kind}")
+        labels = f'job="stepscope",instance="node",run="{written}"'
+        lines += [f"{metric}{{{labels}}} {START} {START + time}" for time in range(0, 600, 15)]
+    (tmp_path / "run.om").write_text("".join(f"{line}\n" for line in lines))
+    backfill = Backfill(tmp_path)
+    backfill.store([tmp_path / "run.om"])
+    with backfill.serving() as server:
+        for dashboard in dashboards().values():
+            reader = Reader(server, dashboard, START - 60, START + 600)
+            for panel in panels(dashboard):
+                for target in panel.get("targets", ()):
+                    reader.series(target)  # Prometheus understands it
+            if dashboard["uid"] == "stepscope-run":
+                assert reader.options("run") == [name]
+                assert reader.options("instance") == ["node"]

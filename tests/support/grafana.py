@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+from urllib.parse import quote
 
 import requests
 
@@ -17,7 +18,7 @@ from tests.support.waiting import SECONDS
 
 POINTS = 1000  # about the width of a panel in pixels
 
-_VARIABLE = re.compile(r"\$\{(\w+)(?::\w+)?\}|\$([A-Za-z_]\w*)|\[\[(\w+)\]\]")
+_VARIABLE = re.compile(r"\$\{(\w+)(?::(\w+))?\}|\$([A-Za-z_]\w*)|\[\[(\w+)\]\]")
 _LEGEND = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _LABEL_VALUES = re.compile(r"label_values\((.+), *(\w+)\)")
 _QUERY_RESULT = re.compile(r"query_result\((.+)\)")
@@ -195,7 +196,7 @@ def _filled(text: str, known: Mapping[str, str]) -> str:
     def value(match: re.Match[str]) -> str:
         name = next(filter(None, match.groups()))
         assert name in known, f"${name} is not known in {text}"
-        return known[name]
+        return quote(known[name], safe="") if match[2] == "percentencode" else known[name]
 
     return _VARIABLE.sub(value, text)
 

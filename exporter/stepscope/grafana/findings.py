@@ -84,7 +84,8 @@ def what_is_wrong(system: Dashboard, histograms: Dashboard, steps: Dashboard) ->
     """Returns the table; its rows link to panels of the other dashboards."""
     worst = f"topk by (rule) (1, max by (rule, instance, gpu, rank) ({last(FOUND)}))"
     words_of = f"max by (rule, severity, runbook) ({INFO}{{{OF_PROBLEMS}, {OF_CLUSTER}}})"
-    explained = f"/d/stepscope-run?viewPanel={ALL_RULES}&var-run=$run"  # for rules without a runbook
+    run = "${run:percentencode}"
+    explained = f"/d/stepscope-run?viewPanel={ALL_RULES}&var-run={run}"  # for rules without a runbook
     with_runbook = f'label_replace({words_of}, "runbook", "{explained}", "runbook", "")'
     at_reports = f'label_replace({with_runbook}, "report", "$reports/", "", "")'
     is_found = f"group by (rule) ({last(FOUND)})"

@@ -19,7 +19,9 @@ DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 OF_CLUSTER = 'cluster=~"$cluster|"'
 OF_JOB = f'{OF_CLUSTER}, job=~"$job"'
 OF_NODE = f'{OF_JOB}, instance=~"$instance"'
-OF_RUN = f'run="$run", {OF_NODE}'
+# Grafana escapes `"` and `'` in a double-quoted value wrongly, or not at all.
+THE_RUN = "run=`${run:raw}`"
+OF_RUN = f"{OF_NODE}, {THE_RUN}"
 OF_GPU = f'{OF_RUN}, gpu=~"$gpu"'
 OF_RANK = f'{OF_RUN}, rank=~"$rank"'
 # Also matches series that are recorded without the label, whatever is chosen.

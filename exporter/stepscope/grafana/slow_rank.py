@@ -21,7 +21,7 @@ def slower_by(over: str) -> str:
     def spent(matcher: str) -> str:
         seconds = f'stepscope_step_component_seconds_total{{{OF_RUN}, rank{matcher}"$slowest"'
         parts = f'rate({seconds}, component!="communication"}}[{over}])'
-        rest = f"1 - sum by (rank) (rate({seconds}}}[{over}]))"
-        return f'({parts} or label_replace({rest}, "component", "{straggler.HOST}", "", ""))'
+        return f"{parts} or 1 - sum by (rank) (rate({seconds}}}[{over}]))"
 
-    return f"max by (component) ({spent('=')}) - quantile by (component) (0.5, {spent('!=')})"
+    slower = f"max by (component) ({spent('=')}) - quantile by (component) (0.5, {spent('!=')})"
+    return f'label_replace({slower}, "component", "{straggler.HOST}", "component", "")'

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stepscope.grafana.queries import DATASOURCE, OF_CLUSTER, OF_JOB, OF_RUN
+from stepscope.grafana.queries import DATASOURCE, OF_CLUSTER, OF_JOB, OF_RUN, THE_RUN
 
 Variable = dict[str, Any]
 
@@ -55,12 +55,12 @@ def run() -> Variable:
     """
     start = f"stepscope_run_start_time_seconds{{{OF_JOB}}}"
     newest = f"sort_desc(max by (run) ({start} or last_over_time({start}[$__range:5m])))"
-    return named("run", "Run", newest, "run")
+    return {**named("run", "Run", newest, "run"), "regex": '/\\brun="(.+)"\\}/'}  # it may have quotes
 
 
 def instance() -> Variable:
     """Returns the variable of the run's nodes. "All" lists them, because metrics of a node have no run."""
-    of_run = f'label_values(stepscope_samples_total{{run="$run", {OF_JOB}}}, instance)'
+    of_run = f"label_values(stepscope_samples_total{{{OF_JOB}, {THE_RUN}}}, instance)"
     variable = query("instance", "Node", of_run, several=True)
     del variable["allValue"]
     return variable

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from stepscope.common.status import Status
 from stepscope.grafana.looks import GREEN, GREY, VERMILION, words
-from stepscope.grafana.queries import FIRING, OF_CLUSTER, last
+from stepscope.grafana.queries import FIRING, OF_CLUSTER, THE_RUN, last
 from stepscope.prometheus.rules.groups import FINDING, INFO, STATUS
 from stepscope.prometheus.rules.meta import BUILD, KNOWN, NOT_FAILED, TARGET, UNFINISHED
 from stepscope.rules.cpu_bottleneck import CPUBottleneck
 
 COLOURS = {Status.FOUND: VERMILION, Status.FAILED: VERMILION, Status.HEALTHY: GREEN}
-OF_THE_RUN = f'{{run="$run",{OF_CLUSTER}}}'  # on all of its nodes, whichever are chosen
+OF_THE_RUN = f"{{{THE_RUN}, {OF_CLUSTER}}}"  # on all of its nodes, whichever are chosen
 SAMPLES = f"stepscope_samples_total{OF_THE_RUN}"
 LEAN = f'{BUILD}{{{OF_CLUSTER}, profile="lean"}}'
 # An exporter that is down has its own case.
@@ -41,7 +41,7 @@ OF_ONE_RUN = (
     Case(
         Status.FAILED,
         "see how it ended",
-        last(f'stepscope_run_ended_info{{run="$run", {OF_CLUSTER}, reason!~"{NOT_FAILED}"}}'),
+        last(f'stepscope_run_ended_info{{{THE_RUN}, {OF_CLUSTER}, reason!~"{NOT_FAILED}"}}'),
     ),
     Case(
         Status.NOT_ENOUGH_DATA,
