@@ -1,5 +1,6 @@
 """Evaluates all rules over a run in one pass: once, or repeatedly while the run continues."""
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
@@ -162,7 +163,7 @@ def _verdict(rule: Rule[Any, Any], nodes: "dict[str, _Node]", run: RunMeasuremen
     """Returns the verdict of a rule for the run so far. A failure of one rule does not stop the others."""
     if run.facts.reported:
         return reported.verdict(rule, run.facts)
-    if run.facts.run.startswith(UNNAMED) and not rule.any_process and rule.effect is not Effect.OVERVIEW:
+    if not (rule.any_process or rule.effect is Effect.OVERVIEW) and re.fullmatch(UNNAMED, run.facts.run):
         return Verdict(Status.NOT_ENOUGH_DATA, NO_TRAINING)
     for node in nodes.values():
         if rule.name in node.failures:

@@ -5,7 +5,6 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from stepscope.exporter.sampling.active_runs import UNNAMED
 
 from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest
@@ -147,7 +146,7 @@ def test_many_runs_that_stall_at_once_are_one_alert_for_the_platform(meta: Path,
                 alert = f'rule="TrainingStalled",alertstate="firing",severity="{severity}"'
                 test.add({f"ALERTS{{{labels},{alert}}}": [None] * 20 + [1.0] * 20})  # for 5 minutes
         for number in range(10):  # do not count
-            labels = f'job="stepscope",instance="c",cluster="{cluster}",run="{UNNAMED}{number}"'
+            labels = f'job="stepscope",instance="c",cluster="{cluster}",run="unnamed-20261120T13270{number}"'
             test.add({f"stepscope_samples_total{{{labels}}}": [float(scrape) for scrape in range(60)]})
     test.firing("RunsStalled", 285, 0)
     test.firing("RunsStalled", 300, 1, cluster="storage-is-down", severity="critical", audience="platform")

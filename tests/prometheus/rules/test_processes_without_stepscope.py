@@ -10,7 +10,7 @@ from tests.support.promtool import RuleTest
 
 pytestmark = needs_prometheus
 
-UNNAMED, NAMED = "unnamed-20261120T132700", "resnet-1"
+UNNAMED, NAMED = "unnamed-20261120T132700", ("resnet-1", "unnamed-experiment-1a2b3c4d")
 SCRAPES, END = 80, 1185.0
 
 
@@ -18,16 +18,17 @@ def test_an_idle_gpu_of_theirs_is_no_fault_of_a_training_and_has_no_status(
     rules: Path, tmp_path: Path
 ) -> None:
     test = RuleTest(rules)
-    for run in (UNNAMED, NAMED):
+    for run in (UNNAMED, *NAMED):
         labels = f'job="stepscope",instance="{run}",run="{run}"'
         count = [30.0 * number for number in range(SCRAPES)]
         test.add({f"stepscope_samples_total{{{labels}}}": count})
         test.add({f'stepscope_gpu_utilization_samples_count{{{labels},gpu="0"}}': count})
         for bound in ("0.1", "0.7"):
             test.add({f'stepscope_gpu_utilization_samples_bucket{{{labels},gpu="0",le="{bound}"}}': count})
-    test.firing("LowGPUUtilization", END, 1)
-    test.firing("LowGPUUtilization", END, 1, run=NAMED)
-    test.status("LowGPUUtilization", END, 1)
+    test.firing("LowGPUUtilization", END, len(NAMED))
+    for run in NAMED:
+        test.firing("LowGPUUtilization", END, 1, run=run)
+    test.status("LowGPUUtilization", END, len(NAMED))
     test.gives_nothing(f'stepscope:rule_status{{rule="LowGPUUtilization",run="{UNNAMED}"}}', END)
     test.run(tmp_path)
 

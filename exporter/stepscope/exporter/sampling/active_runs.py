@@ -3,7 +3,7 @@
 import time
 from collections.abc import Collection, Iterable
 
-UNNAMED = "unnamed-"  # how the names of runs begin whose processes do not use Stepscope
+UNNAMED = "unnamed-[0-9]+T[0-9]+"  # the names of runs whose processes do not use Stepscope
 
 
 class ActiveRuns:
@@ -38,6 +38,6 @@ class ActiveRuns:
         if self.unnamed and self.unnamed_pids.isdisjoint(own):
             self.unnamed = None
         if own and self.unnamed is None:
-            self.unnamed = time.strftime(f"{UNNAMED}%Y%m%dT%H%M%S", time.gmtime(now))
+            self.unnamed = time.strftime("unnamed-%Y%m%dT%H%M%S", time.gmtime(now))
         self.unnamed_pids = frozenset(own)
         return {self.unnamed} if self.unnamed else set()

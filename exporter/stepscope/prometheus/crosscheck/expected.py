@@ -1,5 +1,6 @@
 """Computes what a rule must record: its judgement of the scraped counters, and the alerts that follow."""
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -70,7 +71,7 @@ def expected(rule: Rule[Any, Any], now: Moment, scraping: Scraping) -> Expected:
 
 
 def _is_unnamed(labels: Labels) -> bool:
-    return any(name == "run" and value.startswith(UNNAMED) for name, value in labels)
+    return any(name == "run" and re.fullmatch(UNNAMED, value) for name, value in labels)
 
 
 @lru_cache(maxsize=256)

@@ -112,7 +112,7 @@ def _of_training(rule: Rule[Any, Any], rules: PrometheusRules, options: Options)
     """Leaves out processes without Stepscope, unless the rule judges them too: they may not train."""
     if rule.any_process:
         return rules
-    others = options.scraping.held(f'{SAMPLES}{{run=~"{UNNAMED}.*"}}')
+    others = options.scraping.held(f'{SAMPLES}{{run=~"{UNNAMED}"}}')
 
     def only(expression: Expression | str) -> str:
         return f"(\n{indent(laid_out(expression), '  ')}\n)\nunless on (run) {others}"

@@ -55,7 +55,7 @@ KNOWN_TO_OTHERS = "\n  or\n  ".join(
 )
 TRAINED = f"{SAMPLES} unless stepscope_run_end_time_seconds"
 # Without processes of which it is not known whether they train.
-NAMED = f'{SAMPLES}{{run!~"{UNNAMED}.*"}} unless stepscope_run_end_time_seconds'
+NAMED = f'{SAMPLES}{{run!~"{UNNAMED}"}} unless stepscope_run_end_time_seconds'
 # Both remember while an exporter is down, until it is up again. A run may end, and its node be turned off,
 # between two evaluations.
 STILL_UNFINISHED = f"""
