@@ -93,7 +93,10 @@ class Week:
 
 
 def the_week() -> Week:
-    """Two nodes of 8 GPUs on Kubernetes, of which kube-state-metrics was scraped on the first six days."""
+    """Two nodes of 8 GPUs on Kubernetes, of which kube-state-metrics was scraped on the first six days.
+
+    The second one is not scraped for six hours, in which it gets another name.
+    """
     week = Week()
     # ana trains for 48 h in a pod that stays for 12 h more, and is then listed as succeeded.
     whole = (BEFORE, AFTER)
@@ -119,15 +122,17 @@ def the_week() -> Week:
     week.free("gpu-1", range(2, 4), (BEFORE, 10), (58, 80), (90, AFTER))
     week.free("gpu-1", range(4, 8), (BEFORE, 10), (58, AFTER))
     # A pod holds 8 GPUs for a day, without a process; then a notebook without a run uses none of its GPU.
-    scraped = ((BEFORE, 100), (106, AFTER))
-    week.node("gpu-2", *scraped)
+    week.node("gpu-2", (BEFORE, 100))
+    week.node("renamed", (106, AFTER))
     week.pod("gpu-2", "llm", 8, (20, 44))
     week.pod("gpu-2", "lab", 1, (50, 55))
     week.held("gpu-2", range(1), (50, 55), "ana", busy=0, watts=100)
     # On the last day, nobody knows what is allocated.
-    week.held("gpu-2", range(1), (150, 160), "ana", busy=1, watts=500)
-    week.free("gpu-2", range(1), (BEFORE, 50), (55, 100), (106, 150), (160, AFTER), watts=60)
-    week.free("gpu-2", range(1, 8), *scraped, watts=60)
+    week.held("renamed", range(1), (150, 160), "ana", busy=1, watts=500)
+    week.free("gpu-2", range(1), (BEFORE, 50), (55, 100), watts=60)
+    week.free("gpu-2", range(1, 8), (BEFORE, 100), watts=60)
+    week.free("renamed", range(1), (106, 150), (160, AFTER), watts=60)
+    week.free("renamed", range(1, 8), (106, AFTER), watts=60)
     return week
 
 

@@ -62,7 +62,7 @@ class Usage:
     end: float
     owners: list[OwnerUsage]  # those with most GPU hours first
     observed: float
-    not_observed: float  # of GPUs that were observed at some other time
+    not_observed: float  # of as many GPUs as the cluster had at any time
     without_account: float  # held by processes whose steps are not measured
     without_power: float  # held, or allocated without a process, while GPUs published no power
     not_compared: float | None  # allocated, but not compared with processes; None: no allocation is known
@@ -92,7 +92,8 @@ def read_usage(api: Api, end: float, days: int, progress: Callable[[int], None])
         time = end - (days - 1 - day) * DAY
         _read_day(api, time, sums)
         failed |= {labels for labels, _ in _grouped(api, "cluster, run", _failures(), time)}
-        for labels, value in _grouped(api, "cluster, instance", f"max_over_time({GPUS}{OVER_A_DAY})", time):
+        at_once = f"max_over_time((sum by (cluster) ({GPUS})){OVER_A_DAY})"  # a node may get another name
+        for labels, value in _grouped(api, "cluster", at_once, time):
             most[labels] = max(value, most.get(labels, 0.0))
         progress(day + 1)
     return _usage(end, days, sums.values, failed, most)
@@ -109,7 +110,7 @@ def _read_day(api: Api, time: float, sums: _Sums) -> None:
     sums.add("without process, with power", _hours(api, "user, namespace", free, time))
     sums.add("compared", _hours(api, "user, namespace", f"{GPUS_ALLOCATED} and {GPUS_WITHOUT_PROCESS}", time))
     sums.add("with allocation", _hours(api, "", f"count({GPUS_ALLOCATED}) ^ 0", time))
-    sums.add(GPUS_OBSERVED, _hours(api, "cluster, instance", GPUS_OBSERVED, time))
+    sums.add(GPUS_OBSERVED, _hours(api, "cluster", GPUS_OBSERVED, time))
 
 
 def _hours(api: Api, labels: str, expression: str, time: float) -> Iterable[tuple[Labels, float]]:
