@@ -349,9 +349,9 @@ def test_a_loop_goes_on_after_another_one_that_its_callback_ran(monkeypatch: pyt
         pass
 
     outer, inner = Callbacks(), Callbacks()
-    keras_hooks._training_begins(outer)
-    keras_hooks._training_begins(inner)
-    keras_hooks._training_begins(Callbacks())  # ended by an error: nobody has it any more
+    keras_hooks._training_begins("", "", outer)
+    keras_hooks._training_begins("", "", inner)
+    keras_hooks._training_begins("", "", Callbacks())  # ended by an error: nobody has it any more
     keras_hooks._training_ended(None, inner)
     assert computing.in_loop
     keras_hooks._training_ended(None, outer)

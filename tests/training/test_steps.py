@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from stepscope.training.layout import COMPONENTS, STEP_BOUNDS
 
-from tests.support.training_script import run_to_end
+from tests.support.training_script import only_ledger, run_to_end
 
 PLAIN = """
 for _ in range(3):
@@ -414,7 +414,7 @@ def test_loops_of_keras_in_one_thread_after_the_other_all_make_steps(ledgers: Pa
         class Callbacks: pass
         def fit():
             callbacks = Callbacks()
-            keras_hooks._training_begins(callbacks)
+            keras_hooks._training_begins("", "", callbacks)
             for _ in range(4): keras_hooks._trained()
             keras_hooks._training_ended(None, callbacks)
         fit()
@@ -444,8 +444,7 @@ class CallbackList:
     def on_test_batch_end(self): pass
     def on_test_end(self): pass
     def user(self): pass
-keras_hooks.name_loops("tensorflow", "3")
-keras_hooks.hook_loops(SimpleNamespace(CallbackList=CallbackList))
+keras_hooks.hook_loops(SimpleNamespace(CallbackList=CallbackList), "tensorflow", "3")
 callbacks, other = CallbackList(), CallbackList()
 def in_thread(function):
     thread = threading.Thread(target=function)
@@ -472,6 +471,20 @@ callbacks.on_train_batch_end()
 callbacks.on_train_end()
 """
     assert run_to_end(KERAS + script, ledgers).totals.steps == {"train": 5, "eval": 3}
+
+
+def test_the_keras_that_trains_is_named_although_another_one_was_imported_later(ledgers: Path) -> None:
+    script = """
+class Imported:
+    def on_train_begin(self): pass
+keras_hooks.hook_loops(SimpleNamespace(CallbackList=Imported), "tensorflow", "2")
+callbacks.on_train_begin()
+callbacks.on_train_batch_end()
+callbacks.on_train_end()
+"""
+    run_to_end(KERAS + script, ledgers)
+    with only_ledger(ledgers) as reader:
+        assert (reader.header.framework, reader.header.framework_version) == ("keras", "3 on tensorflow")
 
 
 def test_data_that_a_callback_of_keras_reads_is_no_wait_of_training(ledgers: Path) -> None:

@@ -18,7 +18,6 @@ from stepscope.training.frameworks.keras_hooks import (
     hook_loops,
     hook_numbers,
     hook_optimizer,
-    name_loops,
 )
 from stepscope.training.off import is_off
 
@@ -40,8 +39,7 @@ def install(package: str = "keras") -> None:
     callbacks = sys.modules.get(f"{package}.src.callbacks")
     if is_off() or callbacks is None:
         return
-    name_loops("tensorflow", f"{getattr(sys.modules[package], '__version__', 2)} on tensorflow")
-    hook_loops(callbacks)
+    hook_loops(callbacks, "tensorflow", getattr(sys.modules[package], "__version__", "2"))
     hook_numbers(callbacks)
     model = getattr(sys.modules.get(f"{package}.src.engine.training"), "Model", None)
     hook_calls_of_loops(model)

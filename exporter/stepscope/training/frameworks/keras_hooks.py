@@ -69,8 +69,7 @@ def install() -> None:
         return
     _installed = True
     backend = keras.config.backend()
-    name_loops(backend, f"{keras.__version__} on {backend}")
-    hook_loops(sys.modules.get("keras.src.callbacks.callback_list"))
+    hook_loops(sys.modules.get("keras.src.callbacks.callback_list"), backend, keras.__version__)
     iterators = getattr(sys.modules.get("keras.src.trainers.epoch_iterator"), "EpochIterator", None)
     around(iterators, "__iter__", _epoch_begins, _nothing)
     around(iterators, "__next__", _asks, got)
@@ -106,8 +105,6 @@ class _Loop:
     """The loop of Keras that runs now."""
 
     def __init__(self) -> None:
-        self.name = ""  # and version of Keras
-        self.backend = ""
         self.begin: Moment = ()  # of the latest batch that is not trained on
         self.is_alone = False  # an evaluation outside `fit`
         self.of_callback = False  # the evaluation, inside `fit`
@@ -117,24 +114,20 @@ class _Loop:
 _loop = _Loop()
 
 
-def name_loops(backend: str, name: str) -> None:
-    """Says what computes in the loops. `name` is the version of Keras, for people."""
-    _loop.backend, _loop.name = backend, name
-
-
-def hook_loops(module: Any) -> None:
-    """Hooks the callbacks of a module that has CallbackList."""
-    callbacks = getattr(module, "CallbackList", None)
-    around(callbacks, "on_train_begin", _training_begins, _nothing)
-    for name in ("on_epoch_begin", "on_epoch_end", "on_train_batch_begin", "on_train_batch_end"):
-        around(callbacks, name, _here(_calls_back), _called_back)
+def hook_loops(module: Any, backend: str, version: str) -> None:
+    """Hooks the callbacks of a module that has CallbackList. `version` is that of Keras."""
+    callbacks, name = getattr(module, "CallbackList", None), f"{version} on {backend}"
+    around(callbacks, "on_train_begin", partial(_training_begins, backend, name), _nothing)
+    if backend != "jax":  # on which callbacks wait for numbers of the step: a part of that
+        for name in ("on_epoch_begin", "on_epoch_end", "on_train_batch_begin", "on_train_batch_end"):
+            around(callbacks, name, _here(_calls_back), _called_back)
     after(callbacks, "on_epoch_begin", _epoch)
     after(callbacks, "on_train_batch_end", _here(_trained))
     after(callbacks, "on_train_end", _training_ended)
-    for phase, name in (("eval", "test"), ("predict", "predict")):
-        around(callbacks, f"on_{name}_begin", _here(partial(_evaluation_begins, phase)), _nothing)
-        after(callbacks, f"on_{name}_batch_end", _here(partial(_evaluated, phase)))
-        after(callbacks, f"on_{name}_end", _here(_evaluation_ended))
+    for phase, loop in (("eval", "test"), ("predict", "predict")):
+        around(callbacks, f"on_{loop}_begin", _here(partial(_evaluation_begins, phase, name)), _nothing)
+        after(callbacks, f"on_{loop}_batch_end", _here(partial(_evaluated, phase)))
+        after(callbacks, f"on_{loop}_end", _here(_evaluation_ended))
 
 
 def hook_calls_of_loops(trainer: Any) -> None:
@@ -175,10 +168,8 @@ def _nothing(*_: object) -> None:
     pass
 
 
-def _calls_back(*_: object, **__: object) -> tuple[bool] | None:
-    """Begins the callbacks of `fit`. On JAX, they wait for numbers of the step, which is a part of that."""
-    if _loop.backend == "jax":
-        return None
+def _calls_back(*_: object, **__: object) -> tuple[bool]:
+    """Begins the callbacks of `fit`."""
     before, computing.in_callback = computing.in_callback, True
     return (before,)
 
@@ -187,14 +178,14 @@ def _called_back(before: tuple[bool], _done: bool) -> None:
     (computing.in_callback,) = before
 
 
-def _training_begins(callbacks: object, *_: object, **__: object) -> None:
+def _training_begins(backend: str, name: str, callbacks: object, *_: object, **__: object) -> None:
     computing.in_callback = False
     _loop.fits.append(ref(callbacks))
     automatic.begin_anew()
     computing.in_loop = True
-    _use_profiler()
+    _use_profiler(backend)
     if recorder.in_automatic_step():
-        _name_framework()
+        _name_framework(name)
 
 
 def _trains_on_batch(*_: object, **__: object) -> None:
@@ -213,12 +204,12 @@ def _training_ended(_result: object = None, callbacks: object = None, *_: object
     automatic.begin_anew()
 
 
-def _evaluation_begins(phase: str, *_: object, **__: object) -> None:
+def _evaluation_begins(phase: str, name: str, *_: object, **__: object) -> None:
     begin = recorder.so_far()
     _loop.is_alone = begin is None
     if _loop.is_alone and recorder.in_automatic_step():
         computing.in_loop = True
-        _name_framework()
+        _name_framework(name)
         begin = recorder.so_far()
     _loop.begin = begin or ()
     _loop.of_callback, computing.in_callback = computing.in_callback, False
@@ -240,15 +231,15 @@ def _evaluation_ended(*_: object, **__: object) -> None:
         _training_ended()
 
 
-def _use_profiler() -> None:
-    profiler = _PROFILERS.get(_loop.backend)
+def _use_profiler(backend: str) -> None:
+    profiler = _PROFILERS.get(backend)
     if profiler is not None:
         profiler.use()
 
 
-def _name_framework() -> None:
+def _name_framework(name: str) -> None:
     if session.ledger is not None:
-        session.ledger.name_framework("keras", _loop.name)
+        session.ledger.name_framework("keras", name)
 
 
 def _epoch_begins(iterator: Any) -> None:
@@ -302,7 +293,7 @@ def hook_eager_parts(backend: str, layer: Any, trainer: Any, names: tuple[str, .
 def hook_optimizer(backend: str, optimizer: Any, name: str) -> None:
     """Hooks the function that makes the step of an optimizer."""
     begins = _optimizer_begins if backend == "torch" else _eager_optimizer_begins
-    around(optimizer, name, begins, _optimizer_ended, _compiles(backend))
+    around(optimizer, name, begins, partial(_optimizer_ended, backend), _compiles(backend))
 
 
 def _compiles(backend: str) -> Callable[[], bool]:
@@ -321,12 +312,12 @@ def _optimizer_begins(optimizer: Any, *_: object, **__: object) -> tuple[Any, in
     return optimizer, computing.begin(OPTIMIZER)
 
 
-def _optimizer_ended(step: tuple[Any, int | None], done: bool) -> None:
+def _optimizer_ended(backend: str, step: tuple[Any, int | None], done: bool) -> None:
     optimizer, place = step
     if place is not None:
         computing.end(place)
     if done:
-        _use_profiler()
+        _use_profiler(backend)
         computing.step_ended(optimizer)
 
 
