@@ -487,12 +487,19 @@ callbacks.on_train_end()
         assert (reader.header.framework, reader.header.framework_version) == ("keras", "3 on tensorflow")
 
 
-def test_data_that_a_callback_of_keras_reads_is_no_wait_of_training(ledgers: Path) -> None:
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_data_that_a_callback_of_keras_reads_is_no_wait_of_training(backend: str, ledgers: Path) -> None:
     script = """
+from stepscope.training.frameworks import jax_hooks
+from stepscope.training.frameworks.computing import computing, forward
 def read():
     asked = ask(LoaderWaits(lambda phase: Waits(phase, (None, None, None), 0)))
     time.sleep(0.01)
     if asked is not None: got(asked, True)
+    assert forward() is None, "of a model that the callback calls"
+    place = jax_hooks._wait_begins()  # for the loss of the step
+    time.sleep(0.01)
+    computing.end(place)
 callbacks.on_train_begin()
 for _ in range(4): callbacks.on_train_batch_end()
 callbacks.user = read
@@ -500,7 +507,8 @@ callbacks.on_epoch_end()
 callbacks.on_train_batch_end()
 callbacks.on_train_end()
 """
-    run = run_to_end(KERAS + script, ledgers)
+    run = run_to_end(KERAS.replace("tensorflow", backend) + script, ledgers)
     assert run.totals.steps == {"train": 5}
     assert run.totals.component_seconds["data_wait"] == 0.0
+    assert run.totals.component_seconds["forward"] > 0.0
     assert run.totals.loaders == ()

@@ -103,9 +103,12 @@ class Computing:
             return (workers, None, None), size
         return settings_of(getattr(self.adapter, "_dataloader", None)), size
 
-    def begin(self, component: int, operation: float = 0.0) -> int | None:
-        """Opens a component for an outermost call. Returns its place for `end`; None: nothing is open."""
-        if self.is_inside or self.in_callback:
+    def begin(self, component: int, operation: float = 0.0, in_callback: bool = False) -> int | None:
+        """Opens a component for an outermost call. Returns its place for `end`; None: nothing is open.
+
+        `in_callback`: what callbacks do counts, too.
+        """
+        if self.is_inside or (self.in_callback and not in_callback):
             return None
         place = recorder.enter(component, operation)
         if place == NOT_OPENED:

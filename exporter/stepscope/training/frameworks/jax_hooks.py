@@ -413,4 +413,5 @@ def _called_back(began: float, _done: bool) -> None:
 
 
 def _wait_begins(*_: object) -> int | None:
-    return computing.begin(FORWARD)
+    """Begins a wait for an array. A callback of Keras waits for numbers of the step, as a part of it."""
+    return computing.begin(FORWARD, in_callback=True)

@@ -118,9 +118,8 @@ def hook_loops(module: Any, backend: str, version: str) -> None:
     """Hooks the callbacks of a module that has CallbackList. `version` is that of Keras."""
     callbacks, name = getattr(module, "CallbackList", None), f"{version} on {backend}"
     around(callbacks, "on_train_begin", partial(_training_begins, backend, name), _nothing)
-    if backend != "jax":  # on which callbacks wait for numbers of the step: a part of that
-        for name in ("on_epoch_begin", "on_epoch_end", "on_train_batch_begin", "on_train_batch_end"):
-            around(callbacks, name, _here(_calls_back), _called_back)
+    for event in ("on_epoch_begin", "on_epoch_end", "on_train_batch_begin", "on_train_batch_end"):
+        around(callbacks, event, _here(_calls_back), _called_back)
     after(callbacks, "on_epoch_begin", _epoch)
     after(callbacks, "on_train_batch_end", _here(_trained))
     after(callbacks, "on_train_end", _training_ended)
