@@ -487,6 +487,60 @@ callbacks.on_train_end()
         assert (reader.header.framework, reader.header.framework_version) == ("keras", "3 on tensorflow")
 
 
+OWN_LOOP = """
+import sys
+from stepscope.training.automatic import automatic
+from stepscope.training.frameworks import jax_hooks, tensorflow_hooks
+from stepscope.training.frameworks.computing import FORWARD, computing
+sys.modules["tensorflow.python.eager.context"] = SimpleNamespace(executing_eagerly=lambda: True)
+waits = LoaderWaits(lambda phase: Waits(phase, (None, None, None), 0))
+def step():
+    got(ask(waits), True)
+    place = computing.begin(FORWARD)
+    in_thread(meanwhile)
+    computing.end(place)
+    computing.step_ended(computing)
+"""
+
+
+@pytest.mark.parametrize("hooks", ["jax_hooks", "tensorflow_hooks"])
+def test_gradients_that_another_thread_computes_make_no_evaluation_a_training(
+    hooks: str, ledgers: Path
+) -> None:
+    script = f"""
+meanwhile = {hooks}._gradient_begins
+for _ in range(4): step()
+evaluated = LoaderWaits(lambda phase: Waits(phase, (None, None, None), 0))
+for _ in range(3):
+    got(ask(evaluated), True)
+    automatic.evaluates()
+    in_thread(meanwhile)
+for _ in range(4): step()
+"""
+    run = run_to_end(KERAS + OWN_LOOP + script, ledgers)
+    assert run.totals.steps == {"train": 8, "eval": 3}
+
+
+def test_what_another_thread_compiles_is_no_compiling_of_the_step(ledgers: Path) -> None:
+    script = """
+def meanwhile(): jax_hooks._compiled("/jax/backend_compile_duration")
+for _ in range(4): step()
+"""
+    seconds = run_to_end(KERAS + OWN_LOOP + script, ledgers).totals.component_seconds
+    assert seconds["compile"] == 0.0
+    assert seconds["forward"] > 0.0
+
+
+def test_a_loop_of_keras_in_another_thread_hides_no_step_of_the_script_s_own_loop(ledgers: Path) -> None:
+    script = """
+def meanwhile():
+    other.on_train_begin()
+    other.on_train_batch_end()
+for _ in range(4): step()
+"""
+    assert run_to_end(KERAS + OWN_LOOP + script, ledgers).totals.steps == {"train": 4}
+
+
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_data_that_a_callback_of_keras_reads_is_no_wait_of_training(backend: str, ledgers: Path) -> None:
     script = """

@@ -130,6 +130,11 @@ class AutomaticSteps:
         self._decide()
         self._forget()
 
+    def trains(self) -> None:
+        """Says that gradients are computed. Those of another thread are for no batch of this loop."""
+        if recorder.so_far() is not None:
+            self.trained = True
+
     def evaluates(self) -> None:
         """Says that a forward pass runs without gradients."""
         self.evaluated = True

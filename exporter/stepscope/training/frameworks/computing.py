@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import local
 from weakref import ref
 
 from stepscope.training.automatic import automatic
@@ -59,8 +60,13 @@ class PythonSeconds:
         publish({gauge: seconds for gauge, seconds in self._published.items() if seconds})
 
 
-class Computing:
-    """The state of the hooks of this process. The only instance is `computing`."""
+class Computing(local):
+    """The state of the hooks of a thread: others may compute, compile or run loops meanwhile.
+
+    The only instance is `computing`.
+    """
+
+    python = PythonSeconds()
 
     def __init__(self) -> None:
         self.is_inside = False  # a call that counts: what it calls counts as a part of it
@@ -70,7 +76,6 @@ class Computing:
         self.in_callback = False  # of that loop: what it calls is the user's code, and no part of the model
         self.adapter: Any = None  # Keras's, of the data of its loop
         self.trains_on_arrays = False  # so the only loader may be that of an evaluation
-        self.python = PythonSeconds()
         self.steps_with: Callable[[], object] = (
             _nobody  # returns the optimizer, or the graph with one, whose steps count
         )

@@ -26,7 +26,7 @@ from stepscope.training.frameworks.published import after
 from stepscope.training.frameworks.xla_profilers import jax_profiler
 from stepscope.training.layout import JAX_PYTHON
 from stepscope.training.off import is_off
-from stepscope.training.session import complain, session, start_as
+from stepscope.training.session import complain, recorder, session, start_as
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -260,11 +260,13 @@ def _returned(call: Call, done: bool) -> None:
     if function.trains:
         _step_ended(function)
     elif function.has_gradients:
-        automatic.trained = True
+        automatic.trains()
 
 
 def _step_ended(made_by: object) -> None:
-    automatic.trained = True
+    if not recorder.counts_here():
+        return
+    automatic.trains()
     jax_profiler.use()
     computing.step_ended(made_by)
     if session.ledger is not None and session.ledger is not _functions.named:
@@ -322,7 +324,7 @@ def _gradient_begins(*_: object, **__: object) -> None:
         function.has_gradients = True
         _functions.with_gradients.add(function)
     if not _running.functions:
-        automatic.trained = True
+        automatic.trains()
 
 
 def _compare(function: _Function, arguments: object) -> None:

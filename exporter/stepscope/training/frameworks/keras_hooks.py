@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from itertools import chain
+from threading import local
 from types import GeneratorType
 from weakref import ref
 
@@ -101,8 +102,8 @@ def install() -> None:
 # -- loops ---------------------------------------------------------------------------------------------
 
 
-class _Loop:
-    """The loop of Keras that runs now."""
+class _Loop(local):
+    """The loop of Keras that a thread runs now."""
 
     def __init__(self) -> None:
         self.begin: Moment = ()  # of the latest batch that is not trained on
@@ -119,31 +120,20 @@ def hook_loops(module: Any, backend: str, version: str) -> None:
     callbacks, name = getattr(module, "CallbackList", None), f"{version} on {backend}"
     around(callbacks, "on_train_begin", partial(_training_begins, backend, name), _nothing)
     for event in ("on_epoch_begin", "on_epoch_end", "on_train_batch_begin", "on_train_batch_end"):
-        around(callbacks, event, _here(_calls_back), _called_back)
+        around(callbacks, event, _calls_back, _called_back)
     after(callbacks, "on_epoch_begin", _epoch)
-    after(callbacks, "on_train_batch_end", _here(_trained))
+    after(callbacks, "on_train_batch_end", _trained)
     after(callbacks, "on_train_end", _training_ended)
     for phase, loop in (("eval", "test"), ("predict", "predict")):
-        around(callbacks, f"on_{loop}_begin", _here(partial(_evaluation_begins, phase, name)), _nothing)
-        after(callbacks, f"on_{loop}_batch_end", _here(partial(_evaluated, phase)))
-        after(callbacks, f"on_{loop}_end", _here(_evaluation_ended))
+        around(callbacks, f"on_{loop}_begin", partial(_evaluation_begins, phase, name), _nothing)
+        after(callbacks, f"on_{loop}_batch_end", partial(_evaluated, phase))
+        after(callbacks, f"on_{loop}_end", _evaluation_ended)
 
 
 def hook_calls_of_loops(trainer: Any) -> None:
     """Hooks the methods with loops, because an error that ends one calls no callback at its end."""
     for name in ("fit", "evaluate", "predict"):
-        around(trainer, name, _here(_loop_is_called), _loop_was_left)
-
-
-def _here(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the hook of loops of the training thread: another thread may predict meanwhile."""
-
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        if session.ledger is None or recorder.counts_here():
-            return hook(*arguments, **keywords)
-        return None
-
-    return call
+        around(trainer, name, _loop_is_called, _loop_was_left)
 
 
 def _loop_is_called(*_: object, **__: object) -> tuple[int, bool, bool]:
@@ -193,7 +183,8 @@ def _trains_on_batch(*_: object, **__: object) -> None:
 
 
 def _trained(*_: object, **__: object) -> None:
-    automatic.step_ended(-1)
+    if recorder.counts_here():
+        automatic.step_ended(-1)
 
 
 def _training_ended(_result: object = None, callbacks: object = None, *_: object, **__: object) -> None:
@@ -206,7 +197,7 @@ def _training_ended(_result: object = None, callbacks: object = None, *_: object
 def _evaluation_begins(phase: str, name: str, *_: object, **__: object) -> None:
     begin = recorder.so_far()
     _loop.is_alone = begin is None
-    if _loop.is_alone and recorder.in_automatic_step():
+    if _loop.is_alone and recorder.counts_here() and recorder.in_automatic_step():
         computing.in_loop = True
         _name_framework(name)
         begin = recorder.so_far()

@@ -279,7 +279,7 @@ def _returned(call: tuple[Any, int | None, int, float], done: bool) -> None:
         return
     if place is not None:  # not of a thread that only looks ahead, or acts
         if function in _graphs.with_steps or function in _graphs.with_gradients:
-            automatic.trained = True
+            automatic.trains()
         elif function not in _graphs.with_collectives:
             automatic.evaluates()
     if function in _graphs.with_steps:
@@ -357,7 +357,7 @@ def _gradient_begins(*_: object, **__: object) -> int | None:
         _graphs.with_gradients.update(_traced())
         return None
     place = computing.begin(BACKWARD)
-    automatic.trained = True
+    automatic.trains()
     return place
 
 
