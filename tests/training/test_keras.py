@@ -223,6 +223,30 @@ def test_a_watched_dataset_is_still_one_that_keras_accepts(variants: dict[str, T
     assert trained.seconds("train", "data_wait") > 0
 
 
+class MapDataset:
+    def __init__(self, *read: object) -> None:
+        self._inputs = lambda: [*read]
+
+
+class ConcatenateDataset(MapDataset):
+    pass
+
+
+class CacheDataset(MapDataset):
+    pass
+
+
+def test_the_maps_of_a_pipeline_that_reads_a_dataset_many_times_are_found_once() -> None:
+    pipeline: MapDataset = MapDataset(MapDataset(), CacheDataset(MapDataset()))
+    for _ in range(200):
+        pipeline = ConcatenateDataset(pipeline, pipeline)
+    assert tensorflow_hooks.settings_of_dataset(pipeline) == {"tf_data_sequential_maps": 2}
+    for _ in range(5000):
+        pipeline = MapDataset(pipeline)
+    found = tensorflow_hooks.settings_of_dataset(pipeline)
+    assert found == {"tf_data_sequential_maps": tensorflow_hooks.MOST_DATASETS}
+
+
 def test_functions_of_python_that_graphs_call_are_timed_apart_from_those_of_pipelines(
     variants: dict[str, Trained],
 ) -> None:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 _DATA_WAIT, _COMMUNICATION = COMPONENT_INDEX["data_wait"], COMPONENT_INDEX["communication"]
 _ALL_REDUCE = OPERATIONS.index("all_reduce") + 1.0
 SEVERAL = ("MultiWorker", "CollectiveAllReduce", "TPU", "ParameterServer")  # strategies that wait for others
+MOST_DATASETS = 1000  # of a pipeline that are looked at
 _WAITS = "_stepscope"  # attribute of a dataset that the script watches, and of an iterator that is timed
 _installed: set[str] = set()
 
@@ -165,14 +166,16 @@ def _of_phase(dataset_of: Callable[[], Any], phase: str) -> Waits:
 def settings_of_dataset(dataset: Any) -> dict[str, float]:
     """Returns the gauge of a pipeline: how many of its maps run without parallel calls.
 
-    The search ends at a cache: what is before it works in the first epoch only. Whether it prefetches is not
-    looked for: tf.data itself adds that at its end, unless autotuning is off.
+    One that several datasets read, as after `concatenate`, counts once. The search ends at a cache: what is
+    before it works in the first epoch only. Whether it prefetches is not looked for: tf.data itself adds that
+    at its end, unless autotuning is off.
     """
-    maps, datasets = 0, [dataset]
-    while datasets:
+    maps, known, datasets = 0, set[int](), [dataset]
+    while datasets and len(known) < MOST_DATASETS:
         each = datasets.pop()
         kind = type(each).__name__.strip("_").removesuffix("Dataset")
-        if not kind.startswith("Cache"):
+        if id(each) not in known and not kind.startswith("Cache"):
+            known.add(id(each))
             maps += kind == "Map"
             datasets += each._inputs()
             if kind == "Restructured":  # by TensorFlow's `normalize_to_dense`, above its map
