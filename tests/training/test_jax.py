@@ -22,7 +22,19 @@ def run(folder: Path, *words: str, **variables: str) -> str:
 
 
 LOOP = str(SCRIPTS / "jax_loop.py")
-HOW = ("donated", "ahead", "anew", "twins", "calls back", "parts", "step", "saliency", "never", "sampling")
+HOW = (
+    "donated",
+    "ahead",
+    "anew",
+    "twins",
+    "accumulated",
+    "calls back",
+    "parts",
+    "step",
+    "saliency",
+    "never",
+    "sampling",
+)
 # Runs the script once per word, and prints a line after each.
 EACH = f"""
 import runpy, sys
@@ -53,8 +65,16 @@ def train(folder: Path, script: str, how: str, bare: str) -> LedgerTotals | None
 
 
 TRIAL = pytest.mark.trial
-# The loops have 16 steps. The end of the first one that is known begins the second one.
-WAYS = [("donated", 14), ("ahead", 14), ("anew", 14), ("twins", 14), ("parts", 13), ("optax", 15)]
+# The loops have 16 steps, or 8. The end of the first one that is known begins the second one.
+WAYS = [
+    ("accumulated", 5),
+    ("donated", 14),
+    ("ahead", 14),
+    ("anew", 14),
+    ("twins", 14),
+    ("parts", 13),
+    ("optax", 15),
+]
 MORE = [pytest.param(*way, marks=TRIAL) for way in (("step", 14), ("optax in it", 14))]
 
 

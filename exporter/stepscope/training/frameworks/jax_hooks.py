@@ -6,8 +6,8 @@ computes, or `compile` if JAX compiled. JAX computes while Python continues, so 
 
 What trains is learned in the first calls of each function, from arrays that a call returned and that come
 back as arguments. A function that computes gradients trains if its own arrays come back to it. One that
-computes none trains if its own do, it gets gradients, and what it returns goes where they are computed.
-Neither evaluation, nor averages of metrics or parameters, nor sampling does that.
+computes none trains if its own do, it gets gradients or their sums, and what it returns goes where they are
+computed. Neither evaluation, nor averages of metrics or parameters, nor sampling does that.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     Call = tuple["_Function", int | None]
 
-LOOKS = 20  # first calls of a function in which its arrays are followed
+LOOKS = 100  # first calls of a function in which its arrays are followed
 MOST_ARRAYS = 1000  # that are followed of one call
 MOST_KNOWN = 1000  # functions of which what is known is kept for others of the same code
 MOST_WRAPPED = 10  # functions around one another, of which the code is compared
@@ -332,7 +332,8 @@ def _compare(function: _Function, arguments: object) -> None:
     arrays = _arrays(arguments)
     function.gets_back = function.gets_back or _has(arrays, function.returned)
     if not function.has_gradients:
-        if function.gets_back and any(_has(arrays, other.returned) for other in _functions.with_gradients):
+        gradients = *_functions.with_gradients, *_functions.updating  # which also add them up
+        if function.gets_back and any(_has(arrays, other.returned) for other in gradients):
             _functions.updating.add(function)
     elif function.gets_back:
         function.trains = True
