@@ -86,7 +86,7 @@ elif how == "parts":
 elif how == "accumulated":
     gradients_of, updated = jax.jit(gradients_of), jax.jit(updated)
     add = jax.jit(partial(jax.tree_util.tree_map, jnp.add))
-    sums = []
+    sums: list[Any] = []
 
     def train(parameters: Any, batch: Any, labels: Any) -> Any:
         """Updates after each second batch."""
@@ -117,13 +117,19 @@ else:
 
     optimizer = optax.adam(0.01)
     states = [optimizer.init(parameters)]
-    if how == "optax":
+    if how in ("optax", "optax twins"):
         gradients_of = jax.jit(gradients_of)
+        states, other = [*states, *states], [parameters]
+
+        def updated_eagerly(parameters: Any, number: int, batch: Any, labels: Any) -> Any:
+            loss, gradients = gradients_of(parameters, batch, labels)
+            updates, states[number] = optimizer.update(gradients, states[number], parameters)
+            return optax.apply_updates(parameters, updates), loss
 
         def train(parameters: Any, batch: Any, labels: Any) -> Any:
-            loss, gradients = gradients_of(parameters, batch, labels)
-            updates, states[0] = optimizer.update(gradients, states[0], parameters)
-            return optax.apply_updates(parameters, updates), loss
+            if how == "optax twins":
+                other[0], _ = updated_eagerly(other[0], 1, batch, labels)
+            return updated_eagerly(parameters, 0, batch, labels)
 
     else:
 

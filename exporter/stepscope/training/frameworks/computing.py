@@ -28,14 +28,6 @@ def _nobody() -> None:
     return None
 
 
-def _reference(optimizer: object) -> Callable[[], object]:
-    """Returns what gives the optimizer as long as it lives, or is no object that can be watched."""
-    try:
-        return ref(optimizer)
-    except TypeError:
-        return lambda: optimizer
-
-
 class PythonSeconds:
     """Seconds so far of functions of Python that graphs and pipelines call, by their gauges."""
 
@@ -138,9 +130,9 @@ class Computing(local):
             return
         if (now := self.steps_with()) is not optimizer:
             if now is not None and self.rival() is not optimizer:
-                self.rival = _reference(optimizer)
+                self.rival = ref(optimizer)
                 return
-            self.steps_with = _reference(optimizer)
+            self.steps_with = ref(optimizer)
         self.rival = _nobody
         automatic.step_ended(NOT_OPENED)
 

@@ -74,7 +74,8 @@ def install_optax() -> None:
     if is_off() or "optax" in _installed:
         return
     _installed.add("optax")
-    around(sys.modules["optax"], "apply_updates", _update_begins, _updated)
+    update = partial(timed, name="apply_updates", begin=_update_begins, end=_update_ends, see=_updated)
+    replace(sys.modules["optax"], "apply_updates", update)
 
 
 def _compiled(event: str, *_: object, **__: object) -> None:
@@ -368,19 +369,46 @@ def _has(arrays: list[Any], returned: dict[int, Callable[[], object]]) -> bool:
 # -- outside of compiled functions ---------------------------------------------------------------------
 
 
-def _update_begins(*arguments: object, **keywords: object) -> tuple[int | None] | None:
+class _Parameters:
+    """Parameters that Optax updates, such as those of one model of a GAN."""
+
+    def __init__(self) -> None:
+        self.latest: Callable[[], object] = _nothing  # returns the first of them, as it was updated last
+
+
+_parameters: list[_Parameters] = []
+
+
+def _parameters_with(array: object) -> _Parameters:
+    """Returns the parameters that begin with this array, or those whose latest array is gone."""
+    for first in (array, None):
+        for each in _parameters:
+            if each.latest() is first:
+                return each
+    _parameters.append(_Parameters())
+    return _parameters[-1]
+
+
+def _update_begins(*arguments: object, **keywords: object) -> tuple[_Parameters, int | None] | None:
     """Begins an update by Optax, unless it becomes a part of a compiled function, which then makes steps."""
+    arrays = _arrays((arguments, keywords))
     tracer = sys.modules["jax"].core.Tracer
-    if _running.functions or any(isinstance(each, tracer) for each in _arrays((arguments, keywords))):
+    if _running.functions or any(isinstance(each, tracer) for each in arrays):
         return None
-    return (computing.begin(OPTIMIZER),)
+    return _parameters_with(arrays[0] if arrays else None), computing.begin(OPTIMIZER)
 
 
-def _updated(begun: tuple[int | None], done: bool) -> None:
-    if begun[0] is not None:
-        computing.end(begun[0])
-    if done and not computing.in_loop:
-        _step_ended("optax")
+def _update_ends(begun: tuple[_Parameters, int | None], _done: bool) -> None:
+    if begun[1] is not None:
+        computing.end(begun[1])
+
+
+def _updated(begun: tuple[_Parameters, int | None], result: object) -> None:
+    arrays = _arrays(result)
+    if arrays:
+        begun[0].latest = ref(arrays[0])
+    if not computing.in_loop:
+        _step_ended(begun[0])
 
 
 def _time_waits(jax: Any) -> None:
