@@ -33,22 +33,27 @@ def never() -> bool:
     return False
 
 
+def nothing(*_: object) -> None:
+    pass
+
+
 def around(
     owner: Any,
     name: str,
     begin: Callable[..., Any],
-    end: Callable[[Any, bool], None],
+    end: Callable[[Any, bool], None] = nothing,
     is_traced: Callable[[], bool] = never,
+    see: Callable[[Any, Any], None] | None = None,
 ) -> None:
-    """Calls `begin` and `end` around each call of a function, as `timed` does."""
-    replace(owner, name, lambda original: timed(original, name, begin, end, is_traced))
+    """Calls `begin`, `end` and `see` around each call of a function, as `timed` does."""
+    replace(owner, name, lambda original: timed(original, name, begin, end, is_traced, see))
 
 
 def timed(
     original: Callable[..., Any],
     name: str,
     begin: Callable[..., Any],
-    end: Callable[[Any, bool], None],
+    end: Callable[[Any, bool], None] = nothing,
     is_traced: Callable[[], bool] = never,
     see: Callable[[Any, Any], None] | None = None,
 ) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ from threading import local
 from weakref import ref
 
 from stepscope.training.automatic import automatic
+from stepscope.training.frameworks.around import nothing
 from stepscope.training.frameworks.published import publish
 from stepscope.training.layout import PY_PROCESSES, PY_QUEUE, PY_WORKERS
 from stepscope.training.loader import Waits, batch_size_of, settings_of
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
 FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, COMPILE = (
     COMPONENT_INDEX[name] for name in ("forward", "backward", "optimizer", "checkpoint", "compile")
 )
-
-
-def _nobody() -> None:
-    return None
 
 
 class PythonSeconds:
@@ -68,10 +65,9 @@ class Computing(local):
         self.in_callback = False  # of that loop: what it calls is the user's code, and no part of the model
         self.adapter: Any = None  # Keras's, of the data of its loop
         self.trains_on_arrays = False  # so the only loader may be that of an evaluation
-        self.steps_with: Callable[[], object] = (
-            _nobody  # returns the optimizer, or the graph with one, whose steps count
-        )
-        self.rival: Callable[[], object] = _nobody  # returns another one, if it has made the latest step
+        # Return the optimizer, or the graph with one, whose steps count, and another that made the latest.
+        self.steps_with: Callable[[], object] = nothing
+        self.rival: Callable[[], object] = nothing
 
     def waits(self, phase: str) -> Waits:
         """Returns what counts the waits for the loader in Keras's loop, and publishes how it works."""
@@ -133,7 +129,7 @@ class Computing(local):
                 self.rival = ref(optimizer)
                 return
             self.steps_with = ref(optimizer)
-        self.rival = _nobody
+        self.rival = nothing
         automatic.step_ended(NOT_OPENED)
 
 

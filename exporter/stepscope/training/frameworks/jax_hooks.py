@@ -20,7 +20,7 @@ from types import FunctionType, MethodType
 from weakref import WeakKeyDictionary, WeakSet, ref
 
 from stepscope.training.automatic import automatic
-from stepscope.training.frameworks.around import around, replace, timed
+from stepscope.training.frameworks.around import around, nothing, replace, timed
 from stepscope.training.frameworks.computing import FORWARD, OPTIMIZER, computing
 from stepscope.training.frameworks.published import after
 from stepscope.training.frameworks.xla_profilers import jax_profiler
@@ -61,8 +61,8 @@ def install() -> None:
         replace(jax, name, _following)
     _follow_stages(sys.modules.get("jax.stages"))
     for owner in (api, jax):
-        around(owner, "vjp", _gradient_begins, _nothing)
-    around(api, "_vjp", _gradient_begins, _nothing)  # of older versions
+        around(owner, "vjp", _gradient_begins)
+    around(api, "_vjp", _gradient_begins)  # of older versions
     _time_waits(jax)
     _time_callbacks()
     after(sys.modules.get("jax.distributed"), "initialize", _distributed)
@@ -74,8 +74,7 @@ def install_optax() -> None:
     if is_off() or "optax" in _installed:
         return
     _installed.add("optax")
-    update = partial(timed, name="apply_updates", begin=_update_begins, end=_update_ends, see=_updated)
-    replace(sys.modules["optax"], "apply_updates", update)
+    around(sys.modules["optax"], "apply_updates", _update_begins, _update_ends, see=_updated)
 
 
 def _compiled(event: str, *_: object, **__: object) -> None:
@@ -89,10 +88,6 @@ def _exclude(module: Any) -> None:
     if register is not None:
         register(timed.__code__.co_filename)
         register(__file__)
-
-
-def _nothing(*_: object) -> None:
-    pass
 
 
 def _distributed(*_: object, **__: object) -> None:
@@ -129,7 +124,7 @@ class _Handle:
     def function(self) -> _Function:
         """Returns what is known of the function. Its first call decides: the former may be gone then."""
         if self._function is None:
-            handle, known = _latest.get(self._codes, (_nothing, None))
+            handle, known = _latest.get(self._codes, (nothing, None))
             self._function = known if known is not None and handle() is None else _Function()
             if len(_latest) >= MOST_KNOWN:  # of a script that writes its functions as it runs
                 _latest.clear()
@@ -283,16 +278,13 @@ _stages: WeakKeyDictionary[Any, _Handle] = WeakKeyDictionary()  # traced, lowere
 def _follow_stages(stages: Any) -> None:
     """Hooks what `jit(f).trace(...)`, `.lower(...)` and `.compile()` return, and the calls of the last."""
     for stage, name in (("Traced", "lower"), ("Lowered", "compile")):
-        replace(getattr(stages, stage, None), name, _passing_on(name))
+        around(getattr(stages, stage, None), name, _known, see=_makes)
     call = partial(timed, name="Compiled", begin=_called_ahead, end=_returned, see=_saw)
     replace(getattr(stages, "Compiled", None), "__call__", call)
 
 
-def _passing_on(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def known(stage: Any, *_: object, **__: object) -> _Handle | None:
-        return _stages.get(stage)
-
-    return partial(timed, name=name, begin=known, end=_nothing, see=_makes)
+def _known(stage: Any, *_: object, **__: object) -> _Handle | None:
+    return _stages.get(stage)
 
 
 def _makes(handle: _Handle, stage: Any) -> None:
@@ -373,7 +365,7 @@ class _Parameters:
     """Parameters that Optax updates, such as those of one model of a GAN."""
 
     def __init__(self) -> None:
-        self.latest: Callable[[], object] = _nothing  # returns the first of them, as it was updated last
+        self.latest: Callable[[], object] = nothing  # returns the first of them, as it was updated last
 
 
 _parameters: list[_Parameters] = []

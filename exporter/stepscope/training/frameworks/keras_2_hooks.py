@@ -46,7 +46,7 @@ def install(package: str = "keras") -> None:
     for name in ("make_train_function", "make_test_function", "make_predict_function"):
         replace(model, name, _with_fetches)
     handler = getattr(sys.modules.get(f"{package}.src.engine.data_adapter"), "DataHandler", None)
-    around(handler, "enumerate_epochs", _epochs_begin, lambda *_: None)
+    around(handler, "enumerate_epochs", _epochs_begin)
     layer = getattr(sys.modules.get(f"{package}.src.engine.base_layer"), "Layer", None)
     hook_eager_parts("tensorflow", layer, model, ("compute_loss", "compute_metrics"))
     for module, owner in (("optimizer", "_BaseOptimizer"), ("legacy.optimizer_v2", "OptimizerV2")):

@@ -72,14 +72,14 @@ def install() -> None:
     backend = keras.config.backend()
     hook_loops(sys.modules.get("keras.src.callbacks.callback_list"), backend, keras.__version__)
     iterators = getattr(sys.modules.get("keras.src.trainers.epoch_iterator"), "EpochIterator", None)
-    around(iterators, "__iter__", _epoch_begins, _nothing)
+    around(iterators, "__iter__", _epoch_begins)
     around(iterators, "__next__", _asks, got)
     hook_numbers(sys.modules.get("keras.src.callbacks"))
     trainers = sys.modules.get(f"keras.src.backend.{backend}.trainer")
     trainer = getattr(trainers, _TRAINERS.get(backend, ""), None)
     hook_calls_of_loops(trainer)
     if backend == "tensorflow":
-        around(trainer, "train_on_batch", _trains_on_batch, _nothing)
+        around(trainer, "train_on_batch", _trains_on_batch)
         replace(trainer, "_make_function", _with_fetches)
         replace(trainer, "_autoconvert_optionals", _with_clock)
     elif backend == "jax":
@@ -118,14 +118,14 @@ _loop = _Loop()
 def hook_loops(module: Any, backend: str, version: str) -> None:
     """Hooks the callbacks of a module that has CallbackList. `version` is that of Keras."""
     callbacks, name = getattr(module, "CallbackList", None), f"{version} on {backend}"
-    around(callbacks, "on_train_begin", partial(_training_begins, backend, name), _nothing)
+    around(callbacks, "on_train_begin", partial(_training_begins, backend, name))
     for event in ("on_epoch_begin", "on_epoch_end", "on_train_batch_begin", "on_train_batch_end"):
         around(callbacks, event, _calls_back, _called_back)
     after(callbacks, "on_epoch_begin", _epoch)
     after(callbacks, "on_train_batch_end", _trained)
     after(callbacks, "on_train_end", _training_ended)
     for phase, loop in (("eval", "test"), ("predict", "predict")):
-        around(callbacks, f"on_{loop}_begin", partial(_evaluation_begins, phase, name), _nothing)
+        around(callbacks, f"on_{loop}_begin", partial(_evaluation_begins, phase, name))
         after(callbacks, f"on_{loop}_batch_end", partial(_evaluated, phase))
         after(callbacks, f"on_{loop}_end", _evaluation_ended)
 
@@ -151,10 +151,6 @@ def _loop_was_left(before: tuple[int, bool, bool], done: bool) -> None:
             computing.adapter = None
         automatic.begin_anew()
         recorder.show_phase("train")
-
-
-def _nothing(*_: object) -> None:
-    pass
 
 
 def _calls_back(*_: object, **__: object) -> tuple[bool]:
@@ -326,7 +322,7 @@ def _with_fetches(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _with_clock(original: Callable[..., Any]) -> Callable[..., Any]:
     def make(trainer: Any, step: Any) -> Any:
-        return timed(original(trainer, step), "step", step_is_traced, _nothing, see=step_was_traced)
+        return timed(original(trainer, step), "step", step_is_traced, see=step_was_traced)
 
     return make
 
@@ -419,7 +415,7 @@ def _gives_tensors(iterator: Any, tensorflow: Any) -> bool:
 
 def _hook_jax(trainer: Any) -> None:
     """Hooks steps on JAX. When it compiles, jax_hooks say."""
-    around(trainer, "train_on_batch", _trains_on_batch, _nothing)
+    around(trainer, "train_on_batch", _trains_on_batch)
     replace(trainer, "_make_function", _with_timed_iterators)
     after(trainer, "train_on_batch", lambda _, model, *__, **___: computing.step_ended(model))
 

@@ -16,7 +16,7 @@ from time import perf_counter, thread_time
 from weakref import WeakKeyDictionary, WeakSet, ref
 
 from stepscope.training.automatic import LoaderWaits, automatic
-from stepscope.training.frameworks.around import around, replace, timed
+from stepscope.training.frameworks.around import around, nothing
 from stepscope.training.frameworks.batches import ask, got
 from stepscope.training.frameworks.computing import (
     BACKWARD,
@@ -74,7 +74,7 @@ def install() -> None:
     strategy = getattr(sys.modules.get("tensorflow.python.distribute.distribute_lib"), "StrategyBase", None)
     around(strategy, "reduce", _reduce_begins, leave)
     after(strategy, "run", _replicas_ran)
-    around_traced(strategy, "run", _replicas_run, step_was_traced)
+    around(strategy, "run", _replicas_run, see=step_was_traced)
     tensorflow_profiler.install()
 
 
@@ -89,22 +89,7 @@ def time_iterators() -> None:
         owner = getattr(module, name, None)
         around(owner, "__next__", _asks, got)
         for each in ("__next__", "get_next", "get_next_as_optional"):
-            around_traced(owner, each, _fetch_is_traced, _fetch_was_traced, _fetch_ended)
-
-
-def _nothing(*_: object) -> None:
-    pass
-
-
-def around_traced(
-    owner: Any,
-    name: str,
-    begin: Callable[..., Any],
-    see: Callable[[Any, Any], None],
-    end: Callable[[Any, bool], None] = _nothing,
-) -> None:
-    """Calls `begin` before and `see` after what a function adds to a graph. `end` follows an error, too."""
-    replace(owner, name, partial(timed, name=name, begin=begin, end=end, see=see))
+            around(owner, each, _fetch_is_traced, _fetch_ended, see=_fetch_was_traced)
 
 
 def fetches_here(iterator: object) -> bool:
@@ -152,7 +137,7 @@ def _waits_of(dataset: Any) -> LoaderWaits:
         if phase == "train":
             publish(settings_of_dataset(dataset))
         return waits
-    return LoaderWaits(partial(_of_phase, ref(dataset) if dataset is not None else _nothing))
+    return LoaderWaits(partial(_of_phase, ref(dataset) if dataset is not None else nothing))
 
 
 def _of_phase(dataset_of: Callable[[], Any], phase: str) -> Waits:

@@ -77,7 +77,7 @@ class _XlaProfiler:
         self._start, self._stop = getattr(owners[0], start, None), getattr(owners[0], stop, None)
         for owner in owners:
             for name in (start, stop):
-                around(owner, name, _by_the_script, _nothing)
+                around(owner, name, _by_the_script)
         if session.profiler is None:
             self.use()
 
@@ -229,10 +229,6 @@ class TensorFlowProfiler(_XlaProfiler):
         if planes and not any(_files(self._folder, ".trace.json.gz")):
             return _json_of(Trace.FromString(plugin.xspace_to_tools_data(planes, "trace_viewer")[0]))
         return super()._text()
-
-
-def _nothing(*_: object) -> None:
-    pass
 
 
 def _by_the_script(*_: object, **__: object) -> None:
