@@ -73,7 +73,7 @@ WAYS = [
     ("anew", 14),
     ("twins", 14),
     ("parts", 13),
-    ("optax", 15),
+    ("optax twins", 15),
 ]
 MORE = [pytest.param(*way, marks=TRIAL) for way in (("step", 14), ("optax", 15), ("optax in it", 14))]
 
