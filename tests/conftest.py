@@ -81,6 +81,14 @@ def ledgers() -> Iterator[Path]:
         yield Path(folder) / "ledgers"
 
 
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A folder that other users can reach. pytest makes that of `tmp_path` private when a session begins."""
+    with TemporaryDirectory(prefix="stepscope-test-") as folder:
+        Path(folder).chmod(0o711)
+        yield Path(folder)
+
+
 _NUMBERS = count()
 
 

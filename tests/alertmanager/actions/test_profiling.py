@@ -166,14 +166,13 @@ def test_a_dry_run_asks_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
-def test_a_user_who_is_not_the_owner_asks_nobody_and_the_audit_says_why(tmp_path: Path) -> None:
+def test_a_user_who_is_not_the_owner_asks_nobody_and_the_audit_says_why(open_path: Path) -> None:
     """The owner's file opens for writing for the owner and root only."""
     from stepscope.exporter.ledgers.asked_windows import AskedWindows, with_a_peer
 
-    with four_ranks(tmp_path):
-        windows = AskedWindows(tmp_path / "ledgers")
+    with four_ranks(open_path):
+        windows = AskedWindows(open_path / "ledgers")
         chosen = with_a_peer(windows.ranks(), 3)
-        tmp_path.chmod(0o755)
         os.seteuid(65534)
         try:
             asked = windows.ask(chosen)
@@ -181,4 +180,4 @@ def test_a_user_who_is_not_the_owner_asks_nobody_and_the_audit_says_why(tmp_path
             os.seteuid(0)
         assert set(asked) == {3, 1}
         assert all("ermission denied" in reason for reason in asked.values())
-        assert answers(tmp_path) == {}
+        assert answers(open_path) == {}

@@ -4,7 +4,6 @@ import os
 import shutil
 import socket
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -338,9 +337,6 @@ def two_users(folder: Path) -> Iterator[Callable[..., AbstractContextManager[sub
     """Gives a function that runs the training script as a user, with ledgers in the folder that all share."""
     (folder / "ledgers").mkdir()
     (folder / "ledgers").chmod(0o1777)
-    reachable = [folder, *(each for each in folder.parents if each.is_relative_to(tempfile.gettempdir()))]
-    for each in reachable:
-        each.chmod(each.stat().st_mode | 0o011)
 
     @contextmanager
     def trainer_of(user: int, script: str = CHECKPOINTING) -> Iterator[subprocess.Popen[str]]:
@@ -358,8 +354,8 @@ needs_two_users = pytest.mark.skipif(
 
 
 @needs_two_users
-def test_no_process_is_stopped_if_two_users_have_ledgers_of_the_run(tmp_path: Path) -> None:
-    with acting(tmp_path) as node, two_users(tmp_path) as of, of(1001) as alice, of(1002) as bob:
+def test_no_process_is_stopped_if_two_users_have_ledgers_of_the_run(open_path: Path) -> None:
+    with acting(open_path) as node, two_users(open_path) as of, of(1001) as alice, of(1002) as bob:
         (decision,) = node.decisions(a_notification(an_alert_of_it()))
         assert (decision["decision"], decision["reason"]) == (
             "refused",
@@ -370,17 +366,17 @@ def test_no_process_is_stopped_if_two_users_have_ledgers_of_the_run(tmp_path: Pa
         # It is decided at every notification, until only one user has had ledgers of the run for an hour.
         (again,) = node.decisions(a_notification(an_alert_of_it()))
         assert again == decision
-    assert [line["event"] for line in audit(tmp_path)] == ["decision", "decision"]
+    assert [line["event"] for line in audit(open_path)] == ["decision", "decision"]
 
 
 @needs_two_users
-def test_a_user_who_removes_their_ledger_before_the_notification_has_nobody_stopped(tmp_path: Path) -> None:
-    with acting(tmp_path) as node, two_users(tmp_path) as of, of(1001) as alice:
+def test_a_user_who_removes_their_ledger_before_the_notification_has_nobody_stopped(open_path: Path) -> None:
+    with acting(open_path) as node, two_users(open_path) as of, of(1001) as alice:
         with of(1002) as bob:
             assert node.decisions(a_notification(an_alert_of_it()))[0]["decision"] == "refused"
             bob.kill()
             bob.wait(SECONDS)
-        for path in open_ledgers(tmp_path / "ledgers"):
+        for path in open_ledgers(open_path / "ledgers"):
             if path.stat().st_uid == 1002:
                 path.unlink()
         (decision,) = node.decisions(a_notification(an_alert_of_it(fingerprint="1")))
@@ -389,8 +385,8 @@ def test_a_user_who_removes_their_ledger_before_the_notification_has_nobody_stop
 
 
 @needs_two_users
-def test_an_alert_that_names_the_user_stops_the_run_of_that_user_only(tmp_path: Path) -> None:
-    with acting(tmp_path) as node, two_users(tmp_path) as of, of(1001) as alice, of(1002) as bob:
+def test_an_alert_that_names_the_user_stops_the_run_of_that_user_only(open_path: Path) -> None:
+    with acting(open_path) as node, two_users(open_path) as of, of(1001) as alice, of(1002) as bob:
         about_nobody, about_bob = (
             an_alert_of_it(labels={"user": user}, fingerprint=number)
             for user, number in (("nobody", "0"), ("1002", "1002"))
@@ -405,9 +401,9 @@ def test_an_alert_that_names_the_user_stops_the_run_of_that_user_only(tmp_path: 
 
 @needs_two_users
 def test_an_alert_about_a_second_users_run_as_the_exporter_names_it_stops_that_run_only(
-    tmp_path: Path,
+    open_path: Path,
 ) -> None:
-    with acting(tmp_path) as node, two_users(tmp_path) as of, of(1001) as alice, of(1002) as bob:
+    with acting(open_path) as node, two_users(open_path) as of, of(1001) as alice, of(1002) as bob:
         (decision,) = node.decisions(a_notification(an_alert_of_it(labels={"run": f"{RESNET}@1002"})))
         assert [(each["pid"], each["user"]) for each in decision["processes"]] == [(bob.pid, 1002)]
         checkpointed(bob)
@@ -415,10 +411,10 @@ def test_an_alert_about_a_second_users_run_as_the_exporter_names_it_stops_that_r
 
 
 @needs_two_users
-def test_a_program_that_runs_with_the_rights_of_another_user_is_spared(tmp_path: Path) -> None:
+def test_a_program_that_runs_with_the_rights_of_another_user_is_spared(open_path: Path) -> None:
     """As a set-user-ID program of the ledger's owner does, started by somebody else."""
     script = CHECKPOINTING.replace("stepscope.start()", "os.setresuid(1001, 1002, 1001); stepscope.start()")
-    with acting(tmp_path) as node, two_users(tmp_path) as of, of(0, script) as process:
+    with acting(open_path) as node, two_users(open_path) as of, of(0, script) as process:
         (decision,) = node.decisions(a_notification(an_alert_of_it()))
         assert (
             decision["processes"][0]["reason"]

@@ -297,13 +297,10 @@ def test_without_numpy_there_are_no_operators_and_one_line_says_so(
 
 @as_root
 def test_another_users_trace_is_read_with_that_users_rights(
-    ledgers: Path, tmp_path: Path, trainer: TrainingProcess
+    ledgers: Path, open_path: Path, trainer: TrainingProcess
 ) -> None:
-    tmp_path.chmod(0o755)
-    for folder in tmp_path.parents:
-        if folder.stat().st_uid == 0 and folder.is_relative_to("/tmp"):
-            folder.chmod(folder.stat().st_mode | 0o011)
-    case, folder = Case(ledgers), tmp_path / "profiles"
+    case, folder = Case(ledgers), open_path / "profiles"
+    folder.mkdir()
     case.write(trainer, folder, 2, of_operators(mm=0.5))
     (ledger,) = open_ledgers(ledgers)
     os.chown(ledger, NOBODY, NOBODY)
