@@ -41,6 +41,7 @@ class Profiler:
 
     def __init__(self) -> None:
         self.reason, self.fails, self.calls = "", "", ""
+        self.error: BaseException | None = None  # that it raises instead, once
 
     def why_not(self) -> str:
         return self.reason
@@ -68,6 +69,9 @@ class Profiler:
     def _call(self, name: str) -> None:
         self.calls += name[:3] + " "
         if name == self.fails:
+            if self.error is not None:
+                self.fails = ""
+                raise self.error
             raise RuntimeError(f"{name} failed")
 
 
@@ -353,6 +357,18 @@ def test_a_profiler_that_fails_costs_only_its_window(plan: Any, name: str) -> No
     assert [state for _, _, state in training.steps()] == ["failed", "written"]
     assert training.listed()[0]["reason"] == f"RuntimeError: {name} failed"
     assert len(list(training.folder.glob("profiles/*.gz"))) == 1
+
+
+@pytest.mark.parametrize("name", ["start", "stop", "write"])
+def test_an_interrupt_in_a_profiler_leaves_none_on_and_costs_only_its_window(plan: Any, name: str) -> None:
+    training = plan("2:4 8:9")
+    training.stand_in.fails, training.stand_in.error = name, KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        training.step(6)
+    assert training.stand_in.calls.split()[:2] == ["sta", "sto"]
+    training.step(9)
+    found = [(each["state"], each["reason"]) for each in training.listed()]
+    assert found == [("failed", "KeyboardInterrupt"), ("written", "")]
 
 
 def test_a_profiler_that_cannot_be_used_skips_the_window_and_says_why(plan: Any) -> None:

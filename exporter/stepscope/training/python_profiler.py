@@ -106,10 +106,12 @@ class PythonProfiler:
         calls = self._calls
         assert calls is not None
         taken = sys.getprofile() is not calls.hook
-        if not taken:
-            calls.stop()
-        if self._stacks is not None:
-            self._stacks.stop()
+        try:
+            if not taken:
+                calls.stop()
+        finally:
+            if self._stacks is not None:
+                self._stacks.stop()
         if taken:
             _lost.append(calls)
             self.forget()

@@ -84,8 +84,9 @@ def sample_lines(clock: Callable[[], int] = time_ns, whole: bool = False) -> Win
     global _watches_forks
     try:
         switched_off = os.environ.get(VARIABLE) == "0"
-        if switched_off or _sampling or get_native_id() != os.getpid() or not is_main_interpreter():
+        if switched_off or get_native_id() != os.getpid() or not is_main_interpreter():
             return None
+        _stop()  # of a window whose begin Ctrl-C interrupted
         if not _watches_forks:
             _watches_forks = True
             os.register_at_fork(before=_stop)

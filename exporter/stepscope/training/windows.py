@@ -81,15 +81,16 @@ OLDEST = f"its trace was removed: a rank keeps at most {LIMIT}, and the oldest g
 class _Open:
     """The window that is being recorded."""
 
-    __slots__ = ("began", "last", "lines", "listed", "marks", "plan", "profiler")
+    __slots__ = ("began", "last", "lines", "listed", "marks", "may_be_on", "plan", "profiler")
 
     def __init__(self, plan: Plan, profiler: Profiler, last: float, listed: dict[str, Any]) -> None:
         self.plan, self.profiler = plan, profiler
         self.last = last  # step; inf: it ends after some time
         self.listed = listed
-        self.began = time.perf_counter()
-        self.lines = None if plan.kind in PYTHONS else _lines()
-        self.marks = [time.time_ns()]  # the begin, and the end of each step
+        self.began = 0.0
+        self.may_be_on = False  # the profiler
+        self.lines: WindowLines | None = None
+        self.marks: list[int] = []  # the begin, and the end of each step
 
 
 class Windows:
@@ -220,12 +221,13 @@ class Windows:
 
     def _begin_again(self, window: _Open) -> None:
         """Drops a window into which an evaluation fell before its first step: it begins after that."""
-        self._open = None
         try:
+            self._open = None
             _stop(window)
-        except ValueError as error:
-            self._fail(window.plan, window.listed, str(error))
+        except BaseException as error:  # noqa: BLE001 - also Ctrl-C
+            self._give_up(window, error)
             return
+        window.profiler.forget()
         window.plan.first = 0.0
         if window.plan not in self._plans:
             self._plans.append(window.plan)
@@ -277,21 +279,26 @@ class Windows:
         before = time.perf_counter()
         listed = {"plan": plan.text, "first": done, "last": None, "start": time.time(), "end": None}
         listed |= {"pause_seconds": 0.0, "trace": "", "bytes": 0, "state": "open", "reason": ""}
+        profiler = self._profiler(plan)
+        assert profiler is not None
+        window = _Open(plan, profiler, last, listed)
         try:
             self._list(listed)
-            profiler = self._profiler(plan)
-            assert profiler is not None
+            window.may_be_on = True
             profiler.start(plan.kind)
-        except Exception as error:  # noqa: BLE001 - as in look()
-            self._fail(plan, listed, _said(error))
+            window.lines = None if plan.kind in PYTHONS else _lines()
+            window.began = time.perf_counter()
+            window.marks.append(time.time_ns())
+            self._open = window
+        except BaseException as error:  # noqa: BLE001 - also Ctrl-C
+            self._give_up(window, error)
             return
-        self._open = _Open(plan, profiler, last, listed)
         listed["pause_seconds"] = time.perf_counter() - before
         self._answer(plan.request, window_request.RECORDS, done, int(last) if last < inf else done)
 
     def _close(self, reason: str) -> None:
         """Writes the window. `reason`: why it is shorter than planned."""
-        window, self._open = self._open, None
+        window = self._open
         assert window is not None
         before = time.perf_counter()
         listed, marks = window.listed, window.marks
@@ -299,14 +306,15 @@ class Windows:
         listed |= {"last": first + steps - 1, "end": time.time(), "reason": reason}
         listed["step_seconds"] = (marks[-1] - marks[0]) / 1e9
         try:
-            _stop(window, writes=steps > 0)
+            self._open = None
+            _stop(window)
             if not steps:
                 raise ValueError(f"{reason or 'it ended'} before one of its steps did")
             listed["trace"], listed["bytes"] = self._write_trace(window)
-        except Exception as error:  # noqa: BLE001 - as in look()
-            self._fail(window.plan, listed, _said(error))
+            listed["state"] = "written"
+        except BaseException as error:  # noqa: BLE001 - also Ctrl-C
+            self._give_up(window, error)
             return
-        listed["state"] = "written"
         listed["pause_seconds"] += time.perf_counter() - before
         self._remove_oldest()
         self._write_list()
@@ -316,6 +324,17 @@ class Windows:
             self._ledger.name_traces(self._folder.path, first + steps)
         path = os.path.join(self._folder.path, listed["trace"])
         self._answer(window.plan.request, window_request.WRITTEN, first, listed["last"], path)
+
+    def _give_up(self, window: _Open, error: BaseException) -> None:
+        """Leaves no profiler on. Raises what is no failure of the window, such as KeyboardInterrupt."""
+        self._open = None
+        with suppress(Exception):
+            if window.may_be_on:
+                _stop(window)
+        window.profiler.forget()
+        self._fail(window.plan, window.listed, _said(error))
+        if not isinstance(error, Exception):
+            raise error
 
     def _write_trace(self, window: _Open) -> tuple[str, int]:
         """Returns the name of the trace and its bytes."""
@@ -386,22 +405,21 @@ def _lines() -> WindowLines | None:
         return None
 
 
-def _stop(window: _Open, writes: bool = False) -> None:
+def _stop(window: _Open) -> None:
     if window.lines is not None:
         window.lines.stop()
     window.profiler.stop()
-    if not writes:
-        window.profiler.forget()
+    window.may_be_on = False
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     """Returns the words of an error: those of a ValueError are for the reader as they are.
 
     Those of an OSError name no file, so that a full disk is one line, however many windows it costs.
     """
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}".rstrip(": ")
 
 
 def _why_early(window: _Open) -> str:

@@ -271,11 +271,46 @@ train()
 print(sorted(seen), torch.nn.Module.__call__ is before)
 from stepscope.training.frameworks.torch_hooks.module_calls import ModuleCalls
 noted = ModuleCalls()
+noted.start()
 noted.left, wrapped = 2, torch.nn.Module.__call__
 for _ in range(3): keeps(torch.ones(16))
 noted.stop()
 wrapped(keeps, torch.ones(16))
 print(len(noted.calls), noted.too_many, noted.events())
+"""
+INTERRUPTED = """
+from stepscope.training import window_lines
+from stepscope.training.session import session
+from stepscope.training.windows import Windows
+before, look, at, lines = torch.nn.Module.__call__, Windows.look, 1, 0
+def trace(frame, event, _):
+    global at, lines
+    if "json" in frame.f_code.co_filename: return None  # its lines grow with the list of windows
+    lines += event == "line"
+    if lines == at:
+        at += 71
+        raise KeyboardInterrupt
+    return trace
+def interrupted(*arguments):
+    global lines
+    lines = 0
+    sys.settrace(trace)
+    try: return look(*arguments)
+    finally: sys.settrace(None)
+Windows.look = interrupted
+left_on = set()
+for epoch in range(6):
+    for x, y in loader:
+        try: step(x, y)
+        except KeyboardInterrupt: Windows.look = look
+        else: continue
+        step(x, y)
+        while session.windows._open is not None: step(x, y)
+        left_on |= {torch.autograd._profiler_enabled(), torch.nn.Module.__call__ is not before}
+        left_on.add(bool(window_lines._sampling))
+        Windows.look = interrupted
+Windows.look = look
+print(at > 500, left_on)
 """
 FAILS = """
 for number, (x, y) in enumerate(loader):
@@ -304,6 +339,7 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> Parts:
         "shapes": ("3:5,shapes 7:8", TRAINS),
         "flops": ("2:3 6:7", FLOPS),
         "python": ("3:5,python 7:8", TRAINS),
+        "interrupted": ("every=4,steps=1", INTERRUPTED),
         "evaluation": ("2:9", EVALUATION),
         "own profiler": ("1:9 5:5 15:16", OWN_PROFILER),
         "fork": ("9:28", FORKS),
@@ -431,6 +467,10 @@ def test_a_window_of_python_functions_changes_no_parameter(bare: Parts, windows:
     assert calls["batch"] == 3
     assert calls["forward"] == 3
     assert next(count for name, count in found.items() if "_nn.linear" in name) == 2 * 3
+
+
+def test_an_interrupt_at_any_line_leaves_no_profiler_and_no_hook_of_a_window(windows: Parts) -> None:
+    assert windows.output("interrupted") == "True {False}\n"
 
 
 def test_steps_of_accumulated_gradients_count_once_and_an_evaluation_ends_the_window(windows: Parts) -> None:

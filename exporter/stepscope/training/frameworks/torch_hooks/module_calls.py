@@ -31,7 +31,7 @@ _DYNAMO = "torch._dynamo.utils", "torch._dynamo.variables.nn_module"
 
 
 class ModuleCalls:
-    """The calls from now on: identity of the module, begin and end (ns since the epoch), thread."""
+    """The calls from `start` on: identity of the module, begin and end (ns since the epoch), thread."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, int, int, int]] = []
@@ -40,12 +40,14 @@ class ModuleCalls:
         self.left, self.too_many = MOST_CALLS, False
         self._original: Any = vars(Module)["__call__"]
         self._noting = _noting(self, self._original)
+
+    def start(self) -> None:
         _replace(self._original, self._noting)
 
     def stop(self) -> None:
         """Puts `Module.__call__` back. If somebody has wrapped it meanwhile, it only passes on."""
-        _replace(self._noting, self._original)
         self.too_many, self.left = self.left <= 0, 0
+        _replace(self._noting, self._original)
 
     def events(self) -> list[dict[str, Any]]:
         """Returns the events of a trace: each module has its name in the outermost one that was called."""

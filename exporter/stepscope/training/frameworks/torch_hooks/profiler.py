@@ -95,11 +95,13 @@ class TorchProfiler:
                 self._used = True
                 _let_forked_processes_end()
             self._has_shapes = kind == SHAPES or (kind == OPERATORS and _needs_flops(self._counted))
-            profile = torch.profiler.profile(profile_memory=kind == MEMORY, record_shapes=self._has_shapes)
-            profile.start()
-            self._profile = profile
+            self._profile = torch.profiler.profile(
+                profile_memory=kind == MEMORY, record_shapes=self._has_shapes
+            )
+            self._profile.start()
             with suppress(Exception):  # modules are then not known
                 self._modules = ModuleCalls()
+                self._modules.start()
         finally:
             self.is_ours = False
 
@@ -111,7 +113,8 @@ class TorchProfiler:
         try:
             if self._modules is not None:
                 self._modules.stop()
-            self._profile.stop()
+            if torch.autograd._profiler_enabled():  # otherwise Ctrl-C came after it was off
+                self._profile.stop()
         finally:
             self.is_ours = False
 
