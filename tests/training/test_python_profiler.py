@@ -237,3 +237,20 @@ def test_python_is_a_word_anywhere_in_a_window(text: str) -> None:
     (plan,) = parse_plans(text)
     assert (plan.kind, plan.first, plan.last) == ("python", 2, 4)
     assert plan.ranks == (frozenset({0, 7}) if "ranks" in text else frozenset())
+
+
+@pytest.mark.parametrize("training", [module._InPython], indirect=True)  # cProfile calls nothing of ours
+def test_without_steps_a_window_ends_after_so_many_calls(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ASK_EVERY", 100)
+    training.step(3)
+    for _ in range(100):
+        inner([1])
+    assert sys.getprofile() is not None
+    assert training.windows._open is not None
+    training.windows._open.patience = 0.0
+    for _ in range(100):
+        inner([1])
+    assert sys.getprofile() is None
+    assert training.steps() == [(2, 2, "written")]

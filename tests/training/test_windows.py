@@ -417,6 +417,54 @@ def test_the_scripts_own_profiler_ends_the_window(plan: Any) -> None:
     assert training.stand_in.calls == "sta sto wri "
 
 
+def test_a_window_ends_at_a_hook_once_no_step_has_ended_for_long(
+    plan: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = plan("2:8 every=10,steps=3")
+    monkeypatch.setattr("time.perf_counter", lambda: training.now)
+    now = time.time_ns()
+    monkeypatch.setattr("time.time_ns", lambda: now)
+    training.step(4)
+    now += 60 * 10**9
+    training.windows.end_if_idle()
+    training.step()
+    assert training.stand_in.calls == "sta "
+    now += 60 * 10**9 + 1
+    training.windows.end_if_idle()
+    training.step(5)
+    now += 61 * 10**9
+    training.windows.end_if_idle()
+    training.step(16)
+    assert training.steps() == [(2, 4, "written"), (10, 9, "failed"), (20, 22, "written")]
+    assert [each["reason"] for each in training.listed()] == [
+        "training paused for 60 s",
+        "training paused for 60 s before its first step was complete",
+        "",
+    ]
+
+
+def test_a_window_of_slow_steps_waits_for_ten_of_them(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = plan("2:8")
+    monkeypatch.setattr("time.perf_counter", lambda: 60 * (training.now + 0.01 - 100.0) / 0.01 + 100.0)
+    now = time.time_ns()
+    monkeypatch.setattr("time.time_ns", lambda: now)
+    training.step(2)
+    now += 599 * 10**9
+    training.windows.end_if_idle()
+    assert training.stand_in.calls == "sta "
+    now += 2 * 10**9
+    training.windows.end_if_idle()
+    assert training.stand_in.calls == "sta sto "
+
+
+def test_no_window_begins_in_the_step_in_which_another_one_ended(plan: Any) -> None:
+    training = plan("2:40 6:9")
+    training.step(5)
+    training.windows.by_the_script()
+    training.step(9)
+    assert training.steps() == [(2, 4, "written"), (7, 9, "written")]
+
+
 # -- requests ------------------------------------------------------------------------------------------
 
 

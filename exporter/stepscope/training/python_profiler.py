@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 
 MOST_FUNCTIONS, MOST_STACKS = 1000, 300  # with the most time of their own
+ASK_EVERY = 1_000_000  # calls, which take a second or more, before it is asked whether training pauses
 ANOTHER = "another Python profiler is active"
 TAKEN = "the script used its own Python profiler in the window"
 _OURS = os.path.dirname(__file__) + os.sep
@@ -81,6 +82,7 @@ class PythonProfiler:
         self._began = 0  # nanoseconds of their clock
         self._kind = WALL
         self._watches_forks = False
+        self.end_if_idle: Callable[[], None] = lambda: None  # of the windows
 
     def why_not(self) -> str:
         monitoring = getattr(sys, "monitoring", None)
@@ -214,6 +216,7 @@ def _counting(
     """
     calls: list[list[Any]] = []  # that are open: the sums of each, its start, and the seconds of calls in it
     push, pop = calls.append, calls.pop
+    made = 0
 
     def returned() -> None:
         known, start, inside = pop()
@@ -228,6 +231,7 @@ def _counting(
             calls[-1][2] += seconds
 
     def hook(frame: FrameType, event: str, function: Any) -> None:
+        nonlocal made
         try:
             if event == "call":
                 key: CodeType | tuple[str | None, str] = frame.f_code
@@ -242,6 +246,9 @@ def _counting(
                 known = sums[key] = [0, 0.0, 0.0, 0, 0]
             known[3] += 1
             push([known, clock(), 0.0])
+            made += 1
+            if not made % ASK_EVERY:
+                python_profiler.end_if_idle()
         except Exception:  # noqa: BLE001 - nothing may raise into training
             sys.setprofile(None)
 

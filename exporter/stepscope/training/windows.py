@@ -13,7 +13,7 @@ from contextlib import suppress
 from itertools import pairwise
 from math import inf
 from socket import gethostname
-from threading import get_native_id
+from threading import get_ident, get_native_id
 
 from stepscope.training import layout, window_request
 from stepscope.training.window_files import (
@@ -25,7 +25,7 @@ from stepscope.training.window_files import (
     WindowFolder,
     window_name,
 )
-from stepscope.training.window_plans import OPERATORS, PYTHONS, VARIABLE, Plan, parse_plans
+from stepscope.training.window_plans import LONGEST, OPERATORS, PYTHONS, VARIABLE, Plan, parse_plans
 from stepscope.training.window_request import Answer, Request
 
 TYPE_CHECKING = False
@@ -74,6 +74,8 @@ NO_HOOKS = (
     "with STEPSCOPE_INSTRUMENT=1"
 )
 NEVER = layout.NEVER
+# Steps, in the time of which one must end: otherwise training pauses, or is over. LONGEST seconds at least.
+PATIENCE = 10
 LIMIT = f"{MOST_TRACES} traces and {MOST_BYTES >> 20} MB"
 OLDEST = f"its trace was removed: a rank keeps at most {LIMIT}, and the oldest go first"
 
@@ -81,13 +83,25 @@ OLDEST = f"its trace was removed: a rank keeps at most {LIMIT}, and the oldest g
 class _Open:
     """The window that is being recorded."""
 
-    __slots__ = ("began", "last", "lines", "listed", "marks", "may_be_on", "plan", "profiler")
+    __slots__ = (
+        "began",
+        "last",
+        "lines",
+        "listed",
+        "marks",
+        "may_be_on",
+        "patience",
+        "plan",
+        "profiler",
+        "thread",
+    )
 
     def __init__(self, plan: Plan, profiler: Profiler, last: float, listed: dict[str, Any]) -> None:
         self.plan, self.profiler = plan, profiler
         self.last = last  # step; inf: it ends after some time
         self.listed = listed
-        self.began = 0.0
+        self.began = self.patience = 0.0  # moment, and seconds without a step after which it ends
+        self.thread = get_ident()
         self.may_be_on = False  # the profiler
         self.lines: WindowLines | None = None
         self.marks: list[int] = []  # the begin, and the end of each step
@@ -114,6 +128,7 @@ class Windows:
             self._folder.close()
             self._folder = None
         self._request = 0  # the number of the latest request
+        self._ended = False  # whether a window ended since the latest step did
 
     def look(self, phase: str, done: int, recorded: float) -> float:
         """Begins or ends a window after a step of this phase, of which `done` have ended.
@@ -124,7 +139,8 @@ class Windows:
             self._begin_run()
             # Not where another one ends: the step may be in a scope that PyTorch's profiler has seen begin.
             # At its end, a new profiler would write into what the one before has freed.
-            may_begin = phase == "train" and self._open is None
+            may_begin = phase == "train" and self._open is None and not self._ended
+            self._ended = False
             if self._open is not None:
                 self._step_ended(phase, done)
             if may_begin:
@@ -141,18 +157,29 @@ class Windows:
             self._complain("windows", f"profile windows are off: {type(error).__name__}: {error}")
             return NEVER
 
-    def end(self) -> None:
-        """Ends the window that is open, because the run ends. Never raises."""
+    def end(self, reason: str = "the run ended") -> None:
+        """Ends the window that is open, between two steps. Never raises."""
         if self._open is not None and self._pid == os.getpid():
+            self._ended = True
             try:
-                self._close("the run ended")
+                self._close(reason)
             except Exception as error:  # noqa: BLE001 - as above
                 self._complain("windows", f"the last profile window is lost: {type(error).__name__}: {error}")
 
     def by_the_script(self) -> None:
         """Ends the window that is open, because the script starts its own profiler."""
-        if self._open is not None and self._pid == os.getpid():
-            self._close("the script started its own profiler")
+        self.end("the script started its own profiler")
+
+    def end_if_idle(self) -> None:
+        """Ends the window that is open if no step ends for long: it would grow until the process ends.
+
+        Hooks call it, because only the thread that began a window can end it. Never raises.
+        """
+        window = self._open
+        if window is None or window.thread != get_ident():
+            return
+        if time.time_ns() - window.marks[-1] > 1e9 * window.patience:
+            self.end(f"training paused for {window.patience:.0f} s")
 
     # -- when ------------------------------------------------------------------------------------------
 
@@ -168,13 +195,17 @@ class Windows:
             self._complain(VARIABLE, f"{VARIABLE} is ignored: {error}")
             return
         self._plans = [plan for plan in plans if not plan.ranks or self._session.ranks[0] in plan.ranks]
-        since_first_step = time.perf_counter() - self._number(layout.COUNTER_FIRST_STEP)
         for plan in self._plans:
             if plan.date is not None:
-                plan.at = max(0.0, plan.date - time.time() + since_first_step)
+                plan.at = max(0.0, plan.date - time.time() + self._since_first_step())
+
+    def _since_first_step(self) -> float:
+        assert self._ledger is not None
+        at = layout.COUNTERS_AT + layout.COUNTER_FIRST_STEP * layout.DOUBLE.size
+        return time.perf_counter() - float(layout.DOUBLE.unpack_from(self._ledger.memory, at)[0])
 
     def _wait(self, plan: Plan, done: int) -> float:
-        return plan.wait(done, time.perf_counter() - self._number(layout.COUNTER_FIRST_STEP))
+        return plan.wait(done, self._since_first_step())
 
     def _begin_due(self, done: int) -> None:
         for plan in [plan for plan in self._plans if self._wait(plan, done) <= 0]:
@@ -200,6 +231,7 @@ class Windows:
             return self._session.profiler
         from stepscope.training.python_profiler import python_profiler  # few windows need it
 
+        python_profiler.end_if_idle = self.end_if_idle
         return python_profiler
 
     def _step_ended(self, phase: str, done: int) -> None:
@@ -235,11 +267,6 @@ class Windows:
         self._write_list()
 
     # -- requests --------------------------------------------------------------------------------------
-
-    def _number(self, counter: int) -> float:
-        assert self._ledger is not None
-        at = layout.COUNTERS_AT + counter * layout.DOUBLE.size
-        return float(layout.DOUBLE.unpack_from(self._ledger.memory, at)[0])
 
     def _new_request(self) -> Request | None:
         request = self._valid_request()
@@ -288,6 +315,7 @@ class Windows:
             profiler.start(plan.kind)
             window.lines = None if plan.kind in PYTHONS else _lines()
             window.began = time.perf_counter()
+            window.patience = max(LONGEST, PATIENCE * self._since_first_step() / done)
             window.marks.append(time.time_ns())
             self._open = window
         except BaseException as error:  # noqa: BLE001 - also Ctrl-C
@@ -309,7 +337,7 @@ class Windows:
             self._open = None
             _stop(window)
             if not steps:
-                raise ValueError(f"{reason or 'it ended'} before one of its steps did")
+                raise ValueError(f"{reason or 'it ended'} before its first step was complete")
             listed["trace"], listed["bytes"] = self._write_trace(window)
             listed["state"] = "written"
         except BaseException as error:  # noqa: BLE001 - also Ctrl-C

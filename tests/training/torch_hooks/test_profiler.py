@@ -312,6 +312,15 @@ for epoch in range(6):
 Windows.look = look
 print(at > 500, left_on)
 """
+IDLE = """
+from stepscope.training.session import session
+train()
+open_before = torch.autograd._profiler_enabled()
+session.windows._open.patience = 0.0
+model(torch.ones(1, 16))
+print(open_before, torch.autograd._profiler_enabled())
+train()
+"""
 FAILS = """
 for number, (x, y) in enumerate(loader):
     step(x, y)
@@ -339,6 +348,7 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> Parts:
         "shapes": ("3:5,shapes 7:8", TRAINS),
         "flops": ("2:3 6:7", FLOPS),
         "python": ("3:5,python 7:8", TRAINS),
+        "idle": ("12:20", IDLE),
         "interrupted": ("every=4,steps=1", INTERRUPTED),
         "evaluation": ("2:9", EVALUATION),
         "own profiler": ("1:9 5:5 15:16", OWN_PROFILER),
@@ -467,6 +477,11 @@ def test_a_window_of_python_functions_changes_no_parameter(bare: Parts, windows:
     assert calls["batch"] == 3
     assert calls["forward"] == 3
     assert next(count for name, count in found.items() if "_nn.linear" in name) == 2 * 3
+
+
+def test_a_window_that_begins_after_the_last_step_ends_at_the_next_call_of_a_module(windows: Parts) -> None:
+    assert windows.output("idle") == "True False\n"
+    assert [each[:3] for each in windows.windows("idle")] == [(12, 11, "failed")]
 
 
 def test_an_interrupt_at_any_line_leaves_no_profiler_and_no_hook_of_a_window(windows: Parts) -> None:

@@ -103,6 +103,8 @@ class Computing(local):
         """
         if self.is_inside or (self.in_callback and not in_callback):
             return None
+        if session.windows is not None:
+            session.windows.end_if_idle()
         place = recorder.enter(component, operation)
         if place == NOT_OPENED:
             return None

@@ -36,6 +36,10 @@ class DeviceTimes:
         self._events: list[tuple[int, Any]] = []  # component that begins (-1: none), event
         self._unread: list[list[tuple[int, Any]]] = []
 
+    def captures(self) -> bool:
+        """Returns whether work is put into a CUDA graph now: to wait for the GPU would end that."""
+        return bool(self._cuda.is_initialized() and self._cuda.is_current_stream_capturing())
+
     def begins(self, component: int) -> None:
         """Records that the GPU begins a component when it gets here; -1: it ends one."""
         try:
@@ -58,7 +62,7 @@ class DeviceTimes:
                 self._unread = [*self._unread, self._events][-MOST_UNREAD:]
             self._events = []
         try:
-            if self._cuda.is_initialized() and self._cuda.is_current_stream_capturing():
+            if self.captures():
                 self._unread.clear()  # to ask whether an event is done would end the capture
             while self._unread and self._unread[0][-1][1].query():
                 self._read(self._unread.pop(0))

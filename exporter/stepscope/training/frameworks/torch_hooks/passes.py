@@ -91,6 +91,8 @@ def _timed_forward(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*arguments, **keywords)
         try:
             begin = None
+            if session.windows is not None and not device.captures():
+                session.windows.end_if_idle()
             if gradients():
                 if automatic.evaluation is not None:
                     automatic.end_evaluation()

@@ -17,6 +17,7 @@ from contextlib import suppress
 import torch
 
 from stepscope.training import layout
+from stepscope.training.automatic import automatic
 from stepscope.training.frameworks.torch_hooks.module_calls import ModuleCalls
 from stepscope.training.frameworks.torch_hooks.patches import failed, on_removal, replace
 from stepscope.training.session import session
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+_WINDOW = "a profile window"  # why hooks are careful
 _STARTS = ("_prepare_profiler", "_enable_profiler", "_enable_profiler_legacy")
 _STOPS = ("_disable_profiler", "_disable_profiler_legacy")
 
@@ -99,6 +101,7 @@ class TorchProfiler:
                 profile_memory=kind == MEMORY, record_shapes=self._has_shapes
             )
             self._profile.start()
+            automatic.unusual.add(_WINDOW)
             with suppress(Exception):  # modules are then not known
                 self._modules = ModuleCalls()
                 self._modules.start()
@@ -113,6 +116,7 @@ class TorchProfiler:
         try:
             if self._modules is not None:
                 self._modules.stop()
+            automatic.unusual.discard(_WINDOW)
             if torch.autograd._profiler_enabled():  # otherwise Ctrl-C came after it was off
                 self._profile.stop()
         finally:
