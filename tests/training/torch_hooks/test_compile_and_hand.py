@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from stepscope.runs.model import COMPONENTS
 
 from tests.support.pytorch import needs_torch
 from tests.support.torch_script import Rank, Trained, train
@@ -170,3 +171,25 @@ def test_a_failing_hook_of_compilations_is_reported_and_raises_nothing_into_trai
 
 def test_steps_end_although_an_old_pytorch_takes_the_hooks_of_optimizers(hooked: Trained) -> None:
     assert of(hooked, "unhooked").totals.steps == {"train": 4}
+
+
+SLOW_START = """
+import stepscope
+class Slow(DataLoader):
+    def _get_iterator(self):
+        time.sleep(0.2)
+        return super()._get_iterator()
+stepscope.start(run="slow start")
+with stepscope.step("train"): pass
+for x, y in Slow(data, batch_size=48):
+    with stepscope.step("eval"): pass
+stepscope.finish()
+"""
+
+
+def test_the_start_of_a_loader_counts_once_between_steps_by_hand(tmp_path: Path) -> None:
+    (rank,) = train(SLOW_START, folder=tmp_path).of("slow start")
+    assert rank.totals.steps == {"train": 1, "eval": 2}
+    inside = rank.totals.inside["eval"][COMPONENTS.index("data_wait")]
+    assert rank.totals.component_seconds["data_wait"] == pytest.approx(inside)
+    assert inside > 0.2

@@ -22,7 +22,7 @@ from stepscope.training.frameworks.torch_hooks.patches import (
 )
 from stepscope.training.frameworks.torch_hooks.results import results
 from stepscope.training.loader import waits_of
-from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
+from stepscope.training.recorder import NOT_OPENED
 from stepscope.training.session import complain, recorder, session
 
 TYPE_CHECKING = False
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-_DATA_WAIT = COMPONENT_INDEX["data_wait"]
 _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 _WAITS = "_stepscope"  # attribute of an iterator that is timed: its LoaderWaits
 
@@ -70,10 +69,13 @@ def _timed_iter(original: Callable[..., Any]) -> Callable[..., Any]:
             iterator = original(self)
         except BaseException:
             if automatic.waits is waits:
-                _stopped(place)
+                _stopped(place or 0)
             raise
         finally:
-            leave(place)
+            if place is None:
+                recorder.waiting(0.0)
+            else:
+                leave(place)
             if put_back is not None:
                 put_back()
         try:
@@ -96,12 +98,17 @@ def _given_up(hook: str, error: Exception) -> Callable[[], bool]:
     return switched_off(hook, error)
 
 
-def _begin(loader: Any) -> tuple[LoaderWaits, int]:
-    """Begins the loader's first batch, to which the start of its workers belongs. Returns its place, too."""
+def _begin(loader: Any) -> tuple[LoaderWaits, int | None]:
+    """Begins the loader's first batch, to which the start of its workers belongs. Returns its place, too.
+
+    The place is None if the script makes steps: then the first batch counts the time, once it has come.
+    """
     waits = LoaderWaits(waits_of(loader))
     place = automatic.requested(waits, torch.is_grad_enabled())
     if place is None:
-        place = recorder.enter(_DATA_WAIT) if recorder.asks_here() else NOT_OPENED
+        if not recorder.asks_here():
+            return waits, NOT_OPENED
+        recorder.waiting(perf_counter())
     return waits, place
 
 
