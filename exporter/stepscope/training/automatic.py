@@ -65,8 +65,9 @@ class AutomaticSteps:
     )
 
     def __init__(self) -> None:
-        self.compiled: object = None  # an optimizer that made a step in compiled code,
-        self.end_compiled: Callable[[], None] = lambda: None  # and what to call at the next hook
+        # An optimizer that made a step in compiled code, or a weak reference once garbage was collected,
+        self.compiled: object = None
+        self.end_compiled: Callable[[], None] = lambda: None  # and what to call at the next hook.
         self.unusual: set[str] = set()  # why hooks must now be careful at each call
         self.trained = False  # a backward pass since the request for the latest batch
         # The latest batch: its loader (None: no batch), when it was requested, whether gradients were

@@ -100,6 +100,18 @@ kept, pauses.recorder = pauses.recorder, None
 print("compiled", torch.compile(lambda x: 2 * x, backend="eager")(torch.ones(1)).item())
 pauses.recorder = kept
 """
+LET_GO = """
+import gc, weakref
+from stepscope.training.automatic import automatic
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+gc.disable()
+automatic.compiled = optimizer  # as the compiled code of its step does
+known = weakref.ref(optimizer)
+del optimizer
+gc.collect()
+print("let go", known() is None)
+"""
 KINDS = ("SGD", "AdamW")
 
 
@@ -185,6 +197,13 @@ for x, y in Slow(data, batch_size=48):
     with stepscope.step("eval"): pass
 stepscope.finish()
 """
+
+
+def test_garbage_collection_frees_an_optimizer_whose_compiled_step_no_hook_has_ended(
+    tmp_path: Path,
+) -> None:
+    script = LET_GO + "model(torch.ones(16)).sum().backward()"
+    assert train(script, folder=tmp_path).output == "let go True\n"
 
 
 def test_the_start_of_a_loader_counts_once_between_steps_by_hand(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import sys
 from functools import partial
+from weakref import ref
 
+from stepscope.training.automatic import automatic
 from stepscope.training.frameworks.torch_hooks.patches import after_import, failed, on_removal, time_calls
 from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
 from stepscope.training.session import recorder
@@ -67,7 +69,12 @@ def _hook_compiler() -> None:
 
 
 def _collects(phase: str, info: dict[str, int]) -> None:
-    """Times collections of the older generations: those of the youngest take microseconds."""
+    """Times collections of the older generations: those of the youngest take microseconds.
+
+    Lets go of an optimizer that only a hook keeps until the next hook runs.
+    """
+    if automatic.compiled is not None and type(automatic.compiled) is not ref:
+        automatic.compiled = ref(automatic.compiled)
     if not info["generation"]:
         return
     if phase == "start":

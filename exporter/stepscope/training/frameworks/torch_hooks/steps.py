@@ -362,6 +362,10 @@ def _updated_one_by_one(optimizer: Optimizer) -> int:
 def _end_compiled() -> None:
     """Ends the step of an optimizer whose compiled code no hook can time: when the next hook runs."""
     optimizer, automatic.compiled = automatic.compiled, None
+    if type(optimizer) is ref:
+        optimizer = optimizer()
+    if optimizer is None:
+        return
     if _steps.elected() is None or id(optimizer) in _steps.rivals:
         _elect(optimizer)
     _after(optimizer)
