@@ -101,7 +101,7 @@ def _given_up(hook: str, error: Exception) -> Callable[[], bool]:
 def _begin(loader: Any) -> tuple[LoaderWaits, int | None]:
     """Begins the loader's first batch, to which the start of its workers belongs. Returns its place, too.
 
-    The place is None if the script makes steps: then the first batch counts the time, once it has come.
+    If the script makes steps, there is no place (None): the first batch counts the time, once it has come.
     """
     waits = LoaderWaits(waits_of(loader))
     place = automatic.requested(waits, torch.is_grad_enabled())
