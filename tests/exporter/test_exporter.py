@@ -77,22 +77,6 @@ def test_it_says_what_it_is_and_what_it_uses_and_ends_with_ctrl_c(ledgers: Path)
         assert node.stop(signal.SIGINT) == 0
 
 
-def test_a_failing_collector_costs_only_its_own_metrics(ledgers: Path, tmp_path: Path) -> None:
-    procfs = Path(shutil.copytree(HOST, tmp_path / "proc"))
-    with ExporterProcess("--ledger-dir", ledgers, f"--path.procfs={procfs}", QUICK) as node:
-        node.wait_for(lambda: "stepscope_memory_used_bytes" in node.scrape())
-        (procfs / "meminfo").rename(procfs / "gone")
-        node.wait_for(lambda: node.scrape().value("stepscope_collector_success", collector="memory") == 0)
-        scrape = node.scrape()
-        assert "stepscope_memory_used_bytes" not in scrape
-        assert scrape.value("stepscope_collector_success", collector="disk") == 1
-        assert "stepscope_disk_read_bytes" in {family.name for family in scrape.families}
-        (procfs / "gone").rename(procfs / "meminfo")
-        node.wait_for(lambda: "stepscope_memory_used_bytes" in node.scrape())
-    said = [line for line in node.log if "collector memory" in line]
-    assert len(said) == 2  # that it failed, that it works again
-
-
 def test_a_reading_that_hangs_costs_only_its_own_metrics(ledgers: Path, tmp_path: Path) -> None:
     procfs = Path(shutil.copytree(HOST, tmp_path / "proc"))
     with ExporterProcess("--ledger-dir", ledgers, f"--path.procfs={procfs}", QUICK) as node:
@@ -140,17 +124,6 @@ def test_kill_9_of_the_exporter_loses_no_counted_sample(ledgers: Path) -> None:
     assert samples(after) == counted
     buckets = {("run", RESNET), ("le", "+Inf")}
     assert after.samples["stepscope_cpu_utilization_samples_bucket", frozenset(buckets)] <= counted
-
-
-def test_a_state_file_that_cannot_be_used_is_said_and_set_aside(ledgers: Path) -> None:
-    with ExporterProcess("--ledger-dir", ledgers, f"--run={RESNET}", QUICK) as node:
-        node.wait_for(lambda: samples(node.scrape()) >= 1)
-    (kept,) = state().glob("*.samples")
-    kept.write_bytes(b"GIF89a")
-    with ExporterProcess("--ledger-dir", ledgers, f"--run={RESNET}", QUICK) as node:
-        node.wait_for(lambda: samples(node.scrape()) >= 1)
-        assert kept.with_suffix(".unusable").read_bytes() == b"GIF89a"
-    assert sum(kept.name in line and "not a state file" in line for line in node.log) == 1
 
 
 def test_a_report_on_a_disk_that_hangs_costs_nobody_the_metrics(ledgers: Path, tmp_path: Path) -> None:
@@ -249,36 +222,6 @@ def test_clients_that_are_silent_end_nothing_however_long(ledgers: Path) -> None
         begin = node.scrape().value("stepscope_sampler_ticks_total")
         node.wait_for(lambda: node.scrape().value("stepscope_sampler_ticks_total") > begin + 100)
         assert node.stop() == 0
-
-
-def test_a_full_disk_under_the_state_costs_no_sample_and_a_restart_begins_at_0(ledgers: Path) -> None:
-    flags = ("--ledger-dir", ledgers, f"--run={RESNET}", QUICK)
-    with ExporterProcess(*flags) as node:
-        node.wait_for(lambda: samples(node.scrape()) >= 3)
-        before = samples(node.scrape())
-        resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-        node.wait_for(lambda: samples(node.scrape()) >= before + 10)
-        assert list(state().glob("*.samples")) == []
-        before = samples(node.scrape())
-        node.stop(signal.SIGKILL)
-    with ExporterProcess(*flags) as node:
-        node.wait_for(lambda: samples(node.scrape()) >= 1)
-        assert samples(node.scrape()) < before  # from 0, as Prometheus expects of a restart
-    assert not any("cannot be kept" in line for line in node.log)
-
-
-def test_over_many_kills_no_counter_of_a_live_run_falls(ledgers: Path) -> None:
-    flags = ("--ledger-dir", ledgers, f"--run={RESNET}", "--sample-interval=10ms", "--no-collector.gpu")
-    highest: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
-    for _ in range(4):
-        with ExporterProcess(*flags) as node:
-            for _ in range(8):
-                scraped = node.scrape().samples
-                fallen = [key for key, value in scraped.items() if value < highest.get(key, 0)]
-                assert fallen == []
-                highest.update({key: value for key, value in scraped.items() if "_samples" in key[0]})
-            node.stop(signal.SIGKILL)
-    assert highest["stepscope_samples_total", frozenset({("run", RESNET)})] > 0
 
 
 def state() -> Path:

@@ -1,7 +1,6 @@
 """The training collector on ledgers that real training processes write."""
 
 import errno
-import logging
 import os
 import time
 from math import inf
@@ -242,20 +241,6 @@ def test_a_dead_run_goes_some_time_after_its_death_with_its_file(ledgers: Path) 
     assert node.family("step_duration_seconds").histograms == {}
     assert node.values("run_info") == {}
     assert list(open_ledgers(ledgers)) == []
-
-
-def test_a_ledger_that_cannot_be_read_is_said_once_and_hurts_no_other(
-    ledgers: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    node = Node(ledgers)
-    with TrainingProcess(ledgers, clock=CLOCK) as trainer:
-        trainer.steps(0.25)
-        (ledgers / "bad.ledger").write_bytes(b"GIF89a")
-        for _ in range(5):
-            node.tick()
-        assert [record.levelno for record in caplog.records] == [logging.WARNING]
-        assert "bad.ledger" in caplog.messages[0]
-        assert node.steps() == 1
 
 
 def test_an_error_that_nobody_foresaw_costs_one_run_and_no_other(

@@ -3,6 +3,7 @@
 import itertools
 import logging
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -174,7 +175,9 @@ def test_every_kind_of_bad_ledger_is_refused_with_its_reason_and_costs_only_itse
     assert node.values("ledgers_refused_total") == {(reason,): count for reason, count in wanted.items()}
     assert node.collector.active_runs == {RESNET}
     assert open_below(ledgers) == before
-    refused = [message for message in caplog.messages if "refused until it changes" in message]
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    refused = [message for message in warnings if "refused until it changes" in message]
+    assert len({match for message in refused for match in re.findall(r"bad-\d+", message)}) == len(refused)
     assert len(refused) == 20  # and then one line that says that the rest is only counted
     assert sum("only counted" in message for message in caplog.messages) == 1
     assert not any("\n" in message for message in caplog.messages)

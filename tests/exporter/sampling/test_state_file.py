@@ -82,17 +82,14 @@ def test_a_file_without_a_whole_state_is_refused(path: Path) -> None:
 def test_a_link_a_fifo_and_a_directory_are_no_state(path: Path) -> None:
     real = path.with_name("real")
     written(real, b"state")
-    path.symlink_to(real)
-    with pytest.raises(StateFileError, match="not a plain file"):
-        StateFile(path).read()
-    path.unlink()
-    os.mkfifo(path)
-    with pytest.raises(StateFileError, match="not a plain file"):
-        StateFile(path).read()
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(StateFileError, match="not a plain file"):
-        StateFile(path).read()
+    for name, make in {
+        "link": lambda path: path.symlink_to(real),
+        "fifo": os.mkfifo,
+        "folder": Path.mkdir,
+    }.items():
+        make(path.with_name(name))
+        with pytest.raises(StateFileError, match="not a plain file"):
+            StateFile(path.with_name(name)).read()
 
 
 def test_a_file_that_would_fill_the_memory_is_not_read(path: Path) -> None:
