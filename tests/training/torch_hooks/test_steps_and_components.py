@@ -2,6 +2,7 @@
 
 import re
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -672,13 +673,6 @@ for step in range(24):
 """
 
 
-def test_passes_of_the_trained_model_that_no_backward_pass_goes_through_are_timed(tmp_path: Path) -> None:
-    trained = train(each("validates", VALIDATES), each("seldom", VALIDATES_SELDOM), folder=tmp_path)
-    for name in ("validates", "seldom"):
-        gauges = of(trained, name).totals.gauges
-        assert gauges[FORWARD_UNUSED] > gauges[FORWARD_USED] > 0
-
-
 GROUPS = """
 x, y = data.tensors
 parameters = list(model.parameters())
@@ -687,19 +681,6 @@ optimizer = torch.optim.SGD(groups, lr=0.01, foreach=True)
 for _ in range(24):
     loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
 """
-
-
-def test_tensors_that_are_alone_in_their_group_are_updated_one_by_one(tmp_path: Path) -> None:
-    trained = train(each("alone", GROUPS % True), each("together", GROUPS % False), folder=tmp_path)
-    assert of(trained, "alone").totals.gauges[TENSORS] > 1
-    assert of(trained, "together").totals.gauges[TENSORS] == 0
-
-
-def test_no_pass_is_unused_that_any_kind_of_backward_pass_goes_through(tmp_path: Path) -> None:
-    trained = train(each("uses all", USES_ALL), folder=tmp_path)
-    gauges = of(trained, "uses all").totals.gauges
-    assert OPERATORS in gauges, "hooks looked"
-    assert FORWARD_UNUSED not in gauges
 
 
 # Hooks look at the 20th step of each.
@@ -765,37 +746,6 @@ if asked: sys.exit(f"hooks asked for {asked}")
 """
 
 
-def test_what_slows_computing_is_known_after_a_look_and_not_there_if_nothing_does(tmp_path: Path) -> None:
-    scripts = {
-        "all trained": HEAD_ONLY % 0,
-        "head only": HEAD_ONLY % 99,
-        "two optimizers": WRITES_DATA,
-        "copies": UPDATES_COPIES,
-        "batches": SMALL.format(samples=8, scale=1.0),
-        "samples": SMALL.format(samples=1, scale=1e-18),
-        "padded": PADDED % 10,
-        "to the longest": PADDED % 8,
-        "a subclass": SUBCLASS,
-    }
-    trained = train(*(each(name, AT_FIRST + scripts[name]) for name in scripts), folder=tmp_path)
-    gauges = {name: of(trained, name).totals.gauges for name in scripts}
-    slow = {UNTRAINED, HALVES, DENORMALS, ONE_SAMPLE, PADDING}
-    found = {name: {each: gauges[name][each] for each in slow & gauges[name].keys()} for name in scripts}
-    denormals = found["samples"].pop(DENORMALS)
-    assert denormals > 0.1, "the squares of gradients, up to a third of what Adam has"
-    assert found == {
-        "all trained": {},
-        "head only": {UNTRAINED: pytest.approx(510 / 572)},
-        "two optimizers": {},
-        "copies": {},
-        "batches": {},
-        "samples": {ONE_SAMPLE: 1.0},
-        "padded": {PADDING: pytest.approx(0.2)},
-        "to the longest": {},
-        "a subclass": {},
-    }
-
-
 HALF = """
 torch.cpu._is_avx2_supported = lambda: True
 torch.cpu._is_avx512_bf16_supported = lambda: {supported}
@@ -806,13 +756,70 @@ for step in range({steps}):
 """
 
 
-def test_half_precision_is_slow_on_a_cpu_without_instructions_for_it(tmp_path: Path) -> None:
-    cases = {"slow": (False, 30), "slow in each step": (False, 3), "fast": (True, 30)}
-    halves = (HALF.format(supported=supported, steps=steps) for supported, steps in cases.values())
-    trained = train(*map(each, cases, (AT_FIRST + half for half in halves)), folder=tmp_path)
-    assert of(trained, "slow").totals.gauges[HALVES] == 4
-    assert of(trained, "slow in each step").totals.gauges[HALVES] == 4
-    assert HALVES not in of(trained, "fast").totals.gauges
+LOOKED_AT = {
+    "uses all": USES_ALL,  # before those with a pass that is unused
+    "validates": VALIDATES,
+    "validates seldom": VALIDATES_SELDOM,
+    "alone": GROUPS % True,
+    "together": GROUPS % False,
+    "all trained": HEAD_ONLY % 0,
+    "head only": HEAD_ONLY % 99,
+    "two optimizers": WRITES_DATA,
+    "copies": UPDATES_COPIES,
+    "batches": SMALL.format(samples=8, scale=1.0),
+    "samples": SMALL.format(samples=1, scale=1e-18),
+    "padded": PADDED % 10,
+    "to the longest": PADDED % 8,
+    "a subclass": SUBCLASS,
+    "half precision, slow": HALF.format(supported=False, steps=30),
+    "half precision, slow in each step": HALF.format(supported=False, steps=3),
+    "half precision, fast": HALF.format(supported=True, steps=30),
+}
+
+
+@pytest.fixture(scope="module")
+def gauges(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Mapping[str, float]]:
+    """What is known of each after the looks of hooks: all are trained in one process."""
+    scripts = (each(name, AT_FIRST + script) for name, script in LOOKED_AT.items())
+    trained = train(*scripts, folder=tmp_path_factory.mktemp("looked-at"))
+    return {name: of(trained, name).totals.gauges for name in LOOKED_AT}
+
+
+@pytest.mark.parametrize("name", ["validates", "validates seldom"])
+def test_passes_of_the_trained_model_that_no_backward_pass_goes_through_are_timed(
+    gauges: dict[str, Mapping[str, float]], name: str
+) -> None:
+    assert gauges[name][FORWARD_UNUSED] > gauges[name][FORWARD_USED] > 0
+
+
+def test_no_pass_is_unused_that_any_kind_of_backward_pass_goes_through(
+    gauges: dict[str, Mapping[str, float]],
+) -> None:
+    assert OPERATORS in gauges["uses all"], "hooks looked"
+    assert FORWARD_UNUSED not in gauges["uses all"]
+
+
+def test_tensors_that_are_alone_in_their_group_are_updated_one_by_one(
+    gauges: dict[str, Mapping[str, float]],
+) -> None:
+    assert gauges["alone"][TENSORS] > 1
+    assert gauges["together"][TENSORS] == 0
+
+
+def test_what_slows_computing_is_known_after_a_look_and_not_there_if_nothing_does(
+    gauges: dict[str, Mapping[str, float]],
+) -> None:
+    slow = {UNTRAINED, HALVES, DENORMALS, ONE_SAMPLE, PADDING}
+    found = {name: {each: of_run[each] for each in slow & of_run.keys()} for name, of_run in gauges.items()}
+    denormals = found["samples"].pop(DENORMALS)
+    assert denormals > 0.1, "the squares of gradients, up to a third of what Adam has"
+    assert {name: slowed for name, slowed in found.items() if slowed} == {
+        "head only": {UNTRAINED: pytest.approx(510 / 572)},
+        "samples": {ONE_SAMPLE: 1.0},
+        "padded": {PADDING: pytest.approx(0.2)},
+        "half precision, slow": {HALVES: 4},
+        "half precision, slow in each step": {HALVES: 4},
+    }
 
 
 THREADS = """
@@ -840,13 +847,6 @@ thread.join()
 """
 
 
-def test_a_faster_loop_in_another_thread_takes_no_step_from_the_first_one(tmp_path: Path) -> None:
-    rank = train(THREADS, folder=tmp_path).only
-    assert rank.totals.steps == {"train": 8}
-    (loader,) = rank.totals.loaders
-    assert sum(loader.wait_counts) == 8
-
-
 ONE_AFTER_THE_OTHER = """
 import threading
 def loop():
@@ -864,10 +864,6 @@ ended.set()
 """
 
 
-def test_threads_that_train_one_after_the_other_all_take_steps(tmp_path: Path) -> None:
-    assert train(ONE_AFTER_THE_OTHER, folder=tmp_path).only.totals.steps == {"train": 8}
-
-
 NOT_STARTED = """
 class Retried(DataLoader):
     fails = True
@@ -881,19 +877,12 @@ def batches_of(loader):
         yield from loader
     except OSError:
         yield from loader
-model = Net()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for epoch in range(2):
     for x, y in DataLoader(data, batch_size=32):
         loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
     with torch.no_grad():
         for x, y in batches_of(Retried(data, batch_size=48)): model(x)
 """
-
-
-def test_a_loader_that_could_not_start_was_asked_for_no_batch(tmp_path: Path) -> None:
-    rank = train(NOT_STARTED, folder=tmp_path).only
-    assert rank.totals.steps == {"train": 6, "eval": 4}
 
 
 STATEFUL = """
@@ -907,24 +896,10 @@ class StatefulDataLoader(DataLoader):
 """
 TRAINED_WITH_IT = """
 from torchdata.stateful_dataloader.stateful_dataloader import StatefulDataLoader
-model = Net()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for workers in (0, 1):
     for x, y in StatefulDataLoader(data, batch_size=16, num_workers=workers):
         loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
 """
-
-
-def test_the_loader_of_torchdata_which_has_its_own_iter_is_timed(tmp_path: Path) -> None:
-    package = tmp_path / "torchdata" / "stateful_dataloader"
-    package.mkdir(parents=True)
-    (package / "stateful_dataloader.py").write_text(STATEFUL)
-    rank = train(TRAINED_WITH_IT, folder=tmp_path).only
-    assert rank.totals.steps == {"train": 12}
-    (loader,) = rank.totals.loaders
-    assert sum(loader.wait_counts) == 12
-    assert (loader.workers, loader.batch_size) == (1, 16)
-    assert sum(rank.totals.fetch_counts) >= 6
 
 
 READS_ALL_FIRST = """
@@ -952,18 +927,49 @@ def read():
     batches.put(None)
 thread = threading.Thread(target=read)
 thread.start()
-model = Net()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-count = 0
 while (batch := batches.get()) is not None:
     loss_of(model(batch[0]), batch[1]).backward(); optimizer.step(); optimizer.zero_grad()
-    count += 1
 thread.join()
-print(count)
 """
 
 
-def test_a_thread_that_reads_ahead_leaves_the_steps_to_the_loop(tmp_path: Path) -> None:
-    trained = train(READS_AHEAD, folder=tmp_path)
-    assert trained.only.totals.steps == {"train": int(trained.output)}
-    assert trained.only.totals.loaders == ()
+@pytest.fixture(scope="module")
+def odd_loops(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Loops with threads or loaders of their own, all in one process."""
+    folder = tmp_path_factory.mktemp("odd-loops")
+    package = folder / "torchdata" / "stateful_dataloader"
+    package.mkdir(parents=True)
+    (package / "stateful_dataloader.py").write_text(STATEFUL)
+    loops = {"reads ahead": READS_AHEAD, "not started": NOT_STARTED, "torchdata": TRAINED_WITH_IT}
+    loops |= {"two threads": THREADS, "one after the other": ONE_AFTER_THE_OTHER}
+    return train(*map(each, loops, loops.values()), folder=folder)
+
+
+def test_a_thread_that_reads_ahead_leaves_the_steps_to_the_loop(odd_loops: Trained) -> None:
+    rank = of(odd_loops, "reads ahead")
+    assert rank.totals.steps == {"train": 24}
+    assert rank.totals.loaders == ()
+
+
+def test_a_loader_that_could_not_start_was_asked_for_no_batch(odd_loops: Trained) -> None:
+    assert of(odd_loops, "not started").totals.steps == {"train": 6, "eval": 4}
+
+
+def test_the_loader_of_torchdata_which_has_its_own_iter_is_timed(odd_loops: Trained) -> None:
+    rank = of(odd_loops, "torchdata")
+    assert rank.totals.steps == {"train": 12}
+    (loader,) = rank.totals.loaders
+    assert sum(loader.wait_counts) == 12
+    assert (loader.workers, loader.batch_size) == (1, 16)
+    assert sum(rank.totals.fetch_counts) >= 6
+
+
+def test_a_faster_loop_in_another_thread_takes_no_step_from_the_first_one(odd_loops: Trained) -> None:
+    rank = of(odd_loops, "two threads")
+    assert rank.totals.steps == {"train": 8}
+    (loader,) = rank.totals.loaders
+    assert sum(loader.wait_counts) == 8
+
+
+def test_threads_that_train_one_after_the_other_all_take_steps(odd_loops: Trained) -> None:
+    assert of(odd_loops, "one after the other").totals.steps == {"train": 8}
