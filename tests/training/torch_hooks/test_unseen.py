@@ -14,7 +14,7 @@ from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
 from tests.support.environment import unobserved
 from tests.support.pytorch import needs_torch
 from tests.support.smallest import smallest
-from tests.support.torch_script import EXPORTER, train
+from tests.support.torch_script import EXPORTER, Trained, train
 from tests.support.waiting import SECONDS
 
 pytestmark = [needs_torch, pytest.mark.timeout(2 * SECONDS)]
@@ -132,11 +132,6 @@ for batch in DataLoader(data, batch_size=4, collate_fn=together):  # hooks look 
 """
 
 
-def test_batches_and_results_of_own_kinds_are_asked_for_nothing(tmp_path: Path) -> None:
-    trained = train(BATCHES, folder=tmp_path)
-    assert (trained.errors, trained.only.totals.steps) == ("", {"train": 24})
-
-
 LOADERS = """
 import gc, multiprocessing, weakref
 from torch.utils.data import Dataset
@@ -171,16 +166,6 @@ train(loader)
 """
 
 
-def test_loaders_their_data_and_workers_end_as_without_hooks_and_may_accept_no_attributes(
-    tmp_path: Path,
-) -> None:
-    trained = train(LOADERS, folder=tmp_path)
-    assert trained.output.splitlines() == ["[True, True] 0", "[True, True] 0", "[True, True, True] 0"]
-    reason = "AttributeError: worker_init_fn is sealed"
-    assert trained.errors == f"stepscope: fetches of a loader are not timed: {reason}\n"
-    assert trained.only.totals.steps == {"train": 4 * 5}
-
-
 ARGUMENTS = """
 import torch.distributed as dist
 class OfAModel(torch.optim.SGD):
@@ -210,7 +195,31 @@ dist.destroy_process_group()
 """
 
 
-def test_pytorch_gets_closures_and_tensors_as_the_script_gives_them(tmp_path: Path) -> None:
-    trained = train(ARGUMENTS, folder=tmp_path)
-    assert trained.output.splitlines() == ["4", "2.0 2.0", "3.0 3.0"]
-    assert trained.errors == ""
+@pytest.fixture(scope="module")
+def in_runs(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The three scripts in one process, each of them a run."""
+    scripts = {"loaders": LOADERS, "batches": BATCHES, "arguments": ARGUMENTS}
+    runs = (
+        f"import stepscope\nstepscope.start(run={name!r})\n{script}\nstepscope.finish()"
+        for name, script in scripts.items()
+    )
+    return train(*runs, folder=tmp_path_factory.mktemp("in-runs"))
+
+
+def test_batches_and_results_of_own_kinds_are_asked_for_nothing(in_runs: Trained) -> None:
+    (rank,) = in_runs.of("batches")
+    assert rank.totals.steps == {"train": 24}
+
+
+def test_pytorch_gets_closures_and_tensors_as_the_script_gives_them(in_runs: Trained) -> None:
+    assert in_runs.output.splitlines()[3:] == ["4", "2.0 2.0", "3.0 3.0"]
+
+
+def test_loaders_their_data_and_workers_end_as_without_hooks_and_may_accept_no_attributes(
+    in_runs: Trained,
+) -> None:
+    assert in_runs.output.splitlines()[:3] == ["[True, True] 0", "[True, True] 0", "[True, True, True] 0"]
+    reason = "AttributeError: worker_init_fn is sealed"
+    assert in_runs.errors == f"stepscope: fetches of a loader are not timed: {reason}\n"
+    (rank,) = in_runs.of("loaders")
+    assert rank.totals.steps == {"train": 4 * 5}
