@@ -7,12 +7,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import TracebackType
 
 import requests
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from tests.support.commands import stepscope
 from tests.support.waiting import SECONDS
 
 Labels = Mapping[str, str]
@@ -115,6 +116,5 @@ class Scrape:
 
 
 def exporter(*words: str) -> subprocess.CompletedProcess[str]:
-    """Runs an exporter that is expected to end by itself."""
-    command: Sequence[str] = [sys.executable, "-m", "stepscope", "exporter", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    """Runs an exporter that is expected to end by itself, in the process of the test."""
+    return stepscope("exporter", *words)
