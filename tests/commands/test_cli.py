@@ -12,13 +12,12 @@ from stepscope.commands.crosscheck import moment
 from stepscope.runs.prometheus.address import Address
 from stepscope.runs.recording.files import RunFile
 
+from tests.support.processes import ran
 from tests.support.waiting import SECONDS
 
 
 def stepscope(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "stepscope", *words], capture_output=True, text=True, timeout=SECONDS
-    )
+    return ran([sys.executable, "-m", "stepscope", *words])
 
 
 @pytest.mark.parametrize("words", [["nonsense"], ["--nonsense"], ["run", "--nonsense"]])

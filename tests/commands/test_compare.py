@@ -1,7 +1,6 @@
 """`stepscope compare` as it is typed: what it prints and writes, and what it exits with."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +10,10 @@ import pytest
 from stepscope.commands.cli import main
 
 from tests.support.backfill import Backfill, run_of
+from tests.support.processes import ran
 from tests.support.prometheus import needs_prometheus
 from tests.support.rented_nodes import rented_nodes
 from tests.support.scenarios import WrittenScenarios
-from tests.support.waiting import SECONDS
 
 
 @dataclass(frozen=True)
@@ -206,12 +205,7 @@ def test_a_source_that_is_none_is_named(
 
 
 def test_help_names_every_figure_and_as_a_process_it_warns_of_nothing() -> None:
-    result = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "stepscope", "compare", "--help"],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
+    result = ran([sys.executable, "-W", "error", "-m", "stepscope", "compare", "--help"])
     assert (result.returncode, result.stderr) == (0, "")
     for word in ("step_p50", "throughput", "cost_per_1000_steps", "gpu_memory", "any_rule", "examples:"):
         assert word in result.stdout

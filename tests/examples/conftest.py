@@ -1,7 +1,6 @@
 """A data set that is drawn once for all tests of the examples, and the example under `stepscope run`."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from examples.images.data import prepare_dataset
-from tests.support.waiting import SECONDS
+from tests.support.processes import ran
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_images.py"
 
@@ -42,12 +41,8 @@ def observed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[.
         stepscope = [sys.executable, "-m", "stepscope", "run", "--out", str(folder)]
         example = [sys.executable, str(EXAMPLE), "--data", str(data), "--slow", way, "--workers", "2"]
         example += ["--steps", str(steps), "--batch", str(batch)]
-        result = subprocess.run(
-            [*stepscope, "--listen", "127.0.0.1:0", "--", *example],
-            env={**os.environ, "NO_COLOR": "1"},
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
+        result = ran(
+            [*stepscope, "--listen", "127.0.0.1:0", "--", *example], env={**os.environ, "NO_COLOR": "1"}
         )
         assert result.returncode == 0, result.stderr
         return Observed(folder, result.stdout + result.stderr)

@@ -2,7 +2,6 @@
 
 import json
 import math
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.examples.conftest import Observed
-from tests.support.waiting import SECONDS
+from tests.support.processes import ran
 
 pytestmark = pytest.mark.alone("it compares two runs, which other tests could slow down unevenly")
 
@@ -23,7 +22,7 @@ def compared(observed: Callable[..., Observed]) -> dict[str, Any]:
     slow, fixed = (observed(way, STEPS).folder for way in ("workers", "none"))
     command = [sys.executable, "-m", "stepscope", "compare", str(slow), str(fixed), "--format", "json"]
     prices = ["--price-a", str(PRICE), "--price-b", str(PRICE)]
-    result = subprocess.run([*command, *prices], capture_output=True, text=True, timeout=SECONDS)
+    result = ran([*command, *prices])
     assert result.returncode == 0, result.stderr
     document: dict[str, Any] = json.loads(result.stdout)
     return document

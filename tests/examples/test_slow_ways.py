@@ -19,6 +19,7 @@ from stepscope.runs.model import COMPONENTS
 from stepscope.training.launch import Launch
 
 from examples.images.slow import WAYS, conditions
+from tests.support.processes import ran
 from tests.support.pytorch import needs_torch
 from tests.support.waiting import SECONDS
 
@@ -121,12 +122,9 @@ def test_switched_off_it_trains_all_the_same_and_leaves_no_ledger(
     tmp_path: Path, data: Path, steps: str, batch: str
 ) -> None:
     command = [sys.executable, str(EXAMPLES / "train_images.py"), "--steps", steps, "--batch", batch]
-    result = subprocess.run(
+    result = ran(
         [*command, "--data", str(data)],
         env={**os.environ, "STEPSCOPE": "off", "STEPSCOPE_LEDGER_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
     )
     assert result.returncode == 0, result.stderr
     assert f"step    {steps}/{steps}" in result.stdout
@@ -189,12 +187,8 @@ def test_the_pytorch_example_waits_where_it_says(runs: Runs) -> None:
 
 def test_the_pytorch_example_says_in_one_line_that_pytorch_is_missing(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('No module named torch')")
-    result = subprocess.run(
-        [sys.executable, str(EXAMPLES / "train_pytorch.py")],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
+    result = ran(
+        [sys.executable, str(EXAMPLES / "train_pytorch.py")], env={**os.environ, "PYTHONPATH": str(tmp_path)}
     )
     assert result.returncode == 2
     assert result.stdout == ""
@@ -205,6 +199,6 @@ def test_the_pytorch_example_says_in_one_line_that_pytorch_is_missing(tmp_path: 
 @pytest.mark.parametrize("words", [["--slow", "coffee"], ["--steps", "many"]])
 def test_a_wrong_flag_exits_with_status_2(words: list[str]) -> None:
     command = [sys.executable, str(EXAMPLES / "train_images.py"), *words]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    result = ran(command)
     assert result.returncode == 2
     assert words[1] in result.stderr

@@ -1,6 +1,5 @@
 """Finding collectors: `@collector` registers a class, and a broken module takes no other down."""
 
-import subprocess
 import sys
 from argparse import ArgumentParser
 from pathlib import Path
@@ -10,6 +9,8 @@ import stepscope.exporter.collectors
 from stepscope.exporter.collectors import add_flags, discover, enabled, summary
 from stepscope.exporter.sampling.registry import Registry
 from stepscope.exporter.sampling.sample import Sample
+
+from tests.support.processes import ran
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ sys.meta_path.insert(0, NoPynvml)
 from stepscope.commands.cli import main
 main(["exporter", "--help"])
 """
-    shown = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, check=True).stdout
+    shown = ran([sys.executable, "-c", hidden], check=True).stdout
     table = shown.partition("what the collectors read:\n")[2].splitlines()
     read = dict(line.split(maxsplit=1) for line in table)
     assert read["gpu"] == "cannot be used: No module named 'pynvml'"

@@ -19,6 +19,7 @@ import requests
 from stepscope.exporter.sampling.state_file import StateFile
 
 from tests.support.exporter_process import OPENMETRICS, ExporterProcess, Scrape, exporter
+from tests.support.processes import ran
 from tests.support.training_process import RESNET, TrainingProcess
 from tests.support.waiting import SECONDS, wait_until
 
@@ -241,7 +242,7 @@ def test_it_ends_at_once_if_its_parent_was_gone_before_it_looked(ledgers: Path) 
     gone.wait()
     words = [sys.executable, "-m", "stepscope", "exporter", f"--exit-with-parent={gone.pid}"]
     words += ["--web.listen-address=127.0.0.1:0", f"--ledger-dir={ledgers}"]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=True)
+    ended = ran(words, check=True)
     assert "the process that started this exporter is gone" in ended.stderr
 
 

@@ -17,6 +17,7 @@ import yaml
 
 from tests.support.compose import FILE, PINNED_IMAGE, REPOSITORY
 from tests.support.exporter_process import ExporterProcess
+from tests.support.processes import ran
 from tests.support.waiting import SECONDS
 
 Instruction = tuple[str, str]
@@ -71,9 +72,7 @@ def test_it_does_not_run_as_root_and_owns_where_it_keeps_its_state() -> None:
 def listed_packages() -> list[str]:
     """What the small image installs beside Stepscope itself."""
     (choice,) = [rest.partition(" >")[0] for rest in of("RUN") if "psutil" in rest]
-    chosen = subprocess.run(
-        shlex.split(choice), cwd=REPOSITORY, capture_output=True, text=True, check=True
-    ).stdout
+    chosen = ran(shlex.split(choice), cwd=REPOSITORY, check=True).stdout
     assert len(re.findall(r"(?m)^\S", chosen)) == len(
         re.findall(r"==[^=]+--hash=", chosen)
     )  # each with a hash
@@ -110,25 +109,13 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("words", [["exporter"], ["demo"], ["actions"]])
 def test_the_small_image_has_all_that_its_commands_need(image: Path, words: list[str]) -> None:
-    told = subprocess.run(
-        [image, "-m", "stepscope", *words, "--help"],
-        capture_output=True,
-        text=True,
-        cwd="/",
-        timeout=SECONDS,
-    )
+    told = ran([image, "-m", "stepscope", *words, "--help"], cwd="/")
     assert told.returncode == 0, told.stderr
     assert f"usage: stepscope {words[0]}" in told.stdout
 
 
 def test_a_command_that_it_has_not_is_refused_in_one_line(image: Path, tmp_path: Path) -> None:
-    told = subprocess.run(
-        [image, "-m", "stepscope", "report", "x", "--out", tmp_path / "y"],
-        capture_output=True,
-        text=True,
-        cwd="/",
-        timeout=SECONDS,
-    )
+    told = ran([image, "-m", "stepscope", "report", "x", "--out", tmp_path / "y"], cwd="/")
     assert told.returncode == 2
     assert "numpy" in told.stderr
     assert len(told.stderr.splitlines()) == 1

@@ -14,6 +14,7 @@ from stepscope.rules import all_rules
 
 from tests.support.chart import CHART, installed, needs_helm, of_kind, pod_of, rendered
 from tests.support.compose import FILE, REPOSITORY
+from tests.support.processes import ran
 from tests.support.prometheus import needs_prometheus
 from tests.support.schemas import validate_for_kubernetes
 from tests.support.waiting import SECONDS
@@ -104,9 +105,7 @@ def test_prometheus_takes_the_scrape_of_kubernetes(tmp_path: Path) -> None:
     # Debian builds its Prometheus without the discovery in Kubernetes.
     assert job.pop("kubernetes_sd_configs") == [{"role": "pod", "namespaces": {"names": ["stepscope"]}}]
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
-    checked = subprocess.run(
-        ["promtool", "check", "config", tmp_path / "prometheus.yml"], capture_output=True, text=True
-    )
+    checked = ran(["promtool", "check", "config", tmp_path / "prometheus.yml"])
     assert checked.returncode == 0, checked.stderr
 
 

@@ -1,6 +1,5 @@
 """The configurations of Prometheus: for a machine of its own, and for docker-compose.yml."""
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import yaml
 from stepscope.demo.scenarios import all_scenarios
 
 from tests.support.compose import FILE, REPOSITORY
+from tests.support.processes import ran
 from tests.support.prometheus import needs_prometheus
 
 FILES = [REPOSITORY / "prometheus" / name for name in ("prometheus.yml", "compose.yml")]
@@ -21,7 +21,7 @@ def read(path: Path) -> Any:
 @needs_prometheus
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_prometheus_takes_it_with_all_rules(file: Path) -> None:
-    checked = subprocess.run(["promtool", "check", "config", file], capture_output=True, text=True)
+    checked = ran(["promtool", "check", "config", file])
     assert checked.returncode == 0, checked.stderr
     for rules in (REPOSITORY / "rules").glob("*.yml"):
         assert rules.name in checked.stdout

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from stepscope.exporter.ledgers.reader import LedgerHeader, LedgerReader, open_ledgers
 
+from tests.support.processes import ran
 from tests.support.pytorch import needs_torch
 from tests.support.slurm import SCRIPTS, Slurm, needs_slurm, script, slurm
 
@@ -76,7 +77,7 @@ def test_what_a_batch_script_starts_has_the_name_of_its_job_or_of_its_user(clust
 
 
 def called(path: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["/bin/sh", path], env=environment, capture_output=True, text=True, check=True)
+    return ran(["/bin/sh", path], env=environment, check=True)
 
 
 def test_the_folders_are_open_to_those_who_need_them(tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ def test_the_folder_of_another_users_job_is_no_place_to_record(open_path: Path) 
     folder.chmod(folder.stat().st_mode | 0o011)
     other = ("setpriv", "--reuid=1001", "--regid=65534", "--clear-groups")
     command = [*other, "/bin/sh", str(script("task-prolog.sh", open_path))]
-    done = subprocess.run(command, env=TASK, capture_output=True, text=True, check=True)
+    done = ran(command, env=TASK, check=True)
     assert done.stdout == "export STEPSCOPE_RUN=resnet\n"
 
 
@@ -142,7 +143,7 @@ def test_a_name_with_backslashes_is_printed_as_it_is(tmp_path: Path) -> None:
 
 def test_an_example_job_that_starts_nothing_fails() -> None:
     job = ["bash", str(SCRIPTS / "train.sbatch"), "torchrnu"]
-    ended = subprocess.run(job, env=TASK, capture_output=True, text=True, check=False)
+    ended = ran(job, env=TASK)
     assert ended.returncode == 2
     assert "torchrnu starts nothing; give torchrun or srun" in ended.stderr
 

@@ -8,7 +8,6 @@ import queue
 import re
 import shutil
 import socketserver
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ import yaml
 from stepscope.prometheus.rules.files import RULES
 
 from tests.support.http_server import answering
+from tests.support.processes import ran
 from tests.support.servers import Programs, Servers
 from tests.support.waiting import SECONDS
 
@@ -55,9 +55,7 @@ def _version() -> tuple[int, ...]:
     program = shutil.which("prometheus-alertmanager")
     if program is None:
         return (0,)
-    words = subprocess.run(
-        [program, "--version"], capture_output=True, text=True, timeout=SECONDS, check=True
-    )
+    words = ran([program, "--version"], check=True)
     found = re.search(r"version (\d+)\.(\d+)", words.stdout + words.stderr)
     assert found is not None, words.stdout
     return int(found[1]), int(found[2])

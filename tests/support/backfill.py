@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from stepscope.exporter.sampling.profiles import Profile
 from stepscope.prometheus.rules.groups import Entry, Group
 
 from tests.support.demo import START, simulated
+from tests.support.processes import ran
 from tests.support.prometheus import Prometheus, serving
 from tests.support.world import PLAYED, ROOT, RULED, WORLDS, copy, world
 
@@ -210,5 +210,5 @@ def _recording(rule: Entry) -> Entry:
 
 def _promtool(*words: object, folder: Path | None = None) -> None:
     command = ["promtool", "tsdb", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    done = ran(command, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr

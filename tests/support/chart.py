@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -15,7 +14,7 @@ import pytest
 import yaml
 
 from tests.support.compose import REPOSITORY
-from tests.support.waiting import SECONDS
+from tests.support.processes import ran
 
 CHART = REPOSITORY / "deploy" / "helm"
 MODELS = REPOSITORY / "tests" / "operator-models"
@@ -81,13 +80,7 @@ def _resources(values: str, flags: tuple[str, ...]) -> list[Resource]:
 @cache
 def _template(values: str, flags: tuple[str, ...]) -> str:
     asked = {"chart": str(CHART), "namespace": "stepscope", "values": json.loads(values), "set": flags}
-    told = subprocess.run(
-        [sys.executable, Path(__file__).with_name("helm_template.py")],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
+    told = ran([sys.executable, Path(__file__).with_name("helm_template.py")], input=json.dumps(asked))
     if told.returncode:
         raise HelmError(told.stderr)
     return told.stdout
@@ -108,14 +101,7 @@ def pod_of(pool: str, resources: Iterable[Resource]) -> Resource:
 def operator_errors(resources: Iterable[Resource]) -> list[str]:
     """Returns what the models of the Prometheus operator object to, unknown fields included."""
     asked = [part for one in resources if OPERATOR in one["apiVersion"] for part in _routes_apart(one)]
-    told = subprocess.run(
-        ["node", MODELS / "validate.mjs"],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=True,
-    )
+    told = ran(["node", MODELS / "validate.mjs"], input=json.dumps(asked), check=True)
     errors: list[str] = json.loads(told.stdout)
     return errors
 

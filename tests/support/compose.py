@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.waiting import SECONDS
+from tests.support.processes import ran
 
 REPOSITORY = Path(__file__).parents[2]
 FILE = REPOSITORY / "docker-compose.yml"
@@ -27,7 +27,7 @@ def compose_command() -> tuple[str, ...] | None:
     for words in (("docker", "compose"), ("docker-compose",), (str(UNPACKED),)):
         if shutil.which(words[0]) is None:
             continue
-        told = subprocess.run([*words, "version", "--short"], capture_output=True, text=True)
+        told = ran([*words, "version", "--short"])
         if told.returncode == 0 and told.stdout.strip().lstrip("v").partition(".")[0] not in ("", "1"):
             return words
     return None
@@ -42,12 +42,9 @@ def run_compose(
     """With these variables and no file .env, whatever lies there on the machine that tests."""
     command = compose_command()
     assert command is not None
-    return subprocess.run(
+    return ran(
         [*command, f"--file={FILE}", f"--env-file={os.devnull}", *words],
-        capture_output=True,
-        text=True,
         env={"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **(environment or {})},
-        timeout=SECONDS,
     )
 
 

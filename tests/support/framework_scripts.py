@@ -5,20 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.waiting import SECONDS
+from tests.support.processes import ran
 
 SCRIPTS = Path(__file__).parents[1] / "training" / "framework_scripts"
 
 
 def run_python(ledgers: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Runs Python to its end, which must be a good one; hooks would write into `ledgers`."""
-    ended = subprocess.run(
-        [sys.executable, *words],
-        env={**os.environ, "STEPSCOPE_LEDGER_DIR": str(ledgers), **variables},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
+    ended = ran(
+        [sys.executable, *words], env={**os.environ, "STEPSCOPE_LEDGER_DIR": str(ledgers), **variables}
     )
     assert ended.returncode == 0, ended.stderr
     return ended

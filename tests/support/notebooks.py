@@ -1,13 +1,12 @@
 """Notebooks: executed as Jupyter does, in a kernel of their own."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from tests.support.environment import unobserved
-from tests.support.waiting import SECONDS
+from tests.support.processes import ran
 
 EXECUTE = "from nbclient.cli import main; main()"  # what `jupyter execute` is
 
@@ -29,14 +28,10 @@ def executed(notebook: dict[str, Any], folder: Path, **variables: str) -> dict[s
     own = {
         f"{name}_DIR": str(folder / name) for name in ("JUPYTER_CONFIG", "JUPYTER_DATA", "JUPYTER_RUNTIME")
     }
-    ended = subprocess.run(
+    ended = ran(
         [sys.executable, "-c", EXECUTE, "--inplace", "--timeout=300", path.name],
         cwd=folder,
         env={**unobserved(), **own, "IPYTHONDIR": str(folder / "ipython"), **variables},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
     )
     assert ended.returncode == 0, ended.stderr
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -12,6 +12,7 @@ from types import TracebackType
 import psutil
 
 from tests.support.environment import unobserved
+from tests.support.processes import ran
 from tests.support.ranks import launcher
 from tests.support.waiting import SECONDS, wait_until
 
@@ -21,13 +22,9 @@ TWO_RANKS = launcher(2)
 
 def two_ranks(script: Path, recording: Path, *flags: str) -> str:
     """Runs a script of PyTorch as two ranks under `stepscope run`, and returns what was written on stderr."""
-    ended = subprocess.run(
+    ended = ran(
         [*RUN, "--listen", "127.0.0.1:0", "--out", str(recording), *flags, "--", *TWO_RANKS, str(script)],
         env=environment_of_ranks(),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stderr

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Any
 
 import yaml
 from stepscope.prometheus.rules.options import ALERT_PREFIX
+
+from tests.support.processes import ran
 
 Values = Sequence[float | None]  # a value a scrape, None where there was none, NaN for a stale marker
 
@@ -116,9 +117,7 @@ class RuleTest:
         }
         path = folder / "test.yml"
         path.write_text(json.dumps(content))  # which is YAML too
-        done = subprocess.run(
-            ["promtool", "test", "rules", path], capture_output=True, text=True, check=False
-        )
+        done = ran(["promtool", "test", "rules", path])
         assert done.returncode == 0, done.stdout + done.stderr
 
     def _expect(self, expression: str, at: float, samples: Sequence[tuple[str, float]]) -> None:

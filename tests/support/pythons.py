@@ -1,10 +1,11 @@
 """Finds the supported versions of Python on this machine."""
 
 import os
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+
+from tests.support.processes import ran
 
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 
@@ -30,5 +31,5 @@ def _starts(path: Path, version: str) -> bool:
     if not path.is_file():
         return False
     ask = "import sys; print('{}.{}'.format(*sys.version_info))"
-    done = subprocess.run([path, "-c", ask], capture_output=True, text=True, check=False)
+    done = ran([path, "-c", ask])
     return (done.returncode, done.stdout.strip()) == (0, version)

@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.compose import REPOSITORY
 from tests.support.exporter_process import ANY_PORT, ExporterProcess
+from tests.support.processes import ran
 from tests.support.waiting import SECONDS
 
 _DEVICES_OF_A_CONTAINER = ["--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm"]
@@ -31,7 +32,7 @@ def missing_for_sandboxes() -> str:
     for program in ("bwrap", "setpriv"):
         if shutil.which(program) is None:
             return f"needs {program}"
-    tried = subprocess.run(["bwrap", "--ro-bind", "/", "/", "true"], capture_output=True, text=True)
+    tried = ran(["bwrap", "--ro-bind", "/", "/", "true"])
     return tried.stderr.strip()
 
 
@@ -88,7 +89,7 @@ class Sandbox:
         return [str(parent) for parent in lacking if parent.is_dir() and parent != Path("/")]
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*self.words(), *command], capture_output=True, text=True, timeout=SECONDS)
+        return ran([*self.words(), *command])
 
 
 def _root() -> list[str]:

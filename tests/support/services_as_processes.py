@@ -28,6 +28,7 @@ from urllib.error import URLError
 from urllib.parse import quote
 from urllib.request import urlopen
 
+from tests.support.processes import ran
 from tests.support.waiting import SECONDS
 
 PROGRAMS = {"prometheus": "prometheus", "alertmanager": "prometheus-alertmanager"}  # as Debian calls them
@@ -62,12 +63,9 @@ def run(
     urls: Mapping[str, str],
 ) -> dict[str, Any]:
     """What is said once every expression and URL says something."""
-    told = subprocess.run(
+    told = ran(
         [*UNSHARE, sys.executable, "-m", "tests.support.services_as_processes"],
         input=json.dumps({"services": services, "expressions": expressions, "urls": urls}),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
         cwd=Path(__file__).parents[2],
     )
     assert told.returncode == 0, told.stderr[-4000:]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.compose import REPOSITORY
+from tests.support.processes import ran
 from tests.support.waiting import SECONDS
 
 SCRIPTS = REPOSITORY / "deploy" / "slurm"
@@ -110,14 +111,7 @@ class Slurm:
         return self._asked("sinfo", "--noheader", "--Node", "--format=%t").split() == ["idle"] * len(NODES)
 
     def _asked(self, *words: str, **environment: str) -> str:
-        told = subprocess.run(
-            words,
-            cwd=self.folder,
-            env=self.environment | environment,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-        )
+        told = ran(words, cwd=self.folder, env=self.environment | environment)
         return told.stdout.strip()
 
 

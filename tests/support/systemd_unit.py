@@ -2,13 +2,13 @@
 
 import re
 import shutil
-import subprocess
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.support.compose import REPOSITORY
+from tests.support.processes import ran
 from tests.support.sandbox import Sandbox
 
 FOLDER = REPOSITORY / "deploy" / "systemd"
@@ -81,8 +81,6 @@ def system_calls(groups: str) -> set[str]:
 
 @cache
 def _groups() -> dict[str, list[str]]:
-    text = subprocess.run(
-        ["systemd-analyze", "syscall-filter"], capture_output=True, text=True, check=True
-    ).stdout
+    text = ran(["systemd-analyze", "syscall-filter"], check=True).stdout
     blocks = re.findall(r"(?m)^(@[\w-]+)\n((?:    .*\n)+)", text)
     return {name: re.findall(r"(?m)^    ([@\w-]+)$", body) for name, body in blocks}

@@ -1,7 +1,6 @@
 """Unmodified PyTorch scripts for tests, run as under `stepscope run`, and the ledgers of their ranks."""
 
 import os
-import subprocess
 import sys
 import textwrap
 from dataclasses import dataclass
@@ -18,8 +17,8 @@ from stepscope.exporter.ledgers.reader import (
 from stepscope.training.layout import COMPONENTS
 
 from tests.support.environment import unobserved
+from tests.support.processes import ran
 from tests.support.ranks import launcher
-from tests.support.waiting import SECONDS
 
 EXPORTER = str(Path(__file__).parents[2] / "exporter")
 # A small model and its data. `x` and `y` of a batch are a NumPy-free tensor of floats and one of labels.
@@ -106,7 +105,7 @@ def train(*script: str, folder: Path, ranks: int = 0, status: int = 0, **environ
     file.write_text(PREAMBLE + start + "\n".join(map(textwrap.dedent, script)) + end)
     ledgers = folder / "ledgers"
     clean = unobserved()
-    ended = subprocess.run(
+    ended = ran(
         [*(launcher(ranks) if ranks else [sys.executable]), str(file)],
         env={
             **clean,
@@ -116,10 +115,6 @@ def train(*script: str, folder: Path, ranks: int = 0, status: int = 0, **environ
             "OMP_NUM_THREADS": "1",
             **environment,
         },
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
     )
     assert ended.returncode == status, ended.stderr
     read = []

@@ -3,7 +3,6 @@
 import os
 import re
 import socket
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from stepscope.training import launch as launches
 from stepscope.training.launch import NODE_KEY, Launch, process_start, read_launch
 from stepscope.training.ranks import read_ranks
 
+from tests.support.processes import ran
 from tests.support.smallest import smallest
 from tests.support.training_script import EXPORTER, go_on, only_ledger, run_to_end, training, wait_for_line
 from tests.support.waiting import SECONDS
@@ -62,13 +62,7 @@ def environment(ledgers: Path, more: Mapping[str, str] | None = None) -> dict[st
 
 
 def shell(script: str, ledgers: Path, more: Mapping[str, str] | None = None) -> None:
-    done = subprocess.run(
-        ["bash", "-ec", textwrap.dedent(script)],
-        env=environment(ledgers, more),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
+    done = ran(["bash", "-ec", textwrap.dedent(script)], env=environment(ledgers, more))
     assert done.returncode == 0, done.stderr
 
 

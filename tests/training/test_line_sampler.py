@@ -39,6 +39,7 @@ from stepscope.training.main_stack import Frame
 from stepscope.training.stack_tree import text_checksum
 
 from tests.support.environment import unobserved
+from tests.support.processes import ran
 from tests.support.pythons import VERSIONS, pythons
 from tests.support.smallest import smallest
 from tests.support.training_script import EXPORTER
@@ -76,7 +77,7 @@ def sampled(
     path = tmp_path / "slow.py"
     path.write_text(SAMPLING + BURN + script)
     clean = unobserved()
-    process = subprocess.run(
+    process = ran(
         [sys.executable, "-W", "error", str(path)],
         env={
             **clean,
@@ -87,9 +88,6 @@ def sampled(
             **(environment or {}),
         },
         cwd=tmp_path,
-        text=True,
-        capture_output=True,
-        timeout=SECONDS,
     )
     assert process.returncode == expect, process.stderr
     assert not process.stderr, process.stderr
@@ -856,9 +854,7 @@ print("main goes on")
         Launch("lines", "one"),
         ledgers,
     )
-    done = subprocess.run(
-        [pythons()[version], str(script)], env=environment, capture_output=True, text=True, timeout=SECONDS
-    )
+    done = ran([pythons()[version], str(script)], env=environment)
     assert (done.returncode, done.stdout) == (0, "other\n" * 20 + "main goes on\n"), done.stderr
 
 
@@ -1060,7 +1056,7 @@ def test_a_full_directory_costs_the_samples_and_says_so_once(tmp_path: Path, led
     path.write_text(SAMPLING + BURN + f"until({LONG_ENOUGH}, rest)\nprint('done')")
     limited = ("sh", "-c", 'ulimit -f 8; exec "$@"', "sh", sys.executable, "-W", "error", str(path))
     environment = {**os.environ, "PYTHONPATH": EXPORTER, "STEPSCOPE_LEDGER_DIR": str(ledgers)}
-    process = subprocess.run(limited, env=environment, text=True, capture_output=True, timeout=SECONDS)
+    process = ran(limited, env=environment)
     assert (process.returncode, process.stdout) == (0, "done\n")
     assert process.stderr == ""
     assert (ledgers / "startup" / "no_lines").read_text().startswith("of process ")

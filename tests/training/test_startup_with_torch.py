@@ -1,14 +1,13 @@
 """Real PyTorch, started as under `stepscope run`: torchrun and its ranks, loaders and their workers."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 from stepscope.commands.run.hooks import STARTUP
 
 from tests.support.environment import unobserved
+from tests.support.processes import ran
 from tests.support.pytorch import needs_torch
-from tests.support.waiting import SECONDS
 
 pytestmark = needs_torch
 
@@ -55,14 +54,7 @@ def python(folder: Path, script: str, *words: str) -> list[str]:
         "PYTHONPATH": f"{STARTUP}:{folder}",
     }
     environment |= {"STEPSCOPE_LEDGER_DIR": str(ledgers), "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(
-        [sys.executable, *words, str(folder / "train.py")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    ended = ran([sys.executable, *words, str(folder / "train.py")], env=environment)
     assert ended.returncode == 0, ended.stderr
     assert "stepscope:" not in ended.stderr
     return ended.stdout.splitlines()

@@ -1,10 +1,9 @@
 """The log on stderr, whatever is logged."""
 
-import subprocess
 import sys
 
+from tests.support.processes import ran
 from tests.support.training_script import EXPORTER
-from tests.support.waiting import SECONDS
 
 LOGS = """
 import logging
@@ -16,14 +15,7 @@ logger = logging.getLogger("test")
 
 def logged(code: str) -> list[str]:
     """Returns the messages of a process, each without its time."""
-    done = subprocess.run(
-        [sys.executable, "-c", LOGS + code],
-        env={"PYTHONPATH": str(EXPORTER)},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=True,
-    )
+    done = ran([sys.executable, "-c", LOGS + code], env={"PYTHONPATH": str(EXPORTER)}, check=True)
     return [line.split(" ", 2)[2] for line in done.stderr.split("\n")[:-1]]
 
 

@@ -1,7 +1,6 @@
 """TLS and passwords: the exporter with --web.config.file, and the errors of a wrong file."""
 
 import ssl
-import subprocess
 import sys
 from http.client import HTTPSConnection
 from pathlib import Path
@@ -14,6 +13,7 @@ from stepscope.web.web_config import WebConfig
 
 from tests.support.exporter_process import ExporterProcess
 from tests.support.keys import make_keys
+from tests.support.processes import ran
 from tests.support.training_script import EXPORTER
 from tests.support.waiting import SECONDS
 
@@ -59,9 +59,7 @@ def test_a_file_is_read_in_utf_8_whatever_the_locale(tmp_path: Path) -> None:
     )
     ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONPATH": EXPORTER}
     command = [sys.executable, "-c", code]
-    done = subprocess.run(
-        command, env=ascii_only, capture_output=True, text=True, timeout=SECONDS, check=True
-    )
+    done = ran(command, env=ascii_only, check=True)
     assert done.stdout == "['j\\xfcrgen']\n"
 
 

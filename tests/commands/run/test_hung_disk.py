@@ -1,12 +1,11 @@
 """`stepscope run` ends with its command's status although the disk of the recording, as NFS may, hangs."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.waiting import SECONDS
+from tests.support.processes import ran
 
 RUN = """
 import sys, time
@@ -40,9 +39,7 @@ sys.exit(cli.main(["run", "--out", sys.argv[1], "--", sys.executable, "-c", "rai
 @pytest.mark.parametrize("disk", ["hangs", "answers"])
 def test_the_status_of_a_command_is_returned_whatever_its_disk_does(disk: str, tmp_path: Path) -> None:
     recording = tmp_path / "recording"
-    ended = subprocess.run(
-        [sys.executable, "-c", RUN, str(recording), disk], capture_output=True, text=True, timeout=SECONDS
-    )
+    ended = ran([sys.executable, "-c", RUN, str(recording), disk])
     assert ended.returncode == 7
     said = f"the disk under {recording} hangs: the recording and its report are not complete"
     assert (said in " ".join(ended.stderr.split())) == (disk == "hangs")

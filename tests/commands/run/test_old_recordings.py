@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import subprocess
 from argparse import ArgumentTypeError
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from stepscope.runs.recording.files import RunFile
 from stepscope.runs.recording.writer import RecordingWriter
 
 from tests.support.observing import RUN
-from tests.support.waiting import SECONDS
+from tests.support.processes import ran
 
 NOW = 1_790_000_000.0
 DAY = 86400.0
@@ -128,7 +127,7 @@ def test_sizes_are_powers_of_1024_as_in_prometheus() -> None:
 def test_stepscope_run_removes_old_recordings_and_says_which(tmp_path: Path) -> None:
     old = recording(tmp_path / "stepscope-runs", "old", days=0)
     words = ["--listen=127.0.0.1:0", "--recording.max-size=0B", "--name=new", "--", "true"]
-    done = subprocess.run([*RUN, *words], capture_output=True, text=True, cwd=tmp_path, timeout=SECONDS)
+    done = ran([*RUN, *words], cwd=tmp_path)
     assert done.returncode == 0
     assert f"removed {old}, because of --recording.max-size" in done.stderr
     assert not old.exists()

@@ -12,6 +12,7 @@ from stepscope.common.signals import PASSED_ON
 from stepscope.rules.parts.registry import FOLDERS
 
 from tests.support.observing import Observed
+from tests.support.processes import ran
 from tests.support.smallest import smallest
 from tests.support.waiting import SECONDS
 
@@ -89,7 +90,7 @@ def observed_with(rule: str, folder: Path) -> Observed:
 def begun_with(number: int, handler: str, words: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
     """Runs `python WORDS`, for which this signal waits already before its first line."""
     command = [sys.executable, "-c", STARTS_WITH_SIGNAL, str(int(number)), handler, *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=SECONDS, check=False)
+    return ran(command, cwd=cwd)
 
 
 def blocked(pid: int, thread: str) -> set[int]:
@@ -100,13 +101,7 @@ def blocked(pid: int, thread: str) -> set[int]:
 
 
 def test_the_signals_are_blocked_before_a_library_can_start_a_thread() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", LOOKS_AT_THE_FIRST_MASK],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=True,
-    )
+    ended = ran([sys.executable, "-c", LOOKS_AT_THE_FIRST_MASK], check=True)
     assert ended.stdout.splitlines()[0] == "1 []", "threads, and libraries that start some"
 
 

@@ -1,9 +1,8 @@
 """The process of the command that is observed: how it ended, and who asked it to."""
 
-import subprocess
 import sys
 
-from tests.support.waiting import SECONDS
+from tests.support.processes import ran
 
 QUICKER = """
 import os, signal
@@ -50,18 +49,18 @@ print(command.wait(lambda: None, lambda: None))
 
 
 def test_who_asked_is_known_although_the_command_ended_before_its_observer_looked() -> None:
-    done = subprocess.run([sys.executable, "-c", QUICKER], capture_output=True, text=True, timeout=SECONDS)
+    done = ran([sys.executable, "-c", QUICKER])
     assert (done.stdout, done.stderr) == ("0 True True\n", "")
 
 
 def test_a_signal_that_the_command_of_another_user_does_not_get_changes_nothing_and_is_said() -> None:
     script = [sys.executable, "-c", ANOTHER_USERS]
-    done = subprocess.run(script, capture_output=True, text=True, timeout=SECONDS)
+    done = ran(script)
     assert done.stdout == "0 None ''\n", done.stderr
     assert done.stderr.startswith("stepscope: SIGTERM was not passed on: process ")
 
 
 def test_the_status_of_the_command_is_known_although_we_were_started_to_ignore_children() -> None:
     script = [sys.executable, "-c", CHILDREN_IGNORED]
-    done = subprocess.run(script, capture_output=True, text=True, timeout=SECONDS)
+    done = ran(script)
     assert (done.stdout, done.stderr) == ("1\n", "")

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import subprocess
 import sys
 import time
 from argparse import ArgumentParser
@@ -22,7 +21,7 @@ from stepscope.exporter.sampling.sample import GpuSample
 
 from tests.support.fake_nvml import FakeNvml
 from tests.support.gpu_ticks import GpuTicks
-from tests.support.waiting import SECONDS
+from tests.support.processes import ran
 
 NOT_SUPPORTED = 3
 
@@ -480,9 +479,7 @@ def test_without_the_flag_the_dynamic_loader_finds_the_library(nvml: FakeNvml) -
         "print(*(gpu.utilization_ratio for gpu in sample.gpus.values()))\n"
     )
     environment = os.environ | nvml.environment()
-    result = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=SECONDS
-    )
+    result = ran([sys.executable, "-c", code], env=environment)
     assert (result.stdout, result.stderr) == ("0.9 0.91\n", "")
 
 

@@ -1,7 +1,6 @@
 """Which GPU belongs to which run: each kind of evidence, their order, and when there is none."""
 
 import os
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from stepscope.exporter.collectors.training import TrainingCollector
 from stepscope.exporter.sampling.sample import GpuSample, GpuUse, RankProcess, RunSample, Sample
 
 from tests.support.fake_nvml import FakeNvml
+from tests.support.processes import ran
 from tests.support.training_process import TrainingProcess
 
 UUIDS = {gpu: f"GPU-{gpu}{gpu}aa-00" for gpu in "0123"} | {"3:1": "MIG-31aa-00"}
@@ -235,12 +235,7 @@ def test_real_processes_on_gpus_of_the_fake_nvml(tmp_path: Path) -> None:
             "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', 'input()'],"
             " stdin=subprocess.PIPE)"
         )
-        children = subprocess.run(
-            ["ps", "-o", "pid=", "--ppid", str(trainer.process.pid)],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        children = ran(["ps", "-o", "pid=", "--ppid", str(trainer.process.pid)], check=True)
         nvml.run_processes(0, trainer.process.pid)
         nvml.run_processes(1, int(children.stdout))
         nvml.run_processes(2, os.getpid())

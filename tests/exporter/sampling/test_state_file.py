@@ -1,6 +1,7 @@
 """The state file: always the newest whole state, whatever happened to the writer or to the file."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -82,14 +83,12 @@ def test_a_file_without_a_whole_state_is_refused(path: Path) -> None:
 def test_a_link_a_fifo_and_a_directory_are_no_state(path: Path) -> None:
     real = path.with_name("real")
     written(real, b"state")
-    for name, make in {
-        "link": lambda path: path.symlink_to(real),
-        "fifo": os.mkfifo,
-        "folder": Path.mkdir,
-    }.items():
-        make(path.with_name(name))
+    makes: tuple[Callable[[Path], object], ...] = (lambda link: link.symlink_to(real), os.mkfifo, Path.mkdir)
+    for number, make in enumerate(makes):
+        path = real.with_name(str(number))
+        make(path)
         with pytest.raises(StateFileError, match="not a plain file"):
-            StateFile(path.with_name(name)).read()
+            StateFile(path).read()
 
 
 def test_a_file_that_would_fill_the_memory_is_not_read(path: Path) -> None:

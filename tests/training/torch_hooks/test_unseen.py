@@ -1,7 +1,6 @@
 """Nothing that a script does with PyTorch shows that there are hooks: graphs, files, copies, inspection."""
 
 import os
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,6 +11,7 @@ from stepscope.commands.run.hooks import STARTUP
 from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
 
 from tests.support.environment import unobserved
+from tests.support.processes import ran
 from tests.support.pytorch import needs_torch
 from tests.support.smallest import smallest
 from tests.support.torch_script import EXPORTER, Trained, train
@@ -42,7 +42,7 @@ REPLACED = {
 def facts(folder: Path, *arguments: str, **environment: str) -> tuple[dict[str, str], set[str]]:
     """Runs the uses of PyTorch. Returns what they show, and the functions of ours in the classes of torch."""
     clean = unobserved()
-    ended = subprocess.run(
+    ended = ran(
         [sys.executable, *arguments],
         env={
             **clean,
@@ -52,10 +52,6 @@ def facts(folder: Path, *arguments: str, **environment: str) -> tuple[dict[str, 
             "OMP_NUM_THREADS": "1",
             **environment,
         },
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
     )
     assert ended.returncode == 0, ended.stderr
     assert "stepscope:" not in ended.stderr
