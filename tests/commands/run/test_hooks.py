@@ -15,8 +15,9 @@ from stepscope.commands.run.hooks import STARTUP, WARN_AFTER, HookedProcesses, c
 from stepscope.training.launch import Launch
 
 from tests.support.observing import RUN
+from tests.support.processes import ran
 from tests.support.small_torch import environment_of
-from tests.support.waiting import SECONDS, wait_until
+from tests.support.waiting import wait_until
 
 SLEEP = "import time; time.sleep(100)"
 
@@ -77,17 +78,10 @@ def case(tmp_path: Path) -> Iterator[Case]:
     case.end()
 
 
-def test_a_python_without_the_environment_is_named_with_ways_to_pass_it_on(case: Case) -> None:
+def test_a_python_without_the_environment_is_named_once_with_ways_to_pass_it_on_and_not_too_early(
+    case: Case,
+) -> None:
     case.start("env", "-i", sys.executable, "-c", SLEEP, "--token", "hf_abcdefghijklmnopQRSTUVWX")
-    case.until("ran without the environment of `stepscope run`, because its launcher strips it.")
-    why = case.hooked.why_no_steps()
-    assert why.startswith(f"`{sys.executable} -c ")
-    assert "`srun --export=ALL`" in why
-    assert "hf_abc" not in why
-
-
-def test_the_warning_comes_once_while_the_command_runs(case: Case) -> None:
-    case.start("env", "-i", sys.executable, "-c", SLEEP)
     warnings: list[str] = []
 
     def warned() -> bool:
@@ -97,11 +91,11 @@ def test_the_warning_comes_once_while_the_command_runs(case: Case) -> None:
     wait_until(warned, "a warning")
     assert "strips it" in warnings[-1]
     assert case.look() == ""
-
-
-def test_no_warning_comes_before_training_had_time_to_begin(case: Case) -> None:
-    case.start("env", "-i", sys.executable, "-c", SLEEP)
-    case.until("strips it")
+    why = case.hooked.why_no_steps()
+    assert "ran without the environment of `stepscope run`, because its launcher strips it." in why
+    assert why.startswith(f"`{sys.executable} -c ")
+    assert "`srun --export=ALL`" in why
+    assert "hf_abc" not in why
     early = HookedProcesses(case.folder, clock=lambda: case.now)
     case.now += WARN_AFTER
     assert case.process is not None
@@ -172,11 +166,9 @@ def test_a_python_that_is_too_old_runs_its_script_and_is_named(tmp_path: Path, v
         pytest.skip(f"there is no Python {version} here")
     hooked = HookedProcesses(tmp_path)
     (tmp_path / "sitecustomize.py").write_text("own = 1")
-    printed = subprocess.run(
+    printed = ran(
         [python, "-c", "import sitecustomize; print(sitecustomize.own)"],
         env=environment(tmp_path, PYTHONPATH=str(tmp_path), PYTHONDONTWRITEBYTECODE="1"),
-        capture_output=True,
-        text=True,
         check=True,
     )
     assert (printed.stdout, printed.stderr) == ("1\n", "")
@@ -215,11 +207,8 @@ def test_a_word_that_is_no_file_is_not_waited_for(tmp_path: Path, word: str) -> 
 
 def test_terminal_and_report_say_loudly_that_no_steps_were_seen(tmp_path: Path) -> None:
     command = ["env", "-i", sys.executable, "-c", "import time; time.sleep(2)"]
-    ended = subprocess.run(
+    ended = ran(
         [*RUN, "--interval", "100ms", "--listen", "127.0.0.1:0", "--out", tmp_path / "run", "--", *command],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
         check=True,
     )
     said = "Not enough data: no steps were seen, so only the machine was judged."
@@ -240,13 +229,7 @@ print("out")
 print("last words", file=sys.stderr)
 """
     flags = ("--interval", "100ms", "--listen", "127.0.0.1:0", "--out", tmp_path / "run")
-    ended = subprocess.run(
-        [*RUN, *flags, "--", *limited, sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=True,
-    )
+    ended = ran([*RUN, *flags, "--", *limited, sys.executable, "-c", script], check=True)
     assert ended.stdout == "out\n"
     before, _, after = ended.stderr.partition("last words\n")
     assert "no line samples" not in before
