@@ -34,12 +34,8 @@ def test_the_gpu_is_reported_after_the_first_step_and_asked_for_once(tmp_path: P
     assert devices(tmp_path, script) == ("GPU-5a11aa00-0000-0000-0000-000000000001",)
 
 
-def test_cuda_that_is_not_up_is_asked_for_nothing(tmp_path: Path) -> None:
-    assert devices(tmp_path, "steps(5)\nassert asked == []") == ()
-
-
-def test_cuda_that_starts_later_is_found_at_the_next_phase(tmp_path: Path) -> None:
-    script = "steps(1)\ncuda.up = True\nsteps(1, 'eval')\nassert asked == [3], asked"
+def test_cuda_is_asked_for_nothing_until_it_is_up_and_is_found_at_the_next_phase(tmp_path: Path) -> None:
+    script = "steps(5)\nassert asked == []\ncuda.up = True\nsteps(1, 'eval')\nassert asked == [3], asked"
     assert devices(tmp_path, script) == ("GPU-5a11aa00-0000-0000-0000-000000000001",)
 
 

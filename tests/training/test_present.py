@@ -140,44 +140,59 @@ def test_a_count_that_cannot_be_costs_only_its_ledger(ledgers: Path) -> None:
         path.write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    ("call", "error"),
-    [
-        ("stepscope.count('', 1)", "ValueError: count name ''"),
-        ("stepscope.count('tokens', -1)", "ValueError: count 'tokens': -1.0 cannot be added"),
-        ("stepscope.count('tokens', float('nan'))", "ValueError: count 'tokens': nan cannot be added"),
-        ("stepscope.count('tokens', 1e21)", "ValueError: count 'tokens': 1e+21 cannot be added"),
-        ("[stepscope.count(f'c{i}') for i in range(17)]", "ValueError: count 'c16' is one too many"),
-        ("stepscope.gauge('', 1)", "ValueError: gauge name ''"),
-        ("stepscope.gauge('a\\nb', 1)", "ValueError: gauge name 'a\\\\nb'"),
-        ("stepscope.gauge('x' * 56, 1)", "ValueError: gauge name"),
-        ("stepscope.gauge('loss', 'low')", "ValueError: could not convert"),
-        ("[stepscope.gauge(f'g{i}', i) for i in range(33)]", "ValueError: gauge 'g32' is one too many"),
-        ("stepscope.record_step('train', 1.0, 2.0, data_wait=float('inf'))", "ValueError: inf seconds"),
-        ("stepscope.record_step('train', 1.0, 2.0, gc=1e9)", "ValueError: 1000000000.0 seconds"),
-        ("stepscope.record_step('train', 1.0, 2e9)", "ValueError: a step cannot start at 1.0"),
-        ("stepscope.record_step('train', 1e300, 1e300)", "ValueError: a step cannot start at 1e+300"),
-        ("stepscope.watch([], workers=float('inf'))", "ValueError: workers=inf: use 0 to"),
-        ("stepscope.watch([], prefetch_factor=-1)", "ValueError: prefetch_factor=-1: use 0 to"),
-        ("stepscope.watch([], batch_size=2**40)", "ValueError: batch_size=1099511627776: use 0 to"),
-        ("stepscope.start(rank=2**31)", "ValueError: rank 2147483648 of"),
-        ("stepscope.start(rank=-1)", "ValueError: rank -1 of"),
-        ("stepscope.start(rank=3, world_size=2)", "ValueError: rank 3 of 2"),
-        ("stepscope.start(local_rank=-2)", "ValueError: local rank -2"),
-        ("stepscope.start(run='two\\nlines')", "ValueError: run name 'two"),
-    ],
-)
-def test_what_a_reader_would_refuse_is_refused_at_the_call(ledgers: Path, call: str, error: str) -> None:
+REFUSED = [
+    ("stepscope.start(rank=2**31)", "rank 2147483648 of"),
+    ("stepscope.start(rank=-1)", "rank -1 of"),
+    ("stepscope.start(rank=3, world_size=2)", "rank 3 of 2"),
+    ("stepscope.start(local_rank=-2)", "local rank -2"),
+    ("stepscope.start(run='two\\nlines')", "run name 'two"),
+    ("stepscope.count('', 1)", "count name ''"),
+    ("stepscope.count('tokens', -1)", "count 'tokens': -1.0 cannot be added"),
+    ("stepscope.count('tokens', float('nan'))", "count 'tokens': nan cannot be added"),
+    ("stepscope.count('tokens', 1e21)", "count 'tokens': 1e+21 cannot be added"),
+    ("stepscope.gauge('', 1)", "gauge name ''"),
+    ("stepscope.gauge('a\\nb', 1)", "gauge name 'a\\\\nb'"),
+    ("stepscope.gauge('x' * 56, 1)", "gauge name"),
+    ("stepscope.gauge('loss', 'low')", "could not convert"),
+    (
+        "stepscope.step('test')",
+        "unknown phase 'test': use one of train, eval, predict, global",
+    ),
+    ("stepscope.begin_step('test')", "unknown phase 'test'"),
+    ("stepscope.watch([], phase='test')", "unknown phase 'test'"),
+    ("stepscope.record_step('test', 0.0, 1.0)", "unknown phase 'test'"),
+    ("stepscope.record_step('train', 2.0, 1.0)", "a step cannot start at 2.0 and end at 1.0"),
+    (
+        "stepscope.record_step('train', 0, float('nan'))",
+        "a step cannot start at 0 and end at nan",
+    ),
+    ("stepscope.record_step('train', 1.0, 2.0, data_wait=float('inf'))", "inf seconds"),
+    ("stepscope.record_step('train', 1.0, 2.0, gc=1e9)", "1000000000.0 seconds"),
+    ("stepscope.record_step('train', 1.0, 2e9)", "a step cannot start at 1.0"),
+    ("stepscope.record_step('train', 1e300, 1e300)", "a step cannot start at 1e+300"),
+    ("stepscope.watch([], workers=float('inf'))", "workers=inf: use 0 to"),
+    ("stepscope.watch([], prefetch_factor=-1)", "prefetch_factor=-1: use 0 to"),
+    ("stepscope.watch([], batch_size=2**40)", "batch_size=1099511627776: use 0 to"),
+    ("[stepscope.count(f'c{i}') for i in range(17)]", "count 'c16' is one too many"),
+    ("[stepscope.gauge(f'g{i}', i) for i in range(33)]", "gauge 'g32' is one too many"),
+]
+
+
+def test_what_a_reader_would_refuse_is_refused_at_the_call(ledgers: Path) -> None:
     script = f"""
-    try: {call}
-    except ValueError as error: say(f"ValueError: {{error}}")
+    def refused():
+        for call in {[call for call, _ in REFUSED]!r}:
+            try: exec(call)
+            except ValueError as error: say(error)
+    refused()
     stepscope.record_step("train", 1.0, 2.0, forward=0.5)
-    try: {call}
-    except ValueError: pass
+    refused()
     stepscope.record_step("train", 2.0, 3.0, forward=0.5)
     """
     run = run_to_end(script, ledgers)
-    assert run.output.startswith(error.replace("\\\\", "\\"))
+    for line, (call, error) in zip(run.output.splitlines(), REFUSED, strict=False):  # before the run began
+        assert line.startswith(error.replace("\\\\", "\\")), call
+    assert run.output.count("\n") >= len(REFUSED)
     assert run.totals.steps == {"train": 2}
     assert run.totals.component_seconds["forward"] == 1.0
     assert [step.components[1] for step in run.steps] == [0.5, 0.5]

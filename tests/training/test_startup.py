@@ -1,6 +1,5 @@
 """The start of Python under STEPSCOPE_INSTRUMENT: which processes are hooked, when, and what stays."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,25 +8,18 @@ import stepscope_startup
 from stepscope.commands.run.hooks import STARTUP
 
 from tests.support.environment import unobserved
+from tests.support.processes import ran
 from tests.support.small_torch import environment_of
-from tests.support.waiting import SECONDS
 
 HOOKED = "any(type(finder).__name__ == 'AfterImport' for finder in sys.meta_path)"
 
 
-def python(*words: str, path: str = "", **environment: str) -> str:
-    """Returns what a Python prints that starts as under `stepscope run`."""
+def python(*words: str, path: str = "", errors: str = "", **environment: str) -> str:
+    """Returns what a Python prints that starts as under `stepscope run`, and has these errors."""
     clean = unobserved()
     hooks = {"STEPSCOPE_INSTRUMENT": "1", "PYTHONPATH": f"{STARTUP}:{path}" if path else str(STARTUP)}
-    ended = subprocess.run(
-        [sys.executable, "-W", "error", *words],
-        env={**clean, **hooks, **environment},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert ended.stderr == "", ended.stderr
+    ended = ran([sys.executable, "-W", "error", *words], env={**clean, **hooks, **environment})
+    assert ended.stderr == errors
     return ended.stdout
 
 
@@ -186,7 +178,7 @@ def test_a_python_in_which_stepscope_is_not_installed_is_hooked_by_the_folder_al
     base = f"{sys.base_prefix}/bin/python3.{sys.version_info[1]}"
     command = [base, "-c", f"import sys; print({HOOKED})"]
     environment = {"PYTHONPATH": str(STARTUP), "STEPSCOPE_INSTRUMENT": "1"}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    ended = ran(command, env=environment, check=True)
     assert (ended.stdout, ended.stderr) == ("True\n", "")
 
 
@@ -194,7 +186,7 @@ def test_an_error_in_the_users_sitecustomize_is_reported_by_python_as_without_us
     (tmp_path / "sitecustomize.py").write_text("1 / 0")
     command = [sys.executable, "-c", f"import sys; print({HOOKED})"]
     bare, ours = (
-        subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        ran(command, env=environment, check=True)
         for environment in (
             {"PYTHONPATH": str(tmp_path)},
             {"PYTHONPATH": f"{STARTUP}:{tmp_path}", "STEPSCOPE_INSTRUMENT": "1"},
@@ -209,18 +201,11 @@ def test_a_module_of_the_user_called_stepscope_stays_and_the_hooks_say_why_they_
     (tmp_path / "stepscope.py").write_text("mine = True")
     (tmp_path / "torch.py").touch()
     (tmp_path / "train.py").write_text("import torch, stepscope; print(stepscope.mine)")
-    ended = subprocess.run(
-        [sys.executable, tmp_path / "train.py"],
-        env={"PYTHONPATH": str(STARTUP), "STEPSCOPE_INSTRUMENT": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert ended.stdout == "True\n"
-    assert ended.stderr == (
+    errors = (
         "stepscope: torch is not hooked: ModuleNotFoundError: No module named 'stepscope.training'; "
         "'stepscope' is not a package\n"
     )
+    assert python(str(tmp_path / "train.py"), errors=errors) == "True\n"
 
 
 def test_a_notebook_is_hooked_when_it_asks_and_once(tmp_path: Path) -> None:
@@ -242,12 +227,6 @@ print(len(hooked))"""
 def test_a_hook_that_fails_is_one_line_and_the_script_goes_on(tmp_path: Path) -> None:
     path = environment_of(tmp_path)
     (tmp_path / "shown.py").write_text("def hook(): raise AttributeError('gone in this version')")
-    ended = subprocess.run(
-        [sys.executable, "-c", "import torch; import torch.utils; print('trained')"],
-        env={"PYTHONPATH": f"{STARTUP}:{path}", "STEPSCOPE_INSTRUMENT": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert ended.stdout == "trained\n"
-    assert ended.stderr == "stepscope: torch is not hooked: AttributeError: gone in this version\n"
+    errors = "stepscope: torch is not hooked: AttributeError: gone in this version\n"
+    code = "import torch; import torch.utils; print('trained')"
+    assert python("-c", code, path=path, errors=errors) == "trained\n"

@@ -243,32 +243,6 @@ def test_components_still_open_end_with_their_step(ledgers: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        ("stepscope.step('test')", "unknown phase 'test': use one of train, eval, predict, global"),
-        ("stepscope.begin_step('test')", "unknown phase 'test'"),
-        ("stepscope.watch([], phase='test')", "unknown phase 'test'"),
-        ("stepscope.record_step('test', 0.0, 1.0)", "unknown phase 'test'"),
-        ("stepscope.record_step('train', 2.0, 1.0)", "a step cannot start at 2.0 and end at 1.0"),
-        ("stepscope.record_step('train', 0.0, float('nan'))", "a step cannot start at 0.0 and end at nan"),
-    ],
-)
-def test_a_programming_error_says_at_once_what_is_valid(call: str, message: str, ledgers: Path) -> None:
-    run = run_to_end(
-        f"""
-        stepscope.start()
-        try:
-            {call}
-        except ValueError as error:
-            say(error)
-        """,
-        ledgers,
-    )
-    assert message in run.output
-    assert run.totals.steps == {}
-
-
-@pytest.mark.parametrize(
     "inside",
     [
         "with stepscope.component('forwrad'): time.sleep(0.02)",

@@ -12,18 +12,26 @@ GROWTH = 4096  # bytes that a later version inserts before every section
 MORE = 24  # bytes that it adds to every record
 
 
-@pytest.fixture
-def written(ledgers: Path) -> Path:
+@pytest.fixture(scope="module")
+def of_today(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A ledger of this version with everything in it."""
+    folder = tmp_path_factory.mktemp("of-today")
     run_to_end(
         """
         for _ in range(3): stepscope.record_step("train", 1.0, 1.5, 0.25)
         stepscope.gauge("loss", 0.5)
         stepscope.count("tokens", 4096)
         """,
-        ledgers,
+        folder,
     )
-    (path,) = open_ledgers(ledgers)
+    (path,) = open_ledgers(folder)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def written(of_today: bytes, tmp_path: Path) -> Path:
+    path = tmp_path / "today.ledger"
+    path.write_bytes(of_today)
     return path
 
 
