@@ -99,18 +99,3 @@ def test_a_host_without_disks_publishes_none(procfs: Path) -> None:
     assert devices(collector) == set()
     assert isnan(sample.disk_read_bytes)
     assert isnan(sample.disk_written_bytes)
-
-
-def test_a_missing_file_is_named_instead_of_the_machines_own_disks_being_read(procfs: Path) -> None:
-    (procfs / "diskstats").unlink()
-    with pytest.raises(FileNotFoundError, match=str(procfs / "diskstats")):
-        collected(collector_of(procfs))
-
-
-@pytest.mark.parametrize(
-    "text", ["garbage\n", "8 0 sda 1 2 3 4 5 6 7 8 9 10\n", "8 0 sda" + " x" * 15 + "\n"]
-)
-def test_garbage_is_a_failure_that_names_the_file(procfs: Path, text: str) -> None:
-    (procfs / "diskstats").write_text(text)
-    with pytest.raises(ValueError, match=str(procfs / "diskstats")):
-        collected(collector_of(procfs))

@@ -87,19 +87,6 @@ def test_a_host_with_loopback_only_publishes_nothing(procfs: Path) -> None:
     assert isnan(sample.network_transmit_bytes)
 
 
-def test_a_missing_file_is_named(procfs: Path) -> None:
-    (procfs / "net" / "dev").unlink()
-    with pytest.raises(FileNotFoundError, match=str(procfs / "net" / "dev")):
-        collected(collector_of(procfs))
-
-
-@pytest.mark.parametrize("line", ["garbage", "eth0: 1 2 3", "eth0: " + "x " * 16])
-def test_garbage_is_a_failure_that_names_the_file(procfs: Path, line: str) -> None:
-    (procfs / "net" / "dev").write_text(f"Inter-|\n face |\n{line}\n")
-    with pytest.raises(ValueError, match=str(procfs / "net" / "dev")):
-        collected(collector_of(procfs))
-
-
 def test_in_a_container_the_network_of_the_node_is_read_not_the_containers(procfs: Path) -> None:
     node, container = procfs / "1" / "net", procfs / "net"
     node.parent.mkdir()
