@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +27,9 @@ from stepscope.training.ranks import Ranks
 
 from tests.exporter.collectors.test_training import Node
 from tests.support.descriptors import open_below
+from tests.support.processes import ran
 from tests.support.training_process import LAUNCH, RESNET, TrainingProcess, label
+from tests.support.training_script import EXPORTER
 
 COPIED = label("copied")
 NOBODY = 65534
@@ -453,30 +455,43 @@ def test_a_ledger_removed_by_its_owner_is_read_on_while_its_process_lives(
 # -- two users --------------------------------------------------------------------------------------
 
 
-def train_as_nobody(ledgers: Path, run: str, steps: int) -> subprocess.Popen[str]:
-    """A training process of another user that has the same run name, and waits."""
-    code = (
-        f"import os, stepscope\n{BECOME_NOBODY}\n"
-        f"for _ in range({steps}): stepscope.record_step('train', 1.0, 2.0)\n"
-        "print('ready', flush=True); input()"
-    )
+@contextmanager
+def neighbour(code: str, *words: str, before: str = "", **environment: str) -> Iterator[list[str]]:
+    """Another user, who has done something and printed these lines, and then waits.
+
+    `before` is what is executed as root.
+    """
+    code = f"import fcntl, os, sys\n{before}\n{BECOME_NOBODY}\n{code}\nprint('ready', flush=True); input()"
     process = subprocess.Popen(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code, *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         cwd="/",
-        env={
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(Path(__file__).parents[3] / "exporter"),
-            "STEPSCOPE_RUN": run,
-            "STEPSCOPE_LAUNCH": LAUNCH,
-            "STEPSCOPE_LEDGER_DIR": str(ledgers),
-        },
+        env={**os.environ, **environment},
     )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
+    with process:
+        try:
+            assert process.stdout is not None
+            printed: list[str] = []
+            while (line := process.stdout.readline()) != "ready\n":
+                assert line, "it has ended"
+                printed.append(line)
+            yield printed
+        finally:
+            process.kill()
+
+
+def train_as_nobody(ledgers: Path, run: str, steps: int) -> AbstractContextManager[list[str]]:
+    """A training process of another user that has the same run name, and waits."""
+    return neighbour(
+        f"for _ in range({steps}): stepscope.record_step('train', 1.0, 2.0)",
+        before="import stepscope",
+        PYTHONPATH=EXPORTER,
+        STEPSCOPE_RUN=run,
+        STEPSCOPE_LAUNCH=LAUNCH,
+        STEPSCOPE_LEDGER_DIR=str(ledgers),
+    )
 
 
 @as_root
@@ -487,7 +502,7 @@ def test_a_user_who_takes_another_users_run_name_changes_none_of_its_figures(
     healthy.steps(0.25)
     node = Node(ledgers)
     node.tick()
-    with train_as_nobody(ledgers, "resnet", steps=7) as forger:
+    with train_as_nobody(ledgers, "resnet", steps=7):
         healthy.steps(0.25)
         node.tick()
         assert node.steps() == 2
@@ -502,7 +517,6 @@ def test_a_user_who_takes_another_users_run_name_changes_none_of_its_figures(
         again = Node(ledgers)  # a restarted exporter gives the same names
         again.tick()
         assert (again.steps(), again.steps(run=f"{RESNET}@nobody")) == (2, 7)
-        forger.kill()
 
 
 @as_root
@@ -512,8 +526,7 @@ def test_a_user_with_many_ledgers_crowds_out_no_other(ledgers: Path) -> None:
     node = Node(ledgers, limits=Limits(ledgers=3))
     with ExitStack() as running:
         for number in range(5):
-            process = running.enter_context(train_as_nobody(ledgers, f"flood-{number}", steps=1))
-            running.callback(process.kill)
+            running.enter_context(train_as_nobody(ledgers, f"flood-{number}", steps=1))
         node.tick()
         assert node.collector.active_runs == {label(f"flood-{number}") for number in range(3)}
         for name in ("first", "second"):
@@ -592,7 +605,7 @@ for later in (0.0, 400.0):  # the second exporter believes the first one's note,
         collector.collect(Sample(time=now + 301.0))
     collector.close()
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    ended = ran([sys.executable, "-c", code])
     assert ended.stdout == "[1, 1, 1, 1]\n[0, 0, 0, 0]\n", ended.stderr
     assert "may not be removed" in ended.stderr
     assert len(list(open_ledgers(ledgers))) == 1

@@ -2,11 +2,7 @@
 
 import os
 import struct
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,7 +21,7 @@ from stepscope.training.ledger_checks import LedgerError, checked_counters, chec
 from stepscope.training.line_table import LineTable
 
 from tests.exporter.collectors.test_training import Node
-from tests.exporter.ledgers.test_folder import BECOME_NOBODY, as_root, ended
+from tests.exporter.ledgers.test_folder import as_root, ended, neighbour
 from tests.support.descriptors import open_below
 from tests.support.training_process import RESNET, TrainingProcess, label
 from tests.support.training_script import go_on, only_ledger, training, wait_for_line
@@ -35,24 +31,6 @@ from tests.support.waiting import SECONDS
 @pytest.fixture(autouse=True)
 def _others_reach_it(ledgers: Path) -> None:
     ledgers.parent.chmod(0o755)
-
-
-@contextmanager
-def neighbour(code: str, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """Another user, who has done something, and then waits."""
-    code = f"import fcntl, os, sys\n{BECOME_NOBODY}\n{code}\nprint('ready', flush=True); sys.stdin.readline()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd="/",
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 @pytest.mark.parametrize("kind", ["directory", "fifo", "fifo that somebody writes"])
@@ -117,9 +95,7 @@ def test_a_read_lock_of_another_user_keeps_no_dead_run_alive(ledgers: Path) -> N
         inode = (ledger.stat().st_dev, ledger.stat().st_ino)
         assert Namespaces().lock_holders()[inode] == victim.process.pid
         victim.kill()
-        with neighbour(READ_LOCK, str(ledger), "1", "0") as attacker:
-            assert attacker.stdout is not None
-            assert attacker.stdout.readline() == "ready\n", "it holds the lock, for the process is gone"
+        with neighbour(READ_LOCK, str(ledger), "1", "0"):  # it gets the lock, for the process is gone
             assert inode not in Namespaces().lock_holders()
             node.tick()
             node.tick()
@@ -151,9 +127,7 @@ def test_a_read_lock_of_another_user_takes_no_slot_from_a_loader_worker(ledgers:
     with training(script, ledgers) as victim:
         wait_for_line(victim)
         (ledger,) = open_ledgers(ledgers)
-        with neighbour(READ_LOCK, str(ledger), "0", "1") as attacker:
-            assert attacker.stdout is not None
-            assert attacker.stdout.readline() == "ready\n"
+        with neighbour(READ_LOCK, str(ledger), "0", "1"):
             go_on(victim)
             wait_for_line(victim)
             with only_ledger(ledgers) as reader:
@@ -171,9 +145,8 @@ def test_the_lock_of_slots_is_on_a_file_that_others_can_neither_find_nor_open(le
         slots = f"/proc/{victim.pid}/fd/{number}"
         assert os.readlink(slots).endswith(" (deleted)")
         attempt = "try: os.open(sys.argv[1], os.O_RDONLY)\nexcept PermissionError: print('refused')"
-        with neighbour(attempt, slots) as attacker:
-            assert attacker.stdout is not None
-            assert attacker.stdout.readline() == "refused\n"
+        with neighbour(attempt, slots) as printed:
+            assert printed == ["refused\n"]
 
 
 @as_root
