@@ -19,6 +19,7 @@ from stepscope.training.layout import RUN_BYTES
 
 from tests.support.commands import stepscope
 from tests.support.observing import RUN, Observed
+from tests.support.processes import ran
 from tests.support.recording import Seen
 from tests.support.smallest import smallest
 from tests.support.terminal import Terminal, on_terminal
@@ -65,14 +66,10 @@ def telling(tmp_path_factory: pytest.TempPathFactory) -> Telling:
     """A command that has input, words like ours, secrets and a status; and the directory of its run."""
     folder = tmp_path_factory.mktemp("telling")
     own = [*RUN, "--listen", "127.0.0.1:0", "--out", "run", "--name", "resnet", "--profile", "4:7"]
-    ended = subprocess.run(
+    ended = ran(
         [*own, "--", sys.executable, "-c", TELLING, *AS_OURS, *WITH_SECRETS],
         input="words\n",
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
         cwd=folder,
-        check=False,
         env={**os.environ, "SOME_PASSWORD": "hunter2", "STATE_DIRECTORY": str(folder / "state")},
     )
     return ended, folder / "run"
@@ -185,14 +182,7 @@ def test_a_command_that_never_started_leaves_no_folder(tmp_path: Path, out: tupl
     script = tmp_path / "train.sh"
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o755)
-    ended = subprocess.run(
-        [*RUN, "--listen", "127.0.0.1:0", *out, "--", "./train.sh"],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        cwd=tmp_path,
-        check=False,
-    )
+    ended = ran([*RUN, "--listen", "127.0.0.1:0", *out, "--", "./train.sh"], cwd=tmp_path)
     assert ended.returncode == 2
     assert "cannot run ./train.sh: No such file or directory" in ended.stderr
     assert list(tmp_path.iterdir()) == [script]
@@ -228,14 +218,7 @@ def test_the_usual_port_taken_gives_a_free_one_and_says_so(tmp_path: Path) -> No
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         command = [sys.executable, "-c", USUAL_PORT, f"127.0.0.1:{port}", "run"]
-        ended = subprocess.run(
-            [*command, "--", sys.executable, "-c", ""],
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            cwd=tmp_path,
-            check=False,
-        )
+        ended = ran([*command, "--", sys.executable, "-c", ""], cwd=tmp_path)
     assert ended.returncode == 0
     assert f"stepscope: port {port} is taken; serving on 127.0.0.1:" in ended.stderr
     (directory,) = (path for path in (tmp_path / "stepscope-runs").iterdir() if path.is_dir())
@@ -306,43 +289,6 @@ def test_a_training_process_that_is_killed_leaves_its_steps_and_a_report(tmp_pat
     assert list((tmp_path / "run" / "profiler-reports").glob("*.json")) != []
     document = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
     assert document["cost"]["amount"] == pytest.approx(document["run"]["seconds"])  # a dollar a second
-
-
-WORKERS = """
-import multiprocessing, os, signal, time, stepscope
-@stepscope.fetch
-def fetch(number):
-    time.sleep(0.002)
-    return number
-def work(pipe):
-    number = 0
-    while True:
-        pipe.send(fetch(number))
-        number += 1
-if __name__ == "__main__":
-    stepscope.start(run="resnet")
-    context = multiprocessing.get_context("fork")
-    pipes = [context.Pipe(duplex=False) for _ in range(2)]
-    workers = [context.Process(target=work, args=(pipe[1],), daemon=True) for pipe in pipes]
-    for worker in workers:
-        worker.start()
-    for step in range(100):
-        with stepscope.step("train"):
-            pipes[step % 2 if step < 50 else 1][0].recv()
-        if step == 50:
-            os.kill(workers[0].pid, signal.SIGKILL)
-    print("survived", flush=True)
-"""
-
-
-def test_a_loader_worker_that_is_killed_leaves_what_it_counted(tmp_path: Path) -> None:
-    with Observed(tmp_path / "run", WORKERS) as observed:
-        assert observed.status() == 0, observed.said
-        assert observed.printed == "survived\n"
-    (rank,) = Seen(tmp_path / "run").read().source.facts.ranks
-    assert rank.steps["train"] == 100
-    assert sum(loader.fetches for loader in rank.loaders) >= 100
-    assert (tmp_path / "run" / "report.html").exists()
 
 
 def test_kill_9_of_us_ends_the_exporter_and_leaves_a_recording_and_memory_that_goes_with_the_next_run(
@@ -507,7 +453,9 @@ time.sleep(100)
 # On a terminal.
 
 
-def test_ctrl_c_reaches_the_command_once_and_leaves_a_report(tmp_path: Path) -> None:
+def test_ctrl_c_reaches_the_command_once_and_who_presses_it_stops_the_run_which_has_not_failed(
+    tmp_path: Path,
+) -> None:
     script = """
 import signal, time
 count = 0
@@ -528,6 +476,12 @@ raise SystemExit(9)
     assert terminal.status() == 9, terminal.shown
     assert "interrupts: 1" in terminal.shown
     assert (tmp_path / "run" / "report.html").exists()
+    run = run_file(tmp_path / "run")
+    assert (run["stopped_by"], run["exception"]) == ("terminal", {})
+    document = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert document["verdict"]["status"] == "stopped"
+    assert document["verdict"]["sentences"][0].startswith("Stopped by you (Ctrl-C) at ")
+    assert document["run"]["ending"]["failed"] is False
 
 
 SHELL = """
@@ -544,20 +498,6 @@ os.tcsetpgrp(0, job.pid)
 os.killpg(job.pid, signal.SIGCONT)
 sys.exit(job.wait())
 """
-
-
-def test_who_presses_ctrl_c_stops_the_run_and_it_has_not_failed(tmp_path: Path) -> None:
-    script = "import time; print('ready', flush=True); time.sleep(99)"
-    terminal = Terminal(on_terminal(tmp_path, script), tmp_path)
-    terminal.until_shown("ready")
-    terminal.type("\x03")
-    assert terminal.status() in (1, 128 + signal.SIGINT), terminal.shown  # Python decides
-    run = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert (run["stopped_by"], run["exception"]) == ("terminal", {})
-    document = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert document["verdict"]["status"] == "stopped"
-    assert document["verdict"]["sentences"][0].startswith("Stopped by you (Ctrl-C) at ")
-    assert document["run"]["ending"]["failed"] is False
 
 
 def test_the_command_has_the_terminal_and_ctrl_z_stops_it_and_us_and_fg_goes_on(tmp_path: Path) -> None:
