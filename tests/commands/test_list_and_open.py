@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from stepscope.report.write import write_report
 from stepscope.runs.recording.files import folders
 
 from tests.support import analysis as made
+from tests.support.processes import ran
 from tests.support.run_folder import START, recorded, reported
 from tests.support.terminal import SEQUENCE, Terminal
 
@@ -89,48 +89,59 @@ def test_every_state_is_known_without_a_report(runs: Path, typed: Typed) -> None
     }
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "why"),
-    [
-        ("run.json", "{", "run.json is damaged"),
-        ("run.json", '{"format": 99}', "use the one that wrote it"),
-        ("run.json", '{"format": 1, "name": "a", "start": 1e300}', "run.json is damaged"),
-        ("run.json", '{"format": 1, "name": "a", "end": NaN}', "run.json is damaged"),
-        ("report.json", "[1]", "is not a report of Stepscope"),
-        ("report.json", '{"run": {}, "verdict": 3}', "is not a report of Stepscope"),
-        ("report.json", '{"run": {}, "verdict": {"status": "splendid"}}', "is not a report of Stepscope"),
-        (
-            "report.json",
-            '{"run": {"name": "a", "run": "a", "start": 1e300, "seconds": 1, "exit_status": 0}, "steps": [], '
-            '"verdict": {"status": "healthy", "sentences": []}}',
-            "is not a report of Stepscope",
-        ),
-        (
-            "report.json",
-            '{"run": {"name": "a", "run": "a", "start": 1, "seconds": 1, "exit_status": 1e999}, "steps": [], '
-            '"verdict": {"status": "healthy", "sentences": []}}',
-            "is not a report of Stepscope",
-        ),
-        ("report.json", "\xff" * 5, "cannot be read"),
-        ("notes.txt", "buy milk", "is not a run"),
-    ],
-)
-def test_a_damaged_or_foreign_folder_costs_one_line(
-    runs: Path, typed: Typed, file: str, content: str, why: str
-) -> None:
+DAMAGED = [
+    ("run.json", "{", "run.json is damaged"),
+    ("run.json", '{"format": 99}', "use the one that wrote it"),
+    ("run.json", '{"format": 1, "name": "a", "start": 1e300}', "run.json is damaged"),
+    ("run.json", '{"format": 1, "name": "a", "end": NaN}', "run.json is damaged"),
+    ("report.json", "[1]", "is not a report of Stepscope"),
+    ("report.json", '{"run": {}, "verdict": 3}', "is not a report of Stepscope"),
+    ("report.json", '{"run": {}, "verdict": {"status": "splendid"}}', "is not a report of Stepscope"),
+    (
+        "report.json",
+        '{"run": {"name": "a", "run": "a", "start": 1e300, "seconds": 1, "exit_status": 0}, "steps": [], '
+        '"verdict": {"status": "healthy", "sentences": []}}',
+        "is not a report of Stepscope",
+    ),
+    (
+        "report.json",
+        '{"run": {"name": "a", "run": "a", "start": 1, "seconds": 1, "exit_status": 1e999}, "steps": [], '
+        '"verdict": {"status": "healthy", "sentences": []}}',
+        "is not a report of Stepscope",
+    ),
+    ("report.json", "\xff" * 5, "cannot be read"),
+    ("notes.txt", "buy milk", "is not a run"),
+]
+
+
+def test_damaged_foreign_and_unreadable_folders_cost_one_line_each(runs: Path, typed: Typed) -> None:
     reported(runs, "train-1", 0)
-    other = runs / "other\x1b[31m"
-    other.mkdir()
-    (other / file).write_bytes(content.encode("latin-1"))
     (runs / "a file").write_text("is no folder")
+    reasons: list[str] = []
+
+    def other(file: str, why: str) -> Path:
+        folder = runs / f"other\x1b[31m{len(reasons):02}"
+        folder.mkdir()
+        reasons.append(why)
+        return folder / file
+
+    for file, content, why in DAMAGED:
+        other(file, why).write_bytes(content.encode("latin-1"))
+    for file in ("run.json", "report.json"):  # as another user may make them
+        os.mkfifo(other(file, file))
+        other(file, file).symlink_to(runs / "train-1" / file)
+        endless = other(file, file)
+        endless.touch()
+        os.truncate(endless, 1 << 40)  # sparse
     status, out, err = typed("list")
-    assert status == 0
-    assert "train-1" in out
-    (line,) = err.splitlines()
-    assert line.startswith("stepscope: other")
-    assert why in line
-    assert "\x1b" not in line
-    assert "1 folder left out" in (runs / "index.html").read_text(encoding="utf-8")
+    assert (status, out.count("train-1: "), out.count("other")) == (0, 1, 0)
+    lines = sorted(err.splitlines())
+    assert [line.partition("[31m")[2][:2] for line in lines] == [f"{n:02}" for n in range(len(reasons))]
+    for line, why in zip(lines, reasons, strict=True):
+        assert line.startswith("stepscope: other")
+        assert why in line
+        assert "\x1b" not in line
+    assert f"{len(reasons)} folders left out" in (runs / "index.html").read_text(encoding="utf-8")
 
 
 def test_a_folder_that_is_removed_meanwhile_costs_itself(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +162,7 @@ def test_a_name_that_is_no_utf_8_and_a_terminal_that_is_ascii_cost_nothing(runs:
 
     def printed(*words: str) -> str:
         command = [sys.executable, "-m", "stepscope", *words]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        return ran(command, env=environment, check=True).stdout
 
     assert "\\xe9: " in printed("list")
     listed = json.loads(printed("list", "--json"))["runs"]
@@ -161,27 +172,6 @@ def test_a_name_that_is_no_utf_8_and_a_terminal_that_is_ascii_cost_nothing(runs:
     assert [compared[each]["source"] for each in "ab"] == [f"stepscope-runs/{name}", str(newest)]
     assert json.loads(printed("report", str(newest), "--format", "json"))["verdict"]["sentences"]
     assert printed("report", str(newest), "--format", "markdown").startswith("## Training run ")
-
-
-@pytest.mark.parametrize("file", ["run.json", "report.json"])
-@pytest.mark.parametrize("kind", ["fifo", "link", "without end"])
-def test_a_run_whose_files_another_user_made_unreadable_costs_itself(
-    runs: Path, typed: Typed, file: str, kind: str
-) -> None:
-    reported(runs, "train-1", 0)
-    planted = runs / "other" / file
-    planted.parent.mkdir()
-    if kind == "fifo":
-        os.mkfifo(planted)
-    elif kind == "link":
-        planted.symlink_to(runs / "train-1" / file)
-    else:
-        planted.touch()
-        os.truncate(planted, 1 << 40)  # sparse
-    status, out, err = typed("list")
-    assert (status, out.count("train-1: "), out.count("other")) == (0, 1, 0)
-    (line,) = err.splitlines()
-    assert line.startswith("stepscope: other")
 
 
 @pytest.mark.parametrize(
