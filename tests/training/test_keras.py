@@ -48,7 +48,13 @@ class Trained(NamedTuple):
 
 def train(folder: Path, script: str, *words: str, **variables: str) -> dict[str, Trained]:
     """Trains under the hooks. Returns the runs of the script by name."""
-    ended = run(folder, script, *words, STEPSCOPE_INSTRUMENT="1", PYTHONPATH=HOOKED, **variables)
+    return runs_of(folder, str(SCRIPTS / f"{script}.py"), *words, **variables)
+
+
+def runs_of(folder: Path, *words: str, **variables: str) -> dict[str, Trained]:
+    """Runs Python under the hooks. Returns the runs of its process by name."""
+    hooks = {"STEPSCOPE_INSTRUMENT": "1", "PYTHONPATH": HOOKED}
+    ended = run_python(folder, *words, **{**QUIET, **hooks, **variables})
     complaints = [line for line in ended.stderr.splitlines() if line.startswith("stepscope: ")]
     found = {}
     for path in open_ledgers(folder):
@@ -76,11 +82,21 @@ def settings(backend: str, workers: str) -> dict[str, str]:
     return {**keras, "PY_WORKERS": workers}
 
 
-# Trains with Keras 3 and 2, one after the other.
+# Trains with Keras 3 and 2, one after the other, and at last with a callback.
 EACH = f"""
 import os, runpy, sys
 for os.environ["KERAS"] in sys.argv[3:]:
     runpy.run_path({str(SCRIPTS / "keras_fit.py")!r}, run_name="__main__")
+os.environ["KERAS"] = "keras"
+runpy.run_path({str(SCRIPTS / "keras_callback.py")!r}, run_name="__main__")
+"""
+# Runs scripts one after the other: each is a run of its name.
+IN_RUNS = f"""
+import runpy, stepscope, sys
+for name in sys.argv[1:]:
+    stepscope.start(run=name)
+    runpy.run_path({str(SCRIPTS)!r} + f"/{{name}}.py", run_name="__main__")
+    stepscope.finish()
 """
 
 
@@ -96,13 +112,13 @@ def bare(backend: str, workers: str) -> str:
 
 @cache
 def in_one_process() -> dict[str, str]:
-    """Returns what the script prints with TensorFlow, without hooks, as Keras 3 and as Keras 2."""
+    """Returns what is printed with TensorFlow, without hooks, by Keras 3, by Keras 2 and with a callback."""
     versions = {"tensorflow": "keras", "tf_keras": "tf_keras"}
     there = {backend: keras for backend, keras in versions.items() if find_spec(keras)}
     with TemporaryDirectory() as folder:
         words = "0.01", f"{folder}/of.weights.h5", *there.values()
         ended = run_python(Path(folder), "-c", EACH, *words, **QUIET, KERAS_BACKEND="tensorflow")
-    return dict(zip(there, ended.stdout.splitlines(keepends=True), strict=True))
+    return dict(zip((*there, "callback"), ended.stdout.splitlines(keepends=True), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -288,22 +304,29 @@ def test_a_loop_of_tensorflow_makes_steps_with_its_optimizer_and_reading_makes_n
             assert trained.seconds("train", component) > 0, (name, component)
 
 
-@pytest.mark.parametrize(
-    "backend", ["tensorflow", *(pytest.param(name, marks=pytest.mark.trial) for name in REST)]
-)
-def test_the_first_call_of_train_on_batch_is_a_step_too(backend: str, tmp_path: Path) -> None:
+BACKENDS = pytest.mark.parametrize("backend", smallest(("tensorflow", *REST), {0}))
+
+
+@cache
+def small_loops(backend: str) -> dict[str, Trained]:
+    """Trains with `train_on_batch`, as the first in its process, and with TensorFlow then with a callback."""
     if find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
-    [trained] = train(tmp_path, "keras_on_batch", **{"KERAS": "keras", **settings(backend, "")}).values()
+    scripts = ["keras_on_batch"] + ["keras_callback"] * (backend in ("tensorflow", "tf_keras"))
+    with TemporaryDirectory() as folder:
+        return runs_of(Path(folder), "-c", IN_RUNS, *scripts, **{"KERAS": "keras", **settings(backend, "")})
+
+
+@BACKENDS
+def test_the_first_call_of_train_on_batch_is_a_step_too(backend: str) -> None:
+    trained = small_loops(backend)["keras_on_batch"]
     assert trained.complaints == []
     assert trained.totals.steps == {"train": 16}
     if backend != "torch":
         assert trained.seconds("train", "compile") > 0
 
 
-@pytest.mark.parametrize(
-    "backend", ["tensorflow", *(pytest.param(name, marks=pytest.mark.trial) for name in REST)]
-)
+@BACKENDS
 def test_steps_after_an_interrupted_loop_of_keras_count(backend: str, tmp_path: Path) -> None:
     if find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
@@ -313,14 +336,11 @@ def test_steps_after_an_interrupted_loop_of_keras_count(backend: str, tmp_path: 
     assert trained.totals.steps == {"train": 3 + 16, "eval": 2}
 
 
-@pytest.mark.parametrize("keras", ["keras", pytest.param("tf_keras", marks=pytest.mark.trial)])
-def test_what_a_callback_computes_is_code_of_the_user_and_no_forward_pass(keras: str, tmp_path: Path) -> None:
-    if find_spec(keras) is None:
-        pytest.skip(f"{keras} is not installed")
-    variables = {"KERAS": keras, "KERAS_BACKEND": "tensorflow"}
-    [trained] = train(tmp_path, "keras_callback", **variables).values()
-    assert trained.complaints == []
-    assert trained.words == run(tmp_path, "keras_callback", **variables).stdout
+@pytest.mark.parametrize("backend", smallest(("tensorflow", "tf_keras"), {0}))
+def test_what_a_callback_computes_is_code_of_the_user_and_no_forward_pass(backend: str) -> None:
+    trained = small_loops(backend)["keras_callback"]
+    if backend == "tensorflow":
+        assert trained.words == in_one_process()["callback"]
     assert trained.totals.steps == {"train": 16, "eval": 4}
     seconds, inside = trained.totals.phase_seconds["train"], trained.totals.inside["train"]
     assert seconds - sum(inside) > trained.seconds("train", "forward"), "the rest is host, with the sleep"
