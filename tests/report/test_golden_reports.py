@@ -25,7 +25,7 @@ SCHEMA = Path(__file__).parents[2] / "docs" / "report.schema.json"
 PRICE = 55.04  # of a node of 8 GPUs for an hour
 BEGIN = 1_800_000_000.0  # a whole minute, at which all scenarios are taken to have begun
 
-COMPLETE = ("cpu-bottleneck", "few-dataloaders")  # of the others, the verdict and the rules that fire
+COMPLETE = "cpu-bottleneck"  # of the others, the verdict and the rules that fire
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +48,13 @@ def test_the_golden_document_of_a_scenario(
 ) -> None:
     content = document(analysis_of(name), PRICE)
     validator_of(json.loads(SCHEMA.read_text(encoding="utf-8"))).validate(content)
-    if name not in COMPLETE:
+    if name != COMPLETE:
         found = [rule for rule in content["rules"] if rule["status"] == "found"]
         content = {"verdict": content["verdict"], "found": found}
     golden(GOLDEN / f"{name}.json", json.dumps(shortened(content), indent=1, ensure_ascii=False) + "\n")
 
 
-@pytest.mark.parametrize("name", COMPLETE)
+@pytest.mark.parametrize("name", [COMPLETE, "few-dataloaders"])
 def test_the_golden_markdown_of_a_scenario(
     analysis_of: Callable[[str], Analysis], golden: Callable[[Path, str], None], name: str
 ) -> None:
