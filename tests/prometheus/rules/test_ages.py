@@ -31,6 +31,7 @@ pytestmark = needs_prometheus
 MINUTE = 60.0
 STEP = 1.0  # seconds per step
 SAMPLE = 2.5  # seconds: a fifth of the samples that the exporter takes, and all that is scraped
+MINUTES = 35
 CHANGE = 5 * MINUTE  # when a clock steps, or the machine is suspended
 NAMES = ("stepscope_step_duration_seconds_count", "stepscope_run_", "stepscope_phase_")
 
@@ -67,23 +68,34 @@ CLOCKS = pytest.mark.parametrize(
 )
 
 
-def scraped(folder: Path, clocks: Clocks, scrape: int, minutes: float, until: float) -> Series:
-    """The series of a process that steps until its clock shows `until`, as the exporter publishes them."""
+STOPS = 8 * MINUTE  # on the process's clock
+UNTIL = {"trains": inf, "stops": STOPS, "never": 0, "pauses": 2 * MINUTE}  # each run steps
+
+
+def scraped(folder: Path, clocks: Clocks, scrape: int) -> Series:
+    """The series of runs that step until the clock of their process shows UNTIL, as the exporter has them."""
     present = clocks(0.0)  # what the exporter's clock shows
     assert present is not None
-    ledger = RankLedger(folder, "run", 0, all_scenarios()["healthy"](), present.wall)
-    collector = TrainingCollector(folder, open_ledger=partial(AliveReader, living={ledger.path}))
+    healthy = all_scenarios()["healthy"]()
+    ledgers = {
+        run: RankLedger(folder, run, 0, healthy, present.wall, first_pid=1000 + number)
+        for number, run in enumerate(UNTIL)
+    }
+    living = {ledger.path for ledger in ledgers.values()}
+    collector = TrainingCollector(folder, open_ledger=partial(AliveReader, living=living))
 
     def scrapes() -> Iterator[Iterable[Family]]:
         nonlocal present
-        steps = 0
-        for sample in range(round(MINUTE * minutes / SAMPLE) + 1):
+        steps = dict.fromkeys(UNTIL, 0)
+        for sample in range(round(MINUTE * MINUTES / SAMPLE) + 1):
             now = SAMPLE * sample
             present = clocks(now)
             if present is not None:
-                while STEP * (steps + 1) <= min(present.monotonic, until):
-                    ledger.record(Step(steps, Work(), STEP * steps, STEP * (steps + 1), 0.0))
-                    steps += 1
+                for run, until in UNTIL.items():
+                    while STEP * (steps[run] + 1) <= min(present.monotonic, until):
+                        begin = STEP * steps[run]
+                        ledgers[run].record(Step(steps[run], Work(), begin, begin + STEP, 0.0))
+                        steps[run] += 1
                 collector.collect(Sample(time=present.wall, monotonic=present.monotonic))
             if now % scrape == 0:
                 yield collector.families if present is not None else ()
@@ -106,62 +118,36 @@ def judged(scrape: int) -> str:
     return json.dumps({"groups": [group for group in groups if group["name"] in names]})
 
 
-def rule_test(folder: Path, scrape: int) -> RuleTest:
-    rules = folder / RULES
+@CLOCKS
+def test_a_run_is_stalled_or_late_by_its_own_time_whatever_the_clock_says(
+    clocks: Clocks, scrape: int, tmp_path: Path
+) -> None:
+    rules = tmp_path / RULES
     rules.write_text(judged(scrape))
-    return RuleTest(rules, interval=scrape)
-
-
-@CLOCKS
-def test_a_run_that_trains_is_not_stalled_whatever_the_clock_says(
-    clocks: Clocks, scrape: int, tmp_path: Path
-) -> None:
-    test = rule_test(tmp_path, scrape)
-    test.add(scraped(tmp_path, clocks, scrape, minutes=25, until=inf))
+    test = RuleTest(rules, interval=scrape)
+    test.add(scraped(tmp_path, clocks, scrape))
+    paused = 10 * MINUTE if clocks is suspended else 0
     for minute in range(2, 25):
-        test.firing("TrainingStalled", minute * MINUTE, 0)
-        test.firing("MaxInitializationTime", minute * MINUTE, 0)
-    test.status("TrainingStalled", 24 * MINUTE, 0)
-    test.run(tmp_path)
+        test.firing("TrainingStalled", minute * MINUTE, 0, run="trains")
+        test.firing("MaxInitializationTime", minute * MINUTE, 0, run="trains")
+    test.status("TrainingStalled", 24 * MINUTE, 0, run="trains")
 
+    seen = STOPS + paused
+    stalled = {"run": "stops", "severity": "critical"}
+    test.firing("TrainingStalled", seen + MINUTE - 15, 0, run="stops")
+    test.firing("TrainingStalled", seen + MINUTE + 2 * scrape + 30, 1, **stalled)
 
-@CLOCKS
-def test_a_run_that_stops_is_stalled_whatever_the_clock_says(
-    clocks: Clocks, scrape: int, tmp_path: Path
-) -> None:
-    stops = 8 * MINUTE  # on the process's clock
-    test = rule_test(tmp_path, scrape)
-    test.add(scraped(tmp_path, clocks, scrape, minutes=25, until=stops))
-    seen = stops + (10 * MINUTE if clocks is suspended else 0)
-    test.firing("TrainingStalled", seen + MINUTE - 15, 0)
-    test.firing("TrainingStalled", seen + MINUTE + 2 * scrape + 30, 1, run="run", severity="critical")
-    test.run(tmp_path)
+    late = 20 * MINUTE + paused
+    test.firing("MaxInitializationTime", late - MINUTE, 0, run="never")
+    test.firing("MaxInitializationTime", late + 3 * MINUTE, 1, run="never", stage="waiting")
+    test.gives_nothing('stepscope_run_last_step_age_seconds{run="never"}', late)
 
-
-@CLOCKS
-def test_a_run_without_a_step_is_late_after_20_minutes_of_its_own(
-    clocks: Clocks, scrape: int, tmp_path: Path
-) -> None:
-    test = rule_test(tmp_path, scrape)
-    test.add(scraped(tmp_path, clocks, scrape, minutes=35, until=0))
-    late = 20 * MINUTE + (10 * MINUTE if clocks is suspended else 0)
-    test.firing("MaxInitializationTime", late - MINUTE, 0)
-    test.firing("MaxInitializationTime", late + 3 * MINUTE, 1, stage="waiting")
-    test.gives_nothing("stepscope_run_last_step_age_seconds", late)
-    test.run(tmp_path)
-
-
-@CLOCKS
-def test_the_time_in_the_present_phase_is_that_of_the_process(
-    clocks: Clocks, scrape: int, tmp_path: Path
-) -> None:
-    test = rule_test(tmp_path, scrape)
-    test.add(scraped(tmp_path, clocks, scrape, minutes=25, until=2 * MINUTE))
-    own = 20 * MINUTE - (10 * MINUTE if clocks is suspended else 0)
-    other = 'stepscope_phase_age_seconds{run="run", rank="0", phase="other"}'
+    own = 20 * MINUTE - paused
+    other = 'stepscope_phase_age_seconds{run="pauses", rank="0", phase="other"}'
     test.equals(other, 20 * MINUTE, own - 2 * MINUTE, tolerance=0.5)
-    test.equals("stepscope_run_last_step_age_seconds", 20 * MINUTE, own - 2 * MINUTE, tolerance=0.5)
-    test.equals("stepscope_run_age_seconds", 20 * MINUTE, own, tolerance=0.5)
+    age = 'stepscope_run_%s_seconds{run="pauses"}'
+    test.equals(age % "last_step_age", 20 * MINUTE, own - 2 * MINUTE, tolerance=0.5)
+    test.equals(age % "age", 20 * MINUTE, own, tolerance=0.5)
     test.run(tmp_path)
 
 

@@ -19,8 +19,7 @@ def of_cluster(cluster: str, series: Mapping[str, Values]) -> dict[str, Values]:
     return {name.replace("{", f'{{cluster="{cluster}",', 1): values for name, values in series.items()}
 
 
-def test_ranks_of_a_run_of_another_cluster_are_no_peers(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_ranks_of_a_run_of_another_cluster_are_no_peers(test: RuleTest) -> None:
     for cluster, slow in (("north", 1.6), ("south", 1.0)):
         for node, steps in enumerate(straggling(slow)):
             series = only(scraped_steps([steps], 25, "run", f"node-{node}"), *METRICS)
@@ -32,7 +31,6 @@ def test_ranks_of_a_run_of_another_cluster_are_no_peers(rules: Path, tmp_path: P
     test.gives_nothing(f'{excess}{{cluster="south"}}', 360)
     test.firing("Straggler", 360, 1)
     test.firing("Straggler", 360, 1, cluster="north", instance="node-2", rank="2")
-    test.run(tmp_path)
 
 
 def test_an_exporter_is_down_in_its_own_cluster_only(rendered: Callable[..., Path], tmp_path: Path) -> None:
@@ -69,8 +67,7 @@ def test_a_run_failed_by_the_exception_of_its_own_cluster(
     test.run(tmp_path)
 
 
-def test_a_new_error_of_a_gpu_is_one_of_its_own_cluster(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_a_new_error_of_a_gpu_is_one_of_its_own_cluster(test: RuleTest) -> None:
     of_gpu = f'{TARGET},gpu="0"'
     counter = f'stepscope_gpu_xid_errors_total{{{of_gpu},xid="79"}}'
     for cluster, errors in (("north", [*[None] * 40, *[1.0] * 20]), ("south", [5.0] * 60)):
@@ -82,7 +79,6 @@ def test_a_new_error_of_a_gpu_is_one_of_its_own_cluster(rules: Path, tmp_path: P
         test.add(of_cluster(cluster, series))
     test.firing("GPUError", 600, 1)
     test.firing("GPUError", 600, 1, cluster="north")
-    test.run(tmp_path)
 
 
 def test_readings_of_other_exporters_are_joined_within_a_cluster(

@@ -31,9 +31,8 @@ COMPONENTS = pytest.mark.parametrize(
 
 @COMPONENTS
 def test_a_share_above_the_threshold_alerts_once_there_are_more_steps_than_patience(
-    rule: str, component: str, rules: Path, tmp_path: Path
+    test: RuleTest, rule: str, component: str
 ) -> None:
-    test = RuleTest(rules)
     names = ("stepscope_step_duration_seconds", "stepscope_step_component_seconds")
     for run, share, fires in (("above", 0.21, 1), ("below", 0.19, 0), ("none", 0.0, 0)):
         steps = node_steps([5.0] * 24, rank=3, **{component: [5.0 * share] * 24})  # type: ignore[arg-type]
@@ -43,42 +42,34 @@ def test_a_share_above_the_threshold_alerts_once_there_are_more_steps_than_patie
         test.firing(rule, 60, 0, run=run)
         test.status(rule, 120, fires, run=run)  # 24 steps
         test.firing(rule, 120, fires, run=run, rank="3", instance="node-a")
-    test.run(tmp_path)
 
 
 def test_behind_the_end_of_a_run_its_communication_is_told_no_more_but_its_waiting_for_data_is(
-    rules: Path, tmp_path: Path
+    test: RuleTest,
 ) -> None:
     steps = node_steps([5.0] * 60, communication=[2.0] * 60, data_wait=[2.0] * 60)
-    test = RuleTest(rules)
     test.add(scraped_steps([steps], 40, end=300.0))
     for rule, goes_on in (("CommunicationBound", 0), ("DataStarved", 1)):
         test.firing(rule, 240, 1)
         test.firing(rule, 480, goes_on)
         test.status(rule, 480, goes_on)
-    test.run(tmp_path)
 
 
 @COMPONENTS
-def test_the_share_is_of_the_steps_of_all_phases(
-    rule: str, component: str, rules: Path, tmp_path: Path
-) -> None:
+def test_the_share_is_of_the_steps_of_all_phases(test: RuleTest, rule: str, component: str) -> None:
     waiting = node_steps([1.0] * 60, **{component: [0.5] * 60})  # type: ignore[arg-type]
     others = node_steps([1.0] * 120, phase="eval", start=START + 60)
-    test = RuleTest(rules)
     test.add(only(scraped_steps([waiting, others], 13), "stepscope_step_duration", "stepscope_step_comp"))
     test.firing(rule, 60, 1)
     test.equals(f"run_instance_rank:stepscope_{component}:ratio", 180, 30 / 180)
     test.status(rule, 180, 0)
-    test.run(tmp_path)
 
 
 @COMPONENTS
 def test_a_window_without_steps_has_no_share_and_one_with_a_short_step_has(
-    rule: str, component: str, rules: Path, tmp_path: Path
+    rule: str, component: str, test: RuleTest
 ) -> None:
     """A pause of 25 min, then a step of half a second. The component counts on in the pause."""
-    test = RuleTest(rules)
     labels = 'job="stepscope",instance="node-a",run="run"'
     test.add({f"stepscope_samples_total{{{labels}}}": [30.0 * scrape for scrape in range(120)]})
     seconds = "stepscope_step_duration_seconds"
@@ -96,13 +87,9 @@ def test_a_window_without_steps_has_no_share_and_one_with_a_short_step_has(
     test.gives_nothing(share, 20 * 60)  # nothing at all
     test.equals(share, 26 * 60, 0.5)
     test.status(rule, 26 * 60, 0)
-    test.run(tmp_path)
 
 
-def test_communication_costs_what_the_rank_of_a_node_that_communicates_least_spends(
-    rules: Path, tmp_path: Path
-) -> None:
-    test = RuleTest(rules)
+def test_communication_costs_what_the_rank_of_a_node_that_communicates_least_spends(test: RuleTest) -> None:
     names = ("stepscope_step_duration_seconds", "stepscope_step_component_seconds")
     for node, shares in (("a", {0: 0.75, 1: 0.5, 2: 0.0625}), ("b", {3: 0.0625})):
         ranks = [
@@ -111,21 +98,15 @@ def test_communication_costs_what_the_rank_of_a_node_that_communicates_least_spe
         test.add(only(scraped_steps(ranks, 9, instance=node), *names))
     test.firing("CommunicationBound", 120, 2, instance="a")
     test.equals('stepscope:rule_lost_ratio{rule="CommunicationBound"}', 120, 0.0625)
-    test.run(tmp_path)
 
 
-def test_without_steps_there_is_no_target(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_without_steps_there_is_no_target(test: RuleTest) -> None:
     test.add(scraped_steps([], 9))
     test.gives_nothing('stepscope:rule_status{rule=~"DataStarved|CommunicationBound|Straggler"}', 60)
     test.status("TrainingStalled", 60, 0)
-    test.run(tmp_path)
 
 
-def test_a_run_that_makes_no_step_for_20_times_the_usual_time_stands_still(
-    rules: Path, tmp_path: Path
-) -> None:
-    test = RuleTest(rules)
+def test_a_run_that_makes_no_step_for_20_times_the_usual_time_stands_still(test: RuleTest) -> None:
     short, long = node_steps([0.5] * 120), node_steps([6.0] * 25)  # until 60 s and 150 s
     cases = {
         "short-steps": ([short], None, 120, 135),  # a minute at least
@@ -142,17 +123,14 @@ def test_a_run_that_makes_no_step_for_20_times_the_usual_time_stands_still(
         if fires_at is not None:
             test.status("TrainingStalled", fires_at, 1, run=run)
             test.firing("TrainingStalled", fires_at, 1, run=run, severity="critical")
-    test.run(tmp_path)
 
 
-def test_a_run_that_goes_on_is_no_longer_stalled(rules: Path, tmp_path: Path) -> None:
+def test_a_run_that_goes_on_is_no_longer_stalled(test: RuleTest) -> None:
     steps = [node_steps([0.5] * 120), node_steps([0.5] * 120, start=START + 150, first_number=121)]
-    test = RuleTest(rules)
     names = ("stepscope_step_duration_seconds_count", "stepscope_run_", "stepscope_phase_seconds_total")
     test.add(only(scraped_steps(steps, 21), *names))
     test.firing("TrainingStalled", 135, 1)
     test.firing("TrainingStalled", 165, 0)
-    test.run(tmp_path)
 
 
 def pausing(run: str, *stays: tuple[str, int, int], minutes: int = 100) -> dict[str, Values]:
@@ -186,10 +164,7 @@ def pausing(run: str, *stays: tuple[str, int, int], minutes: int = 100) -> dict[
     }
 
 
-def test_work_that_the_run_is_known_to_do_is_no_stall_while_it_lasts_as_usual(
-    rules: Path, tmp_path: Path
-) -> None:
-    test = RuleTest(rules)
+def test_work_that_the_run_is_known_to_do_is_no_stall_while_it_lasts_as_usual(test: RuleTest) -> None:
     test.add(pausing("checkpoint", ("checkpoint", 10, 15)) | pausing("compile", ("compile", 10, 15)))
     test.add(pausing("long", ("checkpoint", 10, 25)) | pausing("hang", ("backward", 10, 15)))
     test.add(pausing("twice", ("checkpoint", 10, 25), ("checkpoint", 60, 80)))
@@ -205,7 +180,6 @@ def test_work_that_the_run_is_known_to_do_is_no_stall_while_it_lasts_as_usual(
         ("twice", 80, 0),  # the one before took 15 minutes
     ):
         test.firing("TrainingStalled", 60 * at, fires, run=run, place="other", severity="critical")
-    test.run(tmp_path)
 
 
 def test_a_pause_is_no_stall_before_every_node_was_scraped_in_it(tmp_path: Path) -> None:
@@ -226,11 +200,8 @@ def test_a_pause_is_no_stall_before_every_node_was_scraped_in_it(tmp_path: Path)
     test.run(tmp_path)
 
 
-def test_code_of_the_script_is_information_the_first_time_and_a_warning_if_it_lasts(
-    rules: Path, tmp_path: Path
-) -> None:
+def test_code_of_the_script_is_information_the_first_time_and_a_warning_if_it_lasts(test: RuleTest) -> None:
     """Text generation or an evaluation, of two minutes first, then of four and of nine."""
-    test = RuleTest(rules)
     test.add(pausing("generates", ("host", 10, 12), ("host", 50, 54), ("host", 90, 99)))
     test.add(pausing("hangs", ("host", 10, 25)))
     for run, at, severity in (
@@ -244,12 +215,10 @@ def test_code_of_the_script_is_information_the_first_time_and_a_warning_if_it_la
         for place, one in (("script", "info"), ("long script", "warning"), ("other", "critical")):
             fires = int(one == severity)
             test.firing("TrainingStalled", 60 * at, fires, run=run, place=place, severity=one)
-    test.run(tmp_path)
 
 
-def test_a_job_that_waits_an_hour_for_its_next_work_is_told_of_once(rules: Path, tmp_path: Path) -> None:
+def test_a_job_that_waits_an_hour_for_its_next_work_is_told_of_once(test: RuleTest) -> None:
     """It works for half an hour in between; then it waits without an end."""
-    test = RuleTest(rules)
     test.add(pausing("queue", *(("host", begin, begin + 60) for begin in (30, 120, 210)), minutes=300))
     test.add(pausing("lost", ("host", 30, 90), ("host", 120, 300), minutes=300))
     wasted = {"run": "queue", "idle": "wasted"}
@@ -261,12 +230,10 @@ def test_a_job_that_waits_an_hour_for_its_next_work_is_told_of_once(rules: Path,
     for rule, labels in (("TrainingStalled", told), ("IdleGPU", wasted)):
         test.firing(rule, 60 * 238, 0, **{**labels, "run": "lost"})
         test.firing(rule, 60 * 242, 1, **{**labels, "run": "lost"})
-    test.run(tmp_path)
 
 
-def test_a_run_whose_ranks_are_all_stopped_is_no_emergency(rules: Path, tmp_path: Path) -> None:
+def test_a_run_whose_ranks_are_all_stopped_is_no_emergency(test: RuleTest) -> None:
     """Slurm suspends a job, or a user presses Ctrl-Z: for fifteen minutes."""
-    test = RuleTest(rules)
     for run, world_size in (("suspended", 1), ("one-of-two", 2)):
         labels = f'job="stepscope",instance="node-a",run="{run}"'
         states = [1.0 if 40 < scrape <= 100 else None for scrape in range(401)]
@@ -278,15 +245,10 @@ def test_a_run_whose_ranks_are_all_stopped_is_no_emergency(rules: Path, tmp_path
             severity = "critical" if world_size == 2 else "info" if minute < 20 else "warning"
             test.firing("TrainingStalled", 60 * minute, int(stalled), run=run)
             test.firing("TrainingStalled", 60 * minute, int(stalled), run=run, severity=severity)
-    test.run(tmp_path)
 
 
-def test_a_rank_that_waits_for_the_checkpoint_of_another_node_has_not_stalled(
-    rules: Path, tmp_path: Path
-) -> None:
+def test_a_rank_that_waits_for_the_checkpoint_of_another_node_has_not_stalled(test: RuleTest) -> None:
     here, there = pausing("run", ("checkpoint", 10, 15)), pausing("run", ("communication", 10, 15))
-    test = RuleTest(rules)
     test.add(here | {name.replace("node-a", "node-b"): values for name, values in there.items()})
     test.status("TrainingStalled", 60 * 14, 0)
     test.status("TrainingStalled", 60 * 14, 0, instance="node-b")
-    test.run(tmp_path)

@@ -1,7 +1,5 @@
 """What alerts say that they compared: the culprit's value and those of its peers."""
 
-from pathlib import Path
-
 import numpy as np
 
 from tests.prometheus.rules.test_gpu_rules import TOTAL, labels, readings
@@ -17,8 +15,7 @@ WHERE = {"job": "stepscope", "instance": "node-a", "run": "run"}
 STEP_METRICS = ("stepscope_step_duration_seconds", "stepscope_step_component", "stepscope_samples_total")
 
 
-def test_a_straggler_is_compared_with_its_peers(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_a_straggler_is_compared_with_its_peers(test: RuleTest) -> None:
     test.add(only(scraped_steps(straggling(1.6), 25), *METRICS))
     test.describes(
         "Straggler",
@@ -28,15 +25,13 @@ def test_a_straggler_is_compared_with_its_peers(rules: Path, tmp_path: Path) -> 
         "step is 300ms longer than their median (800ms and 500ms), and it waits 300ms less (fires above 5 % "
         "of the step). Most of it is forward: 300ms.",
     )
-    test.run(tmp_path)
 
 
-def test_a_rank_that_waits_is_compared_with_all_ranks_of_the_run(rules: Path, tmp_path: Path) -> None:
+def test_a_rank_that_waits_is_compared_with_all_ranks_of_the_run(test: RuleTest) -> None:
     steps = [
         node_steps([2.0] * 100, rank=rank, data_wait=[2 * share] * 100)
         for rank, share in enumerate((0.01, 0.6, 0.05))
     ]
-    test = RuleTest(rules)
     test.add(only(scraped_steps(steps, 14), *STEP_METRICS))
     test.describes(
         "DataStarved",
@@ -45,11 +40,9 @@ def test_a_rank_that_waits_is_compared_with_all_ranks_of_the_run(rules: Path, tm
         "Rank 1 of run run on node-a waited for data for 60% of its step time in the last 15 minutes (fires "
         "above 20 %). All ranks of the run: 1% to 60%.",
     )
-    test.run(tmp_path)
 
 
-def test_a_rank_without_peers_is_compared_with_none(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_a_rank_without_peers_is_compared_with_none(test: RuleTest) -> None:
     test.add(only(scraped_steps([node_steps([2.0] * 100, data_wait=[1.0] * 100)], 14), *STEP_METRICS))
     test.describes(
         "DataStarved",
@@ -58,13 +51,11 @@ def test_a_rank_without_peers_is_compared_with_none(rules: Path, tmp_path: Path)
         "Run run on node-a waited for data for 50% of its step time in the last 15 minutes (fires "
         "above 20 %).",
     )
-    test.run(tmp_path)
 
 
-def test_unbalanced_gpus_are_named_with_their_means(rules: Path, tmp_path: Path) -> None:
+def test_unbalanced_gpus_are_named_with_their_means(test: RuleTest) -> None:
     load = np.tile([0.9, 0.85, 0.3], (1500, 1))
     samples = scraped_samples(node_samples(np.zeros((1500, 1)), load), "run")
-    test = RuleTest(rules)
     test.add(only(samples, "stepscope_gpu_utilization_samples", "stepscope_samples_total"))
     test.describes(
         "LoadBalancing",
@@ -74,14 +65,10 @@ def test_unbalanced_gpus_are_named_with_their_means(rules: Path, tmp_path: Path)
         "1.00 apart (fires above 0.2; 0: identical, 1: nothing in common). GPU 0 was 90% busy on average, "
         "GPU 2 was 30% busy on average.",
     )
-    test.run(tmp_path)
 
 
-def test_a_hot_gpu_is_compared_with_the_others_and_its_temperature_is_named(
-    rules: Path, tmp_path: Path
-) -> None:
+def test_a_hot_gpu_is_compared_with_the_others_and_its_temperature_is_named(test: RuleTest) -> None:
     heat: list[Values] = [[15.0 * share * number for number in range(61)] for share in (0.0, 0.2)]
-    test = RuleTest(rules)
     series: dict[str, Values] = {}
     for gpu, (seconds, celsius) in enumerate(zip(heat, (61.0, 93.0), strict=True)):
         series |= {
@@ -98,11 +85,9 @@ def test_a_hot_gpu_is_compared_with_the_others_and_its_temperature_is_named(
         "In run run, heat throttled GPU 1 of node-a for 20% of the last 15 minutes (fires above 5 %). All "
         "GPUs of the run: 0% to 20%. It is at 93 °C.",
     )
-    test.run(tmp_path)
 
 
-def test_a_full_gpu_is_compared_with_the_others(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_a_full_gpu_is_compared_with_the_others(test: RuleTest) -> None:
     series: dict[str, Values] = {}
     for gpu, used in enumerate((0.4, 0.96)):
         series |= {
@@ -119,4 +104,3 @@ def test_a_full_gpu_is_compared_with_the_others(rules: Path, tmp_path: Path) -> 
         "In run run, 96% of the memory of GPU 1 of node-a is in use (fires above 95 %). All GPUs of the run: "
         "40% to 96%.",
     )
-    test.run(tmp_path)

@@ -16,7 +16,7 @@ MIB = 80_000.0
 
 
 @pytest.fixture(scope="module")
-def existing(rendered: Callable[..., Path]) -> Path:
+def rules(rendered: Callable[..., Path]) -> Path:
     return rendered() / "optional" / "dcgm-and-node-exporter.yml"
 
 
@@ -53,8 +53,7 @@ def always(percent: float) -> Values:
     return [percent] * SCRAPES
 
 
-def test_gpus_that_are_used_little_alert_and_say_how_coarse_that_is(existing: Path, tmp_path: Path) -> None:
-    test = RuleTest(existing)
+def test_gpus_that_are_used_little_alert_and_say_how_coarse_that_is(test: RuleTest) -> None:
     test.add(gpu("low", always(30.0)) | gpu("busy", always(95.0)) | gpu("unused", always(0.0), used=0.001))
     fits = [0.0 if number % 5 == 0 else 95.0 for number in range(SCRAPES)]
     test.add(gpu("fits", fits) | gpu("started", [0.0] * 10, used=0.5))
@@ -65,24 +64,18 @@ def test_gpus_that_are_used_little_alert_and_say_how_coarse_that_is(existing: Pa
     test.status("LowGPUUtilization", END, 0, instance="unused")
     test.status("LowGPUUtilization", 135, 0, instance="started")
     test.firing("LowGPUUtilization", 570, 0)  # patience and window are of 40 scrapes at least
-    test.run(tmp_path)
 
 
-def test_a_small_batch_leaves_gpu_memory_and_cores_idle(existing: Path, tmp_path: Path) -> None:
-    test = RuleTest(existing)
+def test_a_small_batch_leaves_gpu_memory_and_cores_idle(test: RuleTest) -> None:
     test.add(gpu("small", always(30.0)) | cores("small", 0.2, 0.3))
     test.add(gpu("full", always(30.0), used=0.9) | cores("full", 0.2, 0.3))
     test.add(gpu("loading", always(30.0)) | cores("loading", 0.9, 0.9))
     test.firing("BatchSize", END, 1)
     test.firing("BatchSize", END, 1, instance="small", severity="info")
     test.equals('instance:node_cpu_utilization:mean_ratio{instance="small"}', END, 0.25)
-    test.run(tmp_path)
 
 
-def test_a_busy_core_beside_an_idle_gpu_in_most_scrapes_is_a_bottleneck(
-    existing: Path, tmp_path: Path
-) -> None:
-    test = RuleTest(existing)
+def test_a_busy_core_beside_an_idle_gpu_in_most_scrapes_is_a_bottleneck(test: RuleTest) -> None:
     half = [5.0 if number % 5 < 3 else 90.0 for number in range(SCRAPES)]
     test.add(gpu("starved", half) | gpu("starved", always(95.0), number=1) | cores("starved", 0.1, 0.97))
     test.add(gpu("seldom", [5.0 if n % 5 < 2 else 90.0 for n in range(SCRAPES)]) | cores("seldom", 0.1, 0.97))
@@ -92,12 +85,9 @@ def test_a_busy_core_beside_an_idle_gpu_in_most_scrapes_is_a_bottleneck(
     test.firing("CPUBottleneck", END, 1, instance="starved", run="unknown", resolution="scrape")
     test.firing("CPUBottleneck", 500, 0)  # patience: 1000 samples are 500 s
     test.gives_nothing('instance:node_cpu_starved:avg_ratio{instance="idle"}', END)
-    test.run(tmp_path)
 
 
-def test_without_these_exporters_there_is_neither_alert_nor_error(existing: Path, tmp_path: Path) -> None:
-    test = RuleTest(existing)
+def test_without_these_exporters_there_is_neither_alert_nor_error(test: RuleTest) -> None:
     test.add({"up": always(1.0)})
     test.gives_nothing("ALERTS", END)
     test.gives_nothing("stepscope:rule_status", END)
-    test.run(tmp_path)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pytest
 from stepscope.common import PUBLIC_DOCS
 
 from tests.support.prometheus import needs_prometheus
@@ -71,12 +70,11 @@ def test_memory_that_grows_for_as_long_as_one_looks_leaks_and_jumps_do_not(
     test.run(tmp_path)
 
 
-def test_of_a_mig_device_only_the_memory_is_judged(rules: Path, tmp_path: Path) -> None:
+def test_of_a_mig_device_only_the_memory_is_judged(test: RuleTest) -> None:
     """Its run has samples, but no reading of a utilisation."""
     used = np.full(len(minutes(15)), 0.5)
     counts = [30.0 * number for number in range(len(used))]
     bucket = f"stepscope_gpu_utilization_samples_bucket{{{labels('node', run='run', le='0.1')}}}"
-    test = RuleTest(rules)
     test.add(
         {
             **memory("node", used, is_mig=True),
@@ -90,22 +88,18 @@ def test_of_a_mig_device_only_the_memory_is_judged(rules: Path, tmp_path: Path) 
     for rule in of_memory.split("|"):
         test.status(rule, 840, 0, instance="node")
     test.gives_nothing(f'stepscope:rule_status{{rule!~"{of_memory}"}}', 840)
-    test.run(tmp_path)
 
 
-def test_a_slow_leak_is_seen_after_an_hour_more_than_caches_may_fill(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_a_slow_leak_is_seen_after_an_hour_more_than_caches_may_fill(test: RuleTest) -> None:
     test.add(memory("slow", 0.2 + 0.0004 * minutes(150)))  # 2.4 points an hour
     for minute in (30, 80, 118):
         test.firing("GPUMemoryLeak", 60 * minute, 0)
     test.firing("GPUMemoryLeak", 60 * 130, 1)
     test.equals("run_instance_gpu:stepscope_gpu_memory_leak:growth_ratio", 60 * 130, 0.024)
-    test.run(tmp_path)
 
 
-def test_caches_may_grow_for_a_run_s_first_hour_and_a_leak_goes_on(rules: Path, tmp_path: Path) -> None:
+def test_caches_may_grow_for_a_run_s_first_hour_and_a_leak_goes_on(test: RuleTest) -> None:
     time = minutes(200)
-    test = RuleTest(rules)
     test.add(memory("cache", 0.5 + 0.003 * np.minimum(time, 60)))
     test.add(memory("slow-cache", 0.5 + 0.003 * np.minimum(time, 72)))
     test.add(memory("leak", 0.2 + 0.003 * np.minimum(time, 100)))
@@ -122,10 +116,9 @@ def test_caches_may_grow_for_a_run_s_first_hour_and_a_leak_goes_on(rules: Path, 
     test.firing("GPUMemoryLeak", 60 * 92, 1, instance="leak")
     test.firing("GPUMemoryNearlyFull", 60 * 40, 0)  # it will be full, but not within the first hour
     test.firing("GPUMemoryNearlyFull", 60 * 76, 1, instance="late", trouble="filling")
-    test.run(tmp_path)
 
 
-def test_memory_that_is_nearly_full_or_will_be_alerts(rules: Path, tmp_path: Path) -> None:
+def test_memory_that_is_nearly_full_or_will_be_alerts(test: RuleTest) -> None:
     time = minutes(12)
     cases = {
         "full": (np.full(len(time), 0.951), "full", 1),
@@ -135,7 +128,6 @@ def test_memory_that_is_nearly_full_or_will_be_alerts(rules: Path, tmp_path: Pat
         "filling-slowly": (0.2 + 0.002 * time, "filling", 0),
         "jump": (np.where(time < 9, 0.2, 0.6), "filling", 0),
     }
-    test = RuleTest(rules)
     for node, (used, trouble, fires) in cases.items():
         test.add(memory(node, used))
         test.status("GPUMemoryNearlyFull", 60, 0, instance=node)  # patience: 120 readings
@@ -148,13 +140,9 @@ def test_memory_that_is_nearly_full_or_will_be_alerts(rules: Path, tmp_path: Pat
         60 * 0.38 / 0.035,
         1e-6,
     )
-    test.run(tmp_path)
 
 
-def test_a_gpu_that_heat_slows_down_alerts_and_one_at_its_power_limit_does_not(
-    rules: Path, tmp_path: Path
-) -> None:
-    test = RuleTest(rules)
+def test_a_gpu_that_heat_slows_down_alerts_and_one_at_its_power_limit_does_not(test: RuleTest) -> None:
     cases = [
         ("hot", "sw_thermal", 0.06, 1),
         ("warm", "hw_thermal", 0.04, 0),
@@ -169,26 +157,22 @@ def test_a_gpu_that_heat_slows_down_alerts_and_one_at_its_power_limit_does_not(
     test.equals(
         'run_instance_gpu:stepscope_gpu_thermal_throttle:ratio{instance="hot"}', 600, 0.06, tolerance=1e-6
     )
-    test.run(tmp_path)
 
 
-@pytest.mark.parametrize(("share", "fires"), [(0.0624, 0), (0.0625, 0), (0.0626, 1)])
-def test_heat_fires_above_its_threshold(
-    share: float, fires: int, rendered: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_heat_fires_above_its_threshold(rendered: Callable[..., Path], tmp_path: Path) -> None:
     """A sixteenth of the time, which has no rounding."""
     test = RuleTest(rendered("ThermalThrottling.threshold=6.25") / "stepscope.yml")
-    name = f"stepscope_gpu_throttle_seconds_total{{{labels('hot', reason='sw_thermal')}}}"
-    test.add({**readings("hot", 41), name: [15 * share * number for number in range(41)]})
-    test.status("ThermalThrottling", 600, fires, instance="hot")
+    for node, share, fires in (("below", 0.0624, 0), ("at", 0.0625, 0), ("above", 0.0626, 1)):
+        name = f"stepscope_gpu_throttle_seconds_total{{{labels(node, reason='sw_thermal')}}}"
+        test.add({**readings(node, 41), name: [15 * share * number for number in range(41)]})
+        test.status("ThermalThrottling", 600, fires, instance=node)
     test.run(tmp_path)
 
 
-def test_new_errors_of_a_gpu_are_critical_and_those_of_programs_are_not(rules: Path, tmp_path: Path) -> None:
+def test_new_errors_of_a_gpu_are_critical_and_those_of_programs_are_not(test: RuleTest) -> None:
     none: Values = [None] * 40
     xid = "stepscope_gpu_xid_errors_total"
     ecc = "stepscope_gpu_ecc_errors_total"
-    test = RuleTest(rules)
     series: dict[str, Values] = {}
     for node in ("new", "more", "old", "program", "memory", "corrected"):
         series |= readings(node, 80)
@@ -210,11 +194,9 @@ def test_new_errors_of_a_gpu_are_critical_and_those_of_programs_are_not(rules: P
         test.firing("GPUError", 1000, 1, instance=node)  # but still to be seen
     for node in ("old", "program", "corrected"):
         test.status("GPUError", 600, 0, instance=node)
-    test.run(tmp_path)
 
 
-def test_an_error_names_its_xid(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_an_error_names_its_xid(test: RuleTest) -> None:
     counter = f"stepscope_gpu_xid_errors_total{{{labels('node-a', xid='79')}}}"
     test.add({**readings("node-a", 60), counter: [*[None] * 40, *[1.0] * 20]})
     where = {"job": "stepscope", "instance": "node-a", "gpu": "0", "run": "run"}
@@ -242,22 +224,18 @@ def test_an_error_names_its_xid(rules: Path, tmp_path: Path) -> None:
             },
         },
     )
-    test.run(tmp_path)
 
 
-def test_a_gpu_of_a_run_that_has_ended_gives_no_alert(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_a_gpu_of_a_run_that_has_ended_gives_no_alert(test: RuleTest) -> None:
     test.add(memory("ended", np.full(61, 0.99)))
     ends: Values = [*[None] * 20, *[300.0] * 41]
     test.add({'stepscope_run_end_time_seconds{job="stepscope",instance="ended",run="run"}': ends})
     test.firing("GPUMemoryNearlyFull", 285, 1)
     test.status("GPUMemoryNearlyFull", 300, 0)
     test.firing("GPUMemoryNearlyFull", 600, 0)
-    test.run(tmp_path)
 
 
-def test_a_gpu_that_is_held_without_work_names_its_holder(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_a_gpu_that_is_held_without_work_names_its_holder(test: RuleTest) -> None:
     cases = [
         ("below", 899, "resnet-1", 0),
         ("at", 900, "resnet-1", 0),
@@ -272,4 +250,3 @@ def test_a_gpu_that_is_held_without_work_names_its_holder(rules: Path, tmp_path:
         more["severity"] = "info" if node == "own" else "warning"  # its user may think, for two hours
         test.firing("IdleGPU", 60, fires, instance=node, gpu="0", user="ada", pid="4711", **more)
     test.firing("IdleGPU", 60, 3)
-    test.run(tmp_path)

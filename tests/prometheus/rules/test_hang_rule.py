@@ -1,7 +1,5 @@
 """CollectiveHang in promtool: who is missing, on which node, and what else ends a wait."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.support.prometheus import needs_prometheus
@@ -50,8 +48,7 @@ def hung(
 WAITS = ("communication", "waiting")
 
 
-def test_a_missing_rank_fires_on_its_node_once_five_minutes_have_passed(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_a_missing_rank_fires_on_its_node_once_five_minutes_have_passed(test: RuleTest) -> None:
     test.add(hung({0: WAITS, 1: WAITS}, instance="node-a"))
     test.add(hung({2: WAITS, 3: ("data_wait", "running")}, instance="node-b"))
     test.equals('run_instance:stepscope_collective_hang:seconds{instance="node-a"}', BEGAN + 300, 300)
@@ -60,7 +57,6 @@ def test_a_missing_rank_fires_on_its_node_once_five_minutes_have_passed(rules: P
     test.status("CollectiveHang", BEGAN + 360, 1)
     test.firing("CollectiveHang", BEGAN + 360, 1, instance="node-b", stage="missing", severity="critical")
     test.firing("CollectiveHang", BEGAN + 360, 1)
-    test.run(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -77,9 +73,8 @@ def test_a_missing_rank_fires_on_its_node_once_five_minutes_have_passed(rules: P
     ],
 )
 def test_the_description_says_what_the_missing_rank_does(
-    rules: Path, tmp_path: Path, missing: tuple[str, str], said: str
+    test: RuleTest, missing: tuple[str, str], said: str
 ) -> None:
-    test = RuleTest(rules)
     test.add(hung({0: WAITS, 1: WAITS, 2: WAITS, 3: missing}))
     target = {"job": "stepscope", "instance": "node-a", "run": "run", "stage": "missing"}
     begin = (
@@ -87,20 +82,16 @@ def test_the_description_says_what_the_missing_rank_does(
         "(fires after 1.25 min and 20 times the usual time of a step, or after 5 min)."
     )
     test.describes("CollectiveHang", BEGAN + 360, target, f"{begin}{said} Ranks that wait: 3 of 4.")
-    test.run(tmp_path)
 
 
-def test_if_all_wait_every_node_says_so_and_nobody_is_missing(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_if_all_wait_every_node_says_so_and_nobody_is_missing(test: RuleTest) -> None:
     for node, ranks in (("node-a", (0, 1)), ("node-b", (2, 3))):
         test.add(hung(dict.fromkeys(ranks, WAITS), instance=node))
     test.firing("CollectiveHang", BEGAN + 360, 2, stage="unknown")
     test.firing("CollectiveHang", BEGAN + 360, 0, stage="missing")
-    test.run(tmp_path)
 
 
-def test_what_is_no_hang(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_what_is_no_hang(test: RuleTest) -> None:
     cases = {
         "checkpoint": hung({0: WAITS, 1: ("checkpoint", "running")}, "checkpoint"),
         "compile": hung({0: WAITS, 1: ("compile", "running")}, "compile"),
@@ -112,12 +103,9 @@ def test_what_is_no_hang(rules: Path, tmp_path: Path) -> None:
         test.add(series)
         test.status("CollectiveHang", BEGAN + 420, 0, run=run)
         test.firing("CollectiveHang", BEGAN + 420, 0, run=run)
-    test.run(tmp_path)
 
 
-def test_a_rank_that_steps_on_another_node_ends_the_hang(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_a_rank_that_steps_on_another_node_ends_the_hang(test: RuleTest) -> None:
     test.add(hung({0: WAITS}, instance="node-a"))
     test.add(hung({1: ("", "running")}, instance="node-b", since_step=500))
     test.firing("CollectiveHang", BEGAN + 420, 0)
-    test.run(tmp_path)

@@ -1,10 +1,11 @@
 """Alerts on hardware that fails, and their silence about healthy hardware."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.prometheus.rules.conftest import ran
 from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest
 
@@ -15,8 +16,8 @@ LATE = 64 * 60
 
 
 @pytest.fixture
-def test(rendered: Callable[..., Path]) -> RuleTest:
-    return RuleTest(rendered() / "stepscope-meta.yml")
+def test(meta: Path, tmp_path: Path) -> Iterator[RuleTest]:
+    yield from ran(RuleTest(meta), tmp_path)
 
 
 def constant(value: float) -> list[float | None]:
@@ -37,9 +38,7 @@ def port(series: str, node: str, labels: str = "") -> str:
     )
 
 
-def test_memory_that_cannot_be_replaced_is_critical_and_one_that_waits_a_warning(
-    test: RuleTest, tmp_path: Path
-) -> None:
+def test_memory_that_cannot_be_replaced_is_critical_and_one_that_waits_a_warning(test: RuleTest) -> None:
     for node, pending, failed in (("well", 0, 0), ("waits", 1, 0), ("worn", 0, 1)):
         test.add({gpu("row_remapping_pending", node): constant(pending)})
         test.add({gpu("row_remapping_failed", node): constant(failed)})
@@ -48,12 +47,9 @@ def test_memory_that_cannot_be_replaced_is_critical_and_one_that_waits_a_warning
     test.firing("RowRemapping", LATE, 1, instance="worn", severity="critical", trouble="failed")
     test.firing("RowRemapping", LATE, 1, instance="waits", severity="warning", trouble="pending")
     test.firing("RowRemapping", LATE, 1, instance="old", severity="warning", trouble="pending")
-    test.run(tmp_path)
 
 
-def test_a_narrow_or_slow_link_of_a_busy_gpu_is_degraded_and_of_an_idle_one_not(
-    test: RuleTest, tmp_path: Path
-) -> None:
+def test_a_narrow_or_slow_link_of_a_busy_gpu_is_degraded_and_of_an_idle_one_not(test: RuleTest) -> None:
     for node, width, generation, used in (
         ("well", 16, 5, 0.9),
         ("narrow", 8, 5, 0.9),
@@ -69,10 +65,9 @@ def test_a_narrow_or_slow_link_of_a_busy_gpu_is_degraded_and_of_an_idle_one_not(
     test.firing("PCIeLinkDegraded", LATE, 2)
     test.firing("PCIeLinkDegraded", LATE, 1, instance="narrow", trouble="width")
     test.firing("PCIeLinkDegraded", LATE, 1, instance="slow", trouble="generation")
-    test.run(tmp_path)
 
 
-def test_replays_and_errors_of_links_alert_above_their_thresholds(test: RuleTest, tmp_path: Path) -> None:
+def test_replays_and_errors_of_links_alert_above_their_thresholds(test: RuleTest) -> None:
     for node, per_scrape in (("well", 0), ("few", 1.9), ("many", 2.1)):  # 8 per minute are 2 per scrape
         test.add({gpu("pcie_replays_total", node): growing(per_scrape)})
     test.firing("PCIeReplays", LATE, 1)
@@ -87,12 +82,9 @@ def test_replays_and_errors_of_links_alert_above_their_thresholds(test: RuleTest
     test.firing("NVLinkErrors", LATE, 2)
     test.firing("NVLinkErrors", LATE, 1, instance="many", severity="warning", trouble="errors")
     test.firing("NVLinkErrors", LATE, 1, instance="recovered", severity="critical", trouble="recovery")
-    test.run(tmp_path)
 
 
-def test_corrected_memory_errors_and_the_power_brake_alert_above_their_thresholds(
-    test: RuleTest, tmp_path: Path
-) -> None:
+def test_corrected_memory_errors_and_the_power_brake_alert_above_their_thresholds(test: RuleTest) -> None:
     corrected, brake = ',severity="corrected"', ',reason="hw_power_brake"'
     for node, errors, braked in (
         ("well", 0, 0),
@@ -104,11 +96,10 @@ def test_corrected_memory_errors_and_the_power_brake_alert_above_their_threshold
     for rule, severity in (("CorrectedMemoryErrors", "info"), ("PowerBrake", "warning")):
         test.firing(rule, LATE, 1)
         test.firing(rule, LATE, 1, instance="many", severity=severity)
-    test.run(tmp_path)
 
 
 def test_a_port_that_was_active_is_down_after_two_minutes_and_one_that_never_was_is_not(
-    test: RuleTest, tmp_path: Path
+    test: RuleTest,
 ) -> None:
     test.add({port("port_up", "well"): constant(1), port("port_up", "unused"): constant(0)})
     test.add({port("port_up", "down"): [1.0] * 80 + [0.0] * (SCRAPES - 80)})
@@ -120,10 +111,9 @@ def test_a_port_that_was_active_is_down_after_two_minutes_and_one_that_never_was
         test.add({port("link_downed_total", node): series})
     test.firing("InfinibandLinkDown", LATE, 1, trouble="flapping")
     test.firing("InfinibandLinkDown", LATE, 1, trouble="flapping", instance="flaps")
-    test.run(tmp_path)
 
 
-def test_link_errors_of_a_port_alert_and_congestion_does_not(test: RuleTest, tmp_path: Path) -> None:
+def test_link_errors_of_a_port_alert_and_congestion_does_not(test: RuleTest) -> None:
     for node, kind, per_scrape in (
         ("well", "symbol_error", 0),
         ("few", "symbol_error", 0.04),  # 9.6 an hour
@@ -133,11 +123,10 @@ def test_link_errors_of_a_port_alert_and_congestion_does_not(test: RuleTest, tmp
         test.add({port("errors_total", node, f',kind="{kind}"'): growing(per_scrape)})
     test.firing("InfinibandErrors", LATE, 1)
     test.firing("InfinibandErrors", LATE, 1, instance="many", kind="symbol_error")
-    test.run(tmp_path)
 
 
 def test_a_disk_that_is_full_soon_alerts_and_one_with_much_space_or_no_history_does_not(
-    test: RuleTest, tmp_path: Path
+    test: RuleTest,
 ) -> None:
     free = 'stepscope_run_file_system_free_bytes{job="stepscope",instance="%s",run="run",mountpoint="/"}'
     for node, start, per_scrape in (
@@ -153,10 +142,9 @@ def test_a_disk_that_is_full_soon_alerts_and_one_with_much_space_or_no_history_d
     test.firing("DiskFilling", LATE, 2)
     test.firing("DiskFilling", LATE, 1, instance="filling", severity="warning", trouble="filling")
     test.firing("DiskFilling", LATE, 1, instance="full", severity="critical", trouble="full")
-    test.run(tmp_path)
 
 
-def test_the_alert_on_a_disk_that_fills_says_how_much_it_will_lack(test: RuleTest, tmp_path: Path) -> None:
+def test_the_alert_on_a_disk_that_fills_says_how_much_it_will_lack(test: RuleTest) -> None:
     where = {"job": "stepscope", "instance": "node", "run": "run", "mountpoint": "/", "trouble": "filling"}
     labels = ",".join(f'{name}="{where[name]}"' for name in ("job", "instance", "run", "mountpoint"))
     gib = 1024.0**3
@@ -169,4 +157,3 @@ def test_the_alert_on_a_disk_that_fills_says_how_much_it_will_lack(test: RuleTes
         where,
         "Run run works in / on node. In 240 min, it will lack 3GiB at the rate of the last 6 hours.",
     )
-    test.run(tmp_path)

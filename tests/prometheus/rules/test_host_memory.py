@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest, Values
@@ -52,30 +51,19 @@ def minutes(count: float) -> np.ndarray:
     return np.arange(round(60 * count / SCRAPE) + 1) * SCRAPE / 60
 
 
-@pytest.mark.parametrize(
-    ("run", "share", "fires"), [("below", 0.099, 0), ("at", 0.1, 0), ("above", 0.101, 1)]
-)
-def test_waits_for_memory_fire_above_a_tenth_of_the_time(
-    run: str, share: float, fires: int, rules: Path, tmp_path: Path
-) -> None:
-    test = RuleTest(rules)
-    test.add(waits(run, share))
-    test.equals(f'run_instance:stepscope_memory_waits:ratio{{run="{run}"}}', HOUR, share, tolerance=1e-9)
-    test.status("MemoryPressure", HOUR - WINDOW, 0, run=run)
-    test.status("MemoryPressure", HOUR, fires, run=run)
-    test.firing("MemoryPressure", HOUR, fires, run=run)
-    test.run(tmp_path)
+def test_waits_for_memory_fire_above_a_tenth_of_the_time_and_clear_within_a_window(test: RuleTest) -> None:
+    for run, share, fires in (("below", 0.099, 0), ("at", 0.1, 0), ("above", 0.101, 1)):
+        test.add(waits(run, share))
+        test.equals(f'run_instance:stepscope_memory_waits:ratio{{run="{run}"}}', HOUR, share, tolerance=1e-9)
+        test.status("MemoryPressure", HOUR - WINDOW, 0, run=run)
+        test.status("MemoryPressure", HOUR, fires, run=run)
+        test.firing("MemoryPressure", HOUR, fires, run=run)
+    test.add(waits("over", 0.0, before=0.5))
+    test.firing("MemoryPressure", HOUR - WINDOW, 1, run="over")
+    test.firing("MemoryPressure", HOUR, 0, run="over")
 
 
-def test_waits_that_are_over_clear_within_a_window(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
-    test.add(waits("run", 0.0, before=0.5))
-    test.firing("MemoryPressure", HOUR - WINDOW, 1)
-    test.firing("MemoryPressure", HOUR, 0)
-    test.run(tmp_path)
-
-
-def test_memory_that_grows_steadily_alerts_and_what_grows_once_does_not(rules: Path, tmp_path: Path) -> None:
+def test_memory_that_grows_steadily_alerts_and_what_grows_once_does_not(test: RuleTest) -> None:
     time = minutes(25)
     cases = {
         "leak": (0.3 + 0.01 * time, 1),
@@ -84,31 +72,27 @@ def test_memory_that_grows_steadily_alerts_and_what_grows_once_does_not(rules: P
         "jump": (np.where(time < 15, 0.3, 0.8), 0),
         "flat": (np.full(len(time), 0.9), 0),
     }
-    test = RuleTest(rules)
     for run, (shares, leaks) in cases.items():
         test.add(holds(run, shares))
         test.status("HostMemoryLeak", 600, 0, run=run)  # patience: 1200 samples
         test.status("HostMemoryLeak", LEAK, leaks, run=run)
         test.firing("HostMemoryLeak", LEAK, leaks, run=run, instance="node-a", trouble="leak")
-    test.run(tmp_path)
 
 
-@pytest.mark.parametrize(("growth", "fires"), [(0.049, 0), (0.0501, 1)])
 def test_a_leak_fires_above_a_twentieth_of_what_the_run_may_use(
-    growth: float, fires: int, rendered: Callable[..., Path], tmp_path: Path
+    rendered: Callable[..., Path], tmp_path: Path
 ) -> None:
     """In the ten minutes of `patience`."""
     test = RuleTest(rendered("HostMemoryLeak.warm_up=0") / "stepscope.yml")
-    test.add(holds("run", 0.3 + growth / 10 * minutes(25)))
-    test.equals("run_instance:stepscope_run_memory_leak:growth_ratio", LEAK, growth, tolerance=1e-9)
-    test.status("HostMemoryLeak", LEAK, fires)
+    for run, growth, fires in (("below", 0.049, 0), ("above", 0.0501, 1)):
+        test.add(holds(run, 0.3 + growth / 10 * minutes(25)))
+        grown = f'run_instance:stepscope_run_memory_leak:growth_ratio{{run="{run}"}}'
+        test.equals(grown, LEAK, growth, tolerance=1e-9)
+        test.status("HostMemoryLeak", LEAK, fires, run=run)
     test.run(tmp_path)
 
 
-def test_in_its_first_hour_a_run_leaks_only_if_its_memory_is_full_within_two(
-    rules: Path, tmp_path: Path
-) -> None:
-    test = RuleTest(rules)
+def test_in_its_first_hour_a_run_leaks_only_if_its_memory_is_full_within_two(test: RuleTest) -> None:
     for run, growth in (("cache", 0.035), ("unclear", 0.055), ("leak", 0.07)):  # of the memory in ten minutes
         begin = 0.02 if run == "unclear" else 0.3
         test.add(holds(run, begin + growth / 10 * np.minimum(minutes(80), 80 if run == "leak" else 40)))
@@ -117,57 +101,39 @@ def test_in_its_first_hour_a_run_leaks_only_if_its_memory_is_full_within_two(
     test.firing("HostMemoryLeak", LEAK, 0, run="cache")
     test.firing("HostMemoryLeak", LEAK, 1, run="unclear", trouble="cache or leak", severity="info")
     test.firing("HostMemoryLeak", 4560, 0, run="cache")
-    test.run(tmp_path)
 
 
 def fluctuating(time: np.ndarray, period: float) -> np.ndarray:
     return np.sin(2 * np.pi * time / period)
 
 
-def test_a_cache_that_fills_does_not_leak_whatever_its_rate_does_for_some_minutes(
-    rules: Path, tmp_path: Path
+def test_caches_that_fill_and_memory_that_fluctuates_do_not_leak_whatever_they_do_for_some_minutes(
+    test: RuleTest,
 ) -> None:
-    """It holds a tenth, and a quarter more after an hour: full after four hours. Its use varies by 5 %."""
-    time = minutes(90)
-    held = (0.1 + 0.25 * np.minimum(time / 60, 1)) * (1 + 0.05 * fluctuating(time, 21))
-    test = RuleTest(rules)
-    test.add(holds("cache", held))
-    test.firing("HostMemoryLeak", 3000, 1, trouble="cache or leak")  # at twice its mean rate
-    for at in range(600, 90 * 60 + 1, 100):
-        test.firing("HostMemoryLeak", at, 0, trouble="leak")
-    test.run(tmp_path)
-
-
-def test_memory_that_fluctuates_does_not_leak_however_much_it_grows_in_ten_minutes(
-    rules: Path, tmp_path: Path
-) -> None:
-    time = minutes(150)
-    test = RuleTest(rules)
-    test.add(holds("run", 0.5 + 0.05 * fluctuating(time, 30)))
-    test.firing("HostMemoryLeak", 7600, 1, trouble="cache or leak")
+    """A cache holds a tenth, and a quarter more after an hour: full after four. Its use varies by 5 %."""
+    filling, swinging = minutes(90), minutes(150)
+    cache = (0.1 + 0.25 * np.minimum(filling / 60, 1)) * (1 + 0.05 * fluctuating(filling, 21))
+    test.add(holds("cache", cache))
+    test.add(holds("swings", 0.5 + 0.05 * fluctuating(swinging, 30)))
+    test.firing("HostMemoryLeak", 3000, 1, trouble="cache or leak", run="cache")  # at twice its mean rate
+    test.firing("HostMemoryLeak", 7600, 1, trouble="cache or leak", run="swings")
     for at in range(600, 150 * 60 + 1, 100):
         test.firing("HostMemoryLeak", at, 0, trouble="leak")
-    test.run(tmp_path)
 
 
-@pytest.mark.parametrize(("growth", "after"), [(0.12, 13.5), (0.055, 22)], ids=["fast", "slow"])
-def test_a_leak_after_the_first_hour_is_found_within_twice_its_patience(
-    growth: float, after: float, rules: Path, tmp_path: Path
-) -> None:
+def test_a_leak_after_the_first_hour_is_found_within_twice_its_patience(test: RuleTest) -> None:
     """It grows by so much in ten minutes, beside what fluctuates."""
     time = minutes(120)
-    held = (0.1 + growth / 10 * np.maximum(time - 75, 0)) * (1 + 0.05 * fluctuating(time, 21))
-    test = RuleTest(rules)
-    test.add(holds("run", held))
     test.firing("HostMemoryLeak", 75 * 60, 0)
-    test.firing("HostMemoryLeak", int(60 * (75 + after)), 1, trouble="leak", severity="warning")
-    test.run(tmp_path)
+    for run, growth, after in (("fast", 0.12, 13.5), ("slow", 0.055, 22)):
+        held = (0.1 + growth / 10 * np.maximum(time - 75, 0)) * (1 + 0.05 * fluctuating(time, 21))
+        test.add(holds(run, held))
+        found = {"run": run, "trouble": "leak", "severity": "warning"}
+        test.firing("HostMemoryLeak", int(60 * (75 + after)), 1, **found)
 
 
-def test_a_run_without_readings_has_no_status(rules: Path, tmp_path: Path) -> None:
+def test_a_run_without_readings_has_no_status(test: RuleTest) -> None:
     """Nor has one whose processes are known, but not how much memory they may use."""
-    test = RuleTest(rules)
     test.add(series("run", HOUR, **{"anonymous_memory_bytes{{{}}}": [1e9] * (HOUR // SCRAPE)}))
     for rule in ("MemoryPressure", "HostMemoryLeak"):
         test.gives_nothing(f'stepscope:rule_status{{rule="{rule}"}}', HOUR)
-    test.run(tmp_path)

@@ -1,7 +1,6 @@
 """LossNotFinite and GradientsExploding in promtool. Its series have no NaN: those of the cross-check have."""
 
 from math import inf
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,9 +20,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("rule", NAMES)
-def test_only_a_gauge_that_stays_infinite_for_ten_minutes_alerts(
-    rule: str, rules: Path, tmp_path: Path
-) -> None:
+def test_only_a_gauge_that_stays_infinite_for_ten_minutes_alerts(test: RuleTest, rule: str) -> None:
     plain, of_group, other = NAMES[rule]
     early, for_a_while = SCRAPES < 12, (SCRAPES > 8) & (SCRAPES < 40)
     cases = {
@@ -35,7 +32,6 @@ def test_only_a_gauge_that_stays_infinite_for_ten_minutes_alerts(
         "recovers": (plain, np.where(for_a_while, inf, 2.0), 0),
         "validation": ("val_loss", np.full(81, inf), 0),
     }
-    test = RuleTest(rules)
     for run, (name, values, fires) in cases.items():
         labels = f'{{job="stepscope",instance="node",run="{run}"'
         test.add(
@@ -52,4 +48,3 @@ def test_only_a_gauge_that_stays_infinite_for_ten_minutes_alerts(
     for run in ("infinite", "recovers"):
         test.gives_nothing(f'stepscope:rule_status{{rule="{rule}",run="{run}"}}', 500)
     test.status(rule, 100, 0, run="infinite")
-    test.run(tmp_path)

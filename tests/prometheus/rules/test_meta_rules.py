@@ -1,11 +1,12 @@
 """Alerts on Stepscope itself, and what dashboards read of all rules."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
 
 import pytest
 
+from tests.prometheus.rules.conftest import ran
 from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest
 
@@ -14,9 +15,9 @@ pytestmark = needs_prometheus
 TARGET = 'job="stepscope",instance="node-a"'
 
 
-@pytest.fixture(scope="module")
-def meta(rendered: Callable[..., Path]) -> Path:
-    return rendered() / "stepscope-meta.yml"
+@pytest.fixture
+def test(meta: Path, tmp_path: Path) -> Iterator[RuleTest]:
+    yield from ran(RuleTest(meta), tmp_path)
 
 
 def node(
@@ -47,8 +48,7 @@ def stale(series: dict[str, list[float | None]], up_scrapes: int) -> dict[str, l
     }
 
 
-def test_an_exporter_that_is_down_alerts_while_its_run_has_not_ended(meta: Path, tmp_path: Path) -> None:
-    test = RuleTest(meta)
+def test_an_exporter_that_is_down_alerts_while_its_run_has_not_ended(test: RuleTest) -> None:
     test.add(stale(node("training", 40, 60, 8, ended=False), 40))  # down from 10 min to 25 min
     test.add(stale(node("ended", 40, 60, 8, ended=True), 40))
     test.firing("ExporterDown", 600 + 165, 0)
@@ -56,7 +56,6 @@ def test_an_exporter_that_is_down_alerts_while_its_run_has_not_ended(meta: Path,
     test.firing("ExporterDown", 600 + 180, 0, instance="ended")
     test.firing("ExporterDown", 1485, 1)  # longer than any look back
     test.firing("ExporterDown", 1500, 0)
-    test.run(tmp_path)
 
 
 def test_a_node_that_is_turned_off_as_soon_as_its_run_has_ended_loses_no_run(
@@ -74,8 +73,7 @@ def test_a_node_that_is_turned_off_as_soon_as_its_run_has_ended_loses_no_run(
     test.run(tmp_path)
 
 
-def test_a_collector_that_fails_for_5_minutes_of_a_run_alerts(meta: Path, tmp_path: Path) -> None:
-    test = RuleTest(meta)
+def test_a_collector_that_fails_for_5_minutes_of_a_run_alerts(test: RuleTest) -> None:
     test.add({f'stepscope_samples_total{{{TARGET},run="run"}}': [float(n) for n in range(60)]})
     test.add({f'stepscope_collector_success{{{TARGET},collector="gpu"}}': [1.0] * 10 + [0.0] * 50})
     test.add({f'stepscope_collector_success{{{TARGET},collector="cpu"}}': [1.0] * 60})
@@ -84,17 +82,14 @@ def test_a_collector_that_fails_for_5_minutes_of_a_run_alerts(meta: Path, tmp_pa
     test.firing("CollectorFailing", 150 + 285, 0)
     test.firing("CollectorFailing", 150 + 300, 1)
     test.firing("CollectorFailing", 150 + 300, 1, instance="node-a", collector="gpu")
-    test.run(tmp_path)
 
 
-def test_missed_samples_alert_above_a_twentieth(meta: Path, tmp_path: Path) -> None:
-    test = RuleTest(meta)
+def test_missed_samples_alert_above_a_twentieth(test: RuleTest) -> None:
     for name, missed, fires in (("some", 1.0, 0), ("many", 3.0, 1), ("none", 0.0, 0)):  # of 30 a scrape
         labels = f'job="stepscope",instance="{name}"'
         test.add({f"stepscope_sampler_ticks_total{{{labels}}}": [(30 - missed) * n for n in range(40)]})
         test.add({f"stepscope_sampler_ticks_missed_total{{{labels}}}": [missed * n for n in range(40)]})
         test.firing("SamplesMissed", 585, fires, instance=name)
-    test.run(tmp_path)
 
 
 def test_missed_samples_alert_above_the_set_share(rendered: Callable[..., Path], tmp_path: Path) -> None:
@@ -109,15 +104,13 @@ def test_missed_samples_alert_above_the_set_share(rendered: Callable[..., Path],
     test.run(tmp_path)
 
 
-def test_a_rule_that_fails_alerts_and_one_of_others_does_not(meta: Path, tmp_path: Path) -> None:
-    test = RuleTest(meta)
+def test_a_rule_that_fails_alerts_and_one_of_others_does_not(test: RuleTest) -> None:
     name = 'prometheus_rule_evaluation_failures_total{instance="localhost:9090",rule_group="/rules/x.yml;%s"}'
     test.add(
         {name % "stepscope-StepOutlier": [0.0] * 20 + [1.0] * 20, name % "others": [0.0] * 20 + [9.0] * 20}
     )
     test.firing("RuleEvaluationFailing", 285, 0)
     test.firing("RuleEvaluationFailing", 300, 1)
-    test.run(tmp_path)
 
 
 def test_parameters_and_words_of_every_rule_are_there_without_any_run(rules: Path, tmp_path: Path) -> None:
@@ -129,8 +122,7 @@ def test_parameters_and_words_of_every_rule_are_there_without_any_run(rules: Pat
     test.run(tmp_path)
 
 
-def test_many_runs_that_stall_at_once_are_one_alert_for_the_platform(meta: Path, tmp_path: Path) -> None:
-    test = RuleTest(meta)
+def test_many_runs_that_stall_at_once_are_one_alert_for_the_platform(test: RuleTest) -> None:
     for cluster, training, stalled, severity in (
         ("storage-is-down", 19, 5, "critical"),
         ("few", 8, 4, "critical"),
@@ -152,4 +144,3 @@ def test_many_runs_that_stall_at_once_are_one_alert_for_the_platform(meta: Path,
     test.firing("RunsStalled", 300, 1, cluster="storage-is-down", severity="critical", audience="platform")
     test.firing("RunsStalled", 600 + 19 * 60, 1)  # while what they have caused is still seen
     test.firing("RunsStalled", 600 + 21 * 60, 0)
-    test.run(tmp_path)

@@ -44,8 +44,7 @@ def dcgm(node: str, field: str, values: Values, more: str = "") -> dict[str, Val
 
 
 @needs_prometheus
-def test_gpus_are_judged_below_at_and_above_the_thresholds(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_gpus_are_judged_below_at_and_above_the_thresholds(test: RuleTest) -> None:
     for node, percent in (("below", 69.9), ("at", 70.0), ("above", 70.1)):
         test.add(gpu(node, always(percent)))
     for node, used in (("part", 0.949), ("part-at", 0.95), ("nearly", 0.951)):
@@ -57,12 +56,10 @@ def test_gpus_are_judged_below_at_and_above_the_thresholds(rules: Path, tmp_path
     test.firing("GPUMemoryNearlyFull", END, 1)
     test.firing("GPUMemoryNearlyFull", END, 1, instance="nearly", trouble="full", **COARSE)
     test.status("GPUMemoryNearlyFull", END, 0, instance="part-at")
-    test.run(tmp_path)
 
 
 @needs_prometheus
-def test_heat_counts_in_either_spelling_of_dcgm(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_heat_counts_in_either_spelling_of_dcgm(test: RuleTest) -> None:
     for name, field in (("old", "DEV_CLOCK_THROTTLE_REASONS"), ("new", "DEV_CLOCKS_EVENT_REASONS")):
         for reasons, scrapes, fires in (
             (0x20, 3, 0),  # of 60: 5 %
@@ -78,15 +75,13 @@ def test_heat_counts_in_either_spelling_of_dcgm(rules: Path, tmp_path: Path) -> 
             test.firing("ThermalThrottling", END, fires, instance=node, run="resnet-1", **COARSE)
             test.status("ThermalThrottling", END, fires, instance=node)
     test.firing("ThermalThrottling", END, 4)
-    test.run(tmp_path)
 
 
 @needs_prometheus
-def test_errors_of_the_driver_of_memory_and_of_nvlink(rules: Path, tmp_path: Path) -> None:
+def test_errors_of_the_driver_of_memory_and_of_nvlink(test: RuleTest) -> None:
     def since(value: float, scrape: int = 50) -> Values:
         return [value if number >= scrape else 0.0 for number in range(SCRAPES)]
 
-    test = RuleTest(rules)
     test.add(dcgm("lost", "DEV_XID_ERRORS", since(79.0)))
     test.add(dcgm("program", "DEV_XID_ERRORS", since(31.0)))
     test.add(dcgm("old", "DEV_XID_ERRORS", always(79.0)))  # nobody knows since when
@@ -101,15 +96,13 @@ def test_errors_of_the_driver_of_memory_and_of_nvlink(rules: Path, tmp_path: Pat
     test.firing("GPUError", END, 1, instance="rows", trouble="memory")
     test.firing("GPUError", END, 1, instance="bits", trouble="memory")
     test.firing("GPUError", END, 1, instance="link", trouble="nvlink")
-    test.run(tmp_path)
 
 
 @needs_prometheus
 def test_an_error_reaches_the_run_whatever_form_the_nodes_names_have_and_else_nothing_is_judged(
-    rules: Path, tmp_path: Path
+    test: RuleTest,
 ) -> None:
     """The exporter's collectors of GPUs and cores are off, so no reading is of our own."""
-    test = RuleTest(rules)
     fell_off = [79.0 if number >= 40 else 0.0 for number in range(SCRAPES)]
     for label, gpu_node, address in (("Hostname", "old", "10.0.0.7"), ("hostname", "new", "10.0.0.8")):
         names = {f"{gpu_node}-1": f"{gpu_node}-1.cluster.example", address: f"{address}:9400"}
@@ -122,11 +115,10 @@ def test_an_error_reaches_the_run_whatever_form_the_nodes_names_have_and_else_no
     test.gives_nothing('stepscope:rule_status{rule!="GPUError"}', END)
     test.add(run_on("unread"))
     test.gives_nothing('stepscope:rule_status{instance="unread"}', END)
-    test.run(tmp_path)
 
 
 @needs_prometheus
-def test_memory_that_rises_and_stays_and_gpus_held_without_work(rules: Path, tmp_path: Path) -> None:
+def test_memory_that_rises_and_stays_and_gpus_held_without_work(test: RuleTest) -> None:
     def memory(node: str, rise: float, before: float = 0.5) -> dict[str, Values]:
         used = [before + (rise if number >= 42 else 0.0) for number in range(SCRAPES)]
         series = gpu(node, always(90.0))
@@ -135,7 +127,6 @@ def test_memory_that_rises_and_stays_and_gpus_held_without_work(rules: Path, tmp
         series[free_name] = [(1 - share) * MIB for share in used]
         return series
 
-    test = RuleTest(rules)
     test.add(memory("little", 0.049) | memory("much", 0.051))
     test.add(memory("exactly", 0.05, before=0.0))  # a difference without rounding
     test.add(gpu("held", always(0.0)) | gpu("seldom", [0.0] * 40 + [3.0] + [0.0] * (SCRAPES - 41)))
@@ -147,12 +138,10 @@ def test_memory_that_rises_and_stays_and_gpus_held_without_work(rules: Path, tmp
     test.firing("IdleGPU", END, 1)
     test.firing("IdleGPU", END, 1, instance="held", run="resnet-1", **COARSE)
     test.firing("IdleGPU", END - 15, 0)  # a reading less
-    test.run(tmp_path)
 
 
 @needs_prometheus
-def test_cores_are_judged_below_and_above_the_threshold_with_either_gpu(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_cores_are_judged_below_and_above_the_threshold_with_either_gpu(test: RuleTest) -> None:
     for node, busy in (("calm", 0.899), ("pinned", 0.901)):
         test.add(gpu(node, always(5.0)) | cores(node, 0.1, busy) | run_on(node))
     test.add(gpu("waiting", always(5.0)) | cores("waiting", 0.0) | run_on("waiting"))  # 50 % I/O wait
@@ -160,16 +149,14 @@ def test_cores_are_judged_below_and_above_the_threshold_with_either_gpu(rules: P
     test.firing("CPUBottleneck", END, 1, instance="pinned", run="resnet-1", **COARSE)
     test.status("IOBottleneck", END, 0, instance="waiting")  # strictly above 50 %
     test.firing("BatchSize", END, 3)
-    test.run(tmp_path)
 
 
 @needs_prometheus
-def test_starved_samples_count_strictly_below_and_above_their_thresholds(rules: Path, tmp_path: Path) -> None:
+def test_starved_samples_count_strictly_below_and_above_their_thresholds(test: RuleTest) -> None:
     def low(scrapes: int) -> Values:
         """GPUs starve in the last scrapes."""
         return [5.0 if SCRAPES - number <= scrapes else 50.0 for number in range(SCRAPES)]
 
-    test = RuleTest(rules)
     nodes = {
         "at-17-of-35": gpu("at-17-of-35", low(17)) | cores("at-17-of-35", 1.0),
         "at-18-of-35": gpu("at-18-of-35", low(18)) | cores("at-18-of-35", 1.0),
@@ -190,12 +177,10 @@ def test_starved_samples_count_strictly_below_and_above_their_thresholds(rules: 
         test.firing(rule, END, len(firing))
         for node in nodes:
             test.status(rule, END, int(node in firing), instance=node)
-    test.run(tmp_path)
 
 
 @needs_prometheus
-def test_a_small_batch_is_below_all_three_thresholds(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_a_small_batch_is_below_all_three_thresholds(test: RuleTest) -> None:
     for node, percent, used, busy in (
         ("below", 69.9, 0.699, 0.699),
         ("gpu-at", 70.0, 0.699, 0.699),
@@ -205,16 +190,14 @@ def test_a_small_batch_is_below_all_three_thresholds(rules: Path, tmp_path: Path
         test.add(gpu(node, always(percent), used) | cores(node, busy, waiting=0.0) | run_on(node))
     test.firing("BatchSize", END, 1)
     test.firing("BatchSize", END, 1, instance="below", run="resnet-1", **COARSE)
-    test.run(tmp_path)
 
 
 @needs_prometheus
-def test_fluctuating_is_strictly_below_one_threshold_and_above_the_other(rules: Path, tmp_path: Path) -> None:
+def test_fluctuating_is_strictly_below_one_threshold_and_above_the_other(test: RuleTest) -> None:
     def mixed(few: float, others: float, count: int) -> Values:
         """Of the 41 readings of ten minutes, 7 decide the 15th percentile, and 3 the 95th."""
         return [few if number >= SCRAPES - count else others for number in range(SCRAPES)]
 
-    test = RuleTest(rules)
     nodes = {
         "low": mixed(9.9, 95.0, 7),
         "low-at": mixed(10.0, 95.0, 7),
@@ -228,12 +211,10 @@ def test_fluctuating_is_strictly_below_one_threshold_and_above_the_other(rules: 
     for node in ("low", "high"):
         fluctuating = {"instance": node, "trouble": "fluctuating", **COARSE}
         test.firing("LowGPUUtilization", END, 1, state="pending", **fluctuating)
-    test.run(tmp_path)
 
 
 @needs_prometheus
-def test_nodes_gpus_and_pods_have_other_names(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_nodes_gpus_and_pods_have_other_names(test: RuleTest) -> None:
     low = always(30.0)
     test.add(relabelled(gpu("small", low), "Hostname", "hostname"))
     test.add(relabelled(gpu("", low), 'instance="[^"]*",(.*),Hostname=""', r'instance="address:9400",\1'))
@@ -257,14 +238,10 @@ def test_nodes_gpus_and_pods_have_other_names(rules: Path, tmp_path: Path) -> No
         test.firing("LowGPUUtilization", END, 1, instance=node, gpu="0", run="resnet-1")
     for part in ("0:3", "0:4"):
         test.firing("LowGPUUtilization", END, 1, instance="parts", gpu=part)
-    test.run(tmp_path)
 
 
 @needs_prometheus
-def test_a_mixed_cluster_is_judged_once_per_node_and_only_where_a_run_trains(
-    rules: Path, tmp_path: Path
-) -> None:
-    test = RuleTest(rules)
+def test_a_mixed_cluster_is_judged_once_per_node_and_only_where_a_run_trains(test: RuleTest) -> None:
     for node in ("ours", "theirs", "two-runs", "no-run"):
         test.add(gpu(node, always(30.0)))
     test.add({'stepscope_gpu_up{job="stepscope",instance="ours",gpu="0"}': always(1.0)})
@@ -273,15 +250,13 @@ def test_a_mixed_cluster_is_judged_once_per_node_and_only_where_a_run_trains(
     test.firing("LowGPUUtilization", END, 1, instance="theirs", run="resnet-1")
     test.firing("LowGPUUtilization", END, 1, instance="two-runs", run="several")
     test.equals('count(stepscope:rule_status{rule="LowGPUUtilization"})', END, 2)
-    test.run(tmp_path)
 
 
 @needs_prometheus
 @pytest.mark.parametrize("runs", [("resnet-1",), ("resnet-1", "bert-1")])
 def test_two_nodes_of_one_short_name_are_not_judged_and_all_others_are(
-    rules: Path, tmp_path: Path, runs: tuple[str, ...]
+    test: RuleTest, runs: tuple[str, ...]
 ) -> None:
-    test = RuleTest(rules)
     test.add(gpu("other", always(30.0)) | run_on("other"))
     for domain in ("a.example", "b.example"):
         test.add(gpu(f"twin.{domain}", always(30.0)))
@@ -290,7 +265,6 @@ def test_two_nodes_of_one_short_name_are_not_judged_and_all_others_are(
     test.firing("LowGPUUtilization", END, 1)
     test.firing("LowGPUUtilization", END, 1, instance="other", run="resnet-1")
     test.equals('count(stepscope:rule_status{rule="LowGPUUtilization"})', END, 1)
-    test.run(tmp_path)
 
 
 def test_only_rules_that_need_the_other_source_are_added() -> None:

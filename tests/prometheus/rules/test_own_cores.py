@@ -1,9 +1,6 @@
 """CPUThrottled, NoisyNeighbour and the cores of Dataloader, in promtool."""
 
-from pathlib import Path
-
 import numpy as np
-import pytest
 
 from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest, Values
@@ -47,43 +44,27 @@ def shared(run: str, waited: float) -> dict[str, Values]:
     )
 
 
-@pytest.mark.parametrize(
-    ("run", "stopped", "fires"), [("below", 0.399, 0), ("at", 0.4, 0), ("above", 0.41, 1)]
-)
-def test_a_limit_fires_above_a_tenth_of_what_it_grants(
-    run: str, stopped: float, fires: int, rules: Path, tmp_path: Path
-) -> None:
-    test = RuleTest(rules)
-    test.add(limited(run, stopped))
-    share = "run_instance:stepscope_cpu_throttled:ratio"
-    test.equals(f'{share}{{run="{run}"}}', HOURS, stopped / 4, tolerance=1e-9)
-    test.status("CPUThrottled", HOURS - WINDOW, 0, run=run)
-    test.status("CPUThrottled", HOURS, fires, run=run)
-    test.firing("CPUThrottled", HOURS, fires, run=run)
-    test.run(tmp_path)
+def test_a_limit_fires_above_a_tenth_of_what_it_grants(test: RuleTest) -> None:
+    for run, stopped, fires in (("below", 0.399, 0), ("at", 0.4, 0), ("above", 0.41, 1)):
+        test.add(limited(run, stopped))
+        share = f'run_instance:stepscope_cpu_throttled:ratio{{run="{run}"}}'
+        test.equals(share, HOURS, stopped / 4, tolerance=1e-9)
+        test.status("CPUThrottled", HOURS - WINDOW, 0, run=run)
+        test.status("CPUThrottled", HOURS, fires, run=run)
+        test.firing("CPUThrottled", HOURS, fires, run=run)
 
 
-@pytest.mark.parametrize(
-    ("run", "waited", "fires"), [("below", 0.499, 0), ("at", 0.5, 0), ("above", 0.51, 1)]
-)
-def test_neighbours_fire_above_a_tenth_of_the_time_of_main_threads(
-    run: str, waited: float, fires: int, rules: Path, tmp_path: Path
-) -> None:
-    test = RuleTest(rules)
-    test.add(shared(run, waited))
-    share = "run_instance:stepscope_waited_for_neighbours:ratio"
-    test.equals(f'{share}{{run="{run}"}}', HOURS, waited / (2 + waited) / 2, tolerance=1e-9)
-    test.status("NoisyNeighbour", HOURS - WINDOW, 0, run=run)
-    test.status("NoisyNeighbour", HOURS, fires, run=run)
-    test.firing("NoisyNeighbour", HOURS, fires, run=run)
-    test.run(tmp_path)
-
-
-def test_waits_that_cost_a_run_less_than_2_percent_of_its_time_do_not_fire(
-    rules: Path, tmp_path: Path
+def test_neighbours_fire_above_a_tenth_of_the_time_of_main_threads_and_2_percent_of_the_run(
+    test: RuleTest,
 ) -> None:
     """Threads that hardly run wait for most of the time in which they could."""
-    test = RuleTest(rules)
+    for run, waited, fires in (("below", 0.499, 0), ("at", 0.5, 0), ("above", 0.51, 1)):
+        test.add(shared(run, waited))
+        share = f'run_instance:stepscope_waited_for_neighbours:ratio{{run="{run}"}}'
+        test.equals(share, HOURS, waited / (2 + waited) / 2, tolerance=1e-9)
+        test.status("NoisyNeighbour", HOURS - WINDOW, 0, run=run)
+        test.status("NoisyNeighbour", HOURS, fires, run=run)
+        test.firing("NoisyNeighbour", HOURS, fires, run=run)
     for run, waited, fires in (("cheap", 0.0199, 0), ("dear", 0.0201, 1)):
         uses = {"ran": 0.0023, "waited": 2 * waited}
         threads = {f"main_threads_{name}_seconds_total": grows(rate) for name, rate in uses.items()}
@@ -92,12 +73,9 @@ def test_waits_that_cost_a_run_less_than_2_percent_of_its_time_do_not_fire(
         cost = f'run_instance:stepscope_cost_of_neighbours:ratio{{run="{run}"}}'
         test.equals(cost, HOURS, waited, tolerance=1e-9)
         test.firing("NoisyNeighbour", HOURS, fires, run=run)
-    test.run(tmp_path)
 
 
-def test_a_run_without_a_limit_or_without_measurements_has_no_status(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_a_run_without_a_limit_or_without_measurements_has_no_status(test: RuleTest) -> None:
     test.add(series("run"))
     for rule in ("CPUThrottled", "NoisyNeighbour"):
         test.gives_nothing(f'stepscope:rule_status{{rule="{rule}"}}', HOURS)
-    test.run(tmp_path)

@@ -31,10 +31,7 @@ def starving(rule: str, cores: Any, gpus: Any, run: str) -> Series:
 
 
 @BOTTLENECKS
-def test_it_fires_after_its_patience_above_its_threshold_and_not_at_it(
-    rule: str, rules: Path, tmp_path: Path
-) -> None:
-    test = RuleTest(rules)
+def test_it_fires_after_its_patience_above_its_threshold_and_not_at_it(test: RuleTest, rule: str) -> None:
     for run, concerned in (("at", 540), ("above", 541)):  # of the 1080 that the scrape sees
         gpus = np.ones((ROWS, 2))
         gpus[np.random.default_rng(1).permutation(ROWS)[:concerned], 1] = 0.0
@@ -47,18 +44,15 @@ def test_it_fires_after_its_patience_above_its_threshold_and_not_at_it(
     for run, fires in (("at", 0), ("above", 1)):
         test.status(rule, AT, fires, run=run)
         test.firing(rule, AT, fires, run=run)
-    test.run(tmp_path)
 
 
 @BOTTLENECKS
-def test_a_sample_counts_only_strictly_beyond_both_thresholds(rule: str, rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_a_sample_counts_only_strictly_beyond_both_thresholds(test: RuleTest, rule: str) -> None:
     cases = [(+0.01, -0.01, 1), (0.0, -0.01, 0), (-0.01, -0.01, 0), (+0.01, 0.0, 0), (+0.01, +0.01, 0)]
     for number, (core, gpu, fires) in enumerate(cases):
         cores, gpus = np.full((ROWS, 2), CORE_LIMIT[rule] + core), np.full((ROWS, 1), 0.1 + gpu)
         test.add(starving(rule, cores, gpus, f"case-{number}"))
         test.status(rule, AT, fires, run=f"case-{number}")
-    test.run(tmp_path)
 
 
 @BOTTLENECKS
@@ -74,32 +68,28 @@ def test_with_another_gpu_threshold_zeros_that_the_exporter_leaves_out_count(
 
 @BOTTLENECKS
 def test_one_pinned_core_of_192_and_one_idle_gpu_of_8_is_a_bottleneck_and_mixed_samples_do_not_count(
-    rule: str, rules: Path, tmp_path: Path
+    test: RuleTest, rule: str
 ) -> None:
     cores, gpus = np.zeros((ROWS, 192)), np.ones((ROWS, 8))
     cores[:, 77], gpus[:, 5] = 1.0, 0.0
-    test = RuleTest(rules)
     test.add(starving(rule, cores, gpus, "pinned"))
     cores, gpus = np.zeros((ROWS, 1)), np.ones((ROWS, 1))
     cores[::2], gpus[1::2] = 1.0, 0.0
     test.add(starving(rule, cores, gpus, "never-together"))
     test.firing(rule, AT, 1, run="pinned")
     test.status(rule, AT, 0, run="never-together")
-    test.run(tmp_path)
 
 
 @BOTTLENECKS
 def test_missing_readings_are_neither_high_nor_low_and_without_a_gpu_there_is_no_status(
-    rule: str, rules: Path, tmp_path: Path
+    test: RuleTest, rule: str
 ) -> None:
-    test = RuleTest(rules)
     test.add(starving(rule, np.full((ROWS, 2), NAN), np.zeros((ROWS, 1)), "no-cores"))
     test.add(starving(rule, np.ones((ROWS, 2)), np.full((ROWS, 1), NAN), "no-gpu-reading"))
     test.add(starving(rule, np.ones((ROWS, 2)), np.empty((ROWS, 0)), "no-gpu"))
     test.status(rule, AT, 0, run="no-cores")
     test.gives_nothing(f"stepscope:rule_status{{rule='{rule}',run!='no-cores'}}", AT)
     test.gives_nothing(f"run_instance:stepscope_{rule[:-10].lower()}_starved:ratio{{run='no-gpu'}}", AT)
-    test.run(tmp_path)
 
 
 def first_step(run: str, seconds: float, until: float) -> Series:
@@ -117,12 +107,11 @@ def first_step(run: str, seconds: float, until: float) -> Series:
 
 @BOTTLENECKS
 def test_what_happens_before_the_first_step_is_no_bottleneck_unless_it_lasts_for_20_minutes(
-    rule: str, rules: Path, tmp_path: Path
+    test: RuleTest, rule: str
 ) -> None:
     """The first run loads for 8 minutes, the second starves for ever, the third has no step in 25 minutes."""
     minutes = 40
     minute = np.arange(120 * minutes) / 120
-    test = RuleTest(rules)
     for run, starves, start in (
         ("loads", minute < 8, 8),
         ("starves", minute >= 0, 8),
@@ -136,16 +125,14 @@ def test_what_happens_before_the_first_step_is_no_bottleneck_unless_it_lasts_for
     for each, of_starving, of_late in ((18, 0, 0), (24, 1, 1), (34, 1, 0)):
         test.firing(rule, 60 * each, of_starving, run="starves")
         test.firing(rule, 60 * each, of_late, run="late")
-    test.run(tmp_path)
 
 
-def test_debuggers_published_run_alerts_with_its_numbers_and_words(rules: Path, tmp_path: Path) -> None:
+def test_debuggers_published_run_alerts_with_its_numbers_and_words(test: RuleTest) -> None:
     """3,019 samples of which 2,129 were bottlenecks: 70.52 %; the alert shows the last 15 minutes."""
     cores, gpus = np.full((3030, 8), 0.14), np.full((3030, 1), 0.6)
     concerned = np.random.default_rng(2129).permutation(3000)[:2116]
     cores[concerned, 3], gpus[concerned] = 0.97, 0.04
     in_window = f"{100 * np.mean(gpus[1200:3000] < 0.1):.4g}"
-    test = RuleTest(rules)
     test.add(starving("CPUBottleneck", cores, gpus, "published"))
     where = {"run": "published", "instance": "node-a", "job": "stepscope"}
     test.alerts(
@@ -173,7 +160,6 @@ def test_debuggers_published_run_alerts_with_its_numbers_and_words(rules: Path, 
             },
         },
     )
-    test.run(tmp_path)
 
 
 def gpu_series(gpu: Any, run: str, **more: Any) -> Series:
@@ -192,9 +178,8 @@ def mixed(rows: int, high: float, low: float, share_low: float) -> np.ndarray:
     return np.where(np.arange(rows) % 100 < 100 * share_low, low, high).reshape(rows, 1)
 
 
-def test_low_gpu_utilization_of_the_cases_of_its_numpy_tests(rules: Path, tmp_path: Path) -> None:
+def test_low_gpu_utilization_of_the_cases_of_its_numpy_tests(test: RuleTest) -> None:
     """Alerts on fluctuation need 15 % of the window, where the whole run needs Debugger's 5 %."""
-    test = RuleTest(rules)
     rows = 2 * LATER
     cases = {
         "0.69": (np.full((rows, 1), 0.69), "under-utilised"),
@@ -215,12 +200,10 @@ def test_low_gpu_utilization_of_the_cases_of_its_numpy_tests(rules: Path, tmp_pa
         for word in ("under-utilised", "fluctuating"):
             test.firing("LowGPUUtilization", LATER, int(word == trouble), run=run, trouble=word)
         test.firing("LowGPUUtilization", AT, int(trouble == "under-utilised"), run=run)
-    test.run(tmp_path)
 
 
-def test_a_run_that_only_evaluates_is_under_utilised_after_an_hour(rules: Path, tmp_path: Path) -> None:
+def test_a_run_that_only_evaluates_is_under_utilised_after_an_hour(test: RuleTest) -> None:
     minutes = 70
-    test = RuleTest(rules)
     low = only(gpu_series(np.full((120 * minutes, 1), 0.6), "low"), "stepscope_gpu_utilization")
     for run, phases in (("evaluates", ["eval"]), ("predicts", ["predict"]), ("trains", ["eval", "train"])):
         test.add(of_run(low, run))
@@ -230,16 +213,12 @@ def test_a_run_that_only_evaluates_is_under_utilised_after_an_hour(rules: Path, 
             test.add({f"stepscope_phase_seconds_total{of_rank}": [*np.arange(4 * minutes).tolist()]})
         for minute, fires in ((20, run == "trains"), (56, run == "trains"), (68, True)):
             test.firing("LowGPUUtilization", 60 * minute, int(fires), run=run, trouble="under-utilised")
-    test.run(tmp_path)
 
 
-def test_a_checkpoint_of_20_s_or_a_minute_every_ten_minutes_is_no_fluctuation(
-    rules: Path, tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_20_s_or_a_minute_every_ten_minutes_is_no_fluctuation(test: RuleTest) -> None:
     """A minute fills a quarter of a window, but of no window 8 minutes later."""
     minutes = 60
     second = np.arange(120 * minutes) // 2 % 600
-    test = RuleTest(rules)
     for seconds in (20, 60):
         gpu = np.where(second < seconds, 0.02, 0.97).reshape(-1, 1)
         test.add(only(gpu_series(gpu, f"{seconds}"), "stepscope_gpu_utilization"))
@@ -249,11 +228,10 @@ def test_a_checkpoint_of_20_s_or_a_minute_every_ten_minutes_is_no_fluctuation(
     test.equals(f'{idle}{{run="60"}}', 60 * 32, 60 / 255)
     test.status("LowGPUUtilization", 60 * 32, 0, run="20")
     test.status("LowGPUUtilization", 60 * 32, 1, run="60")
-    test.run(tmp_path)
 
 
 def test_gpus_idle_before_the_first_step_or_in_a_long_pause_are_no_finding_of_their_own(
-    rules: Path, tmp_path: Path
+    test: RuleTest,
 ) -> None:
     """Starts are MaxInitializationTime's, from 20 minutes on; pauses of 10 are TrainingStalled's."""
     minutes = 60
@@ -266,7 +244,6 @@ def test_gpus_idle_before_the_first_step_or_in_a_long_pause_are_no_finding_of_th
         ("downloads",): (minute < 40, minute < 40, 40),
         paused: (saves, np.zeros(len(minute)), 1),  # the second GPU waits in a kernel for the first
     }
-    test = RuleTest(rules)
     for runs, (first, second, start) in cases.items():
         gpus = np.stack([np.where(first, 0.0, 1.0), np.where(second, 0.0, 1.0)], axis=1)
         series = only(gpu_series(gpus, runs[0]), "stepscope_gpu_utilization")
@@ -303,22 +280,19 @@ def test_gpus_idle_before_the_first_step_or_in_a_long_pause_are_no_finding_of_th
     test.firing("LowGPUUtilization", 60 * 36, 2, run="downloads")
     test.firing("LowGPUUtilization", 60 * 36, 1, run="idles")
     test.firing("LoadBalancing", 60 * 36, 1, run="idles")
-    test.run(tmp_path)
 
 
-def test_a_gpu_that_is_gone_stops_alerting_when_its_window_is_over(rules: Path, tmp_path: Path) -> None:
+def test_a_gpu_that_is_gone_stops_alerting_when_its_window_is_over(test: RuleTest) -> None:
     gpu = np.zeros((1800, 2))
     gpu[ROWS:, 1] = NAN
-    test = RuleTest(rules)
     test.add(only(gpu_series(gpu, "run"), "stepscope_gpu_utilization"))
     test.firing("LowGPUUtilization", AT, 1, gpu="1")
     test.firing("LowGPUUtilization", AT + 300, 0, gpu="1")
     test.firing("LowGPUUtilization", AT + 300, 1, gpu="0")
     test.status("LowGPUUtilization", AT + 300, 0, gpu="1")
-    test.run(tmp_path)
 
 
-def test_behind_the_end_of_a_run_its_last_few_samples_are_not_judged(rules: Path, tmp_path: Path) -> None:
+def test_behind_the_end_of_a_run_its_last_few_samples_are_not_judged(test: RuleTest) -> None:
     """Of the whole last window 4 % are low; half of the samples that are the last to leave it are.
 
     Status, as no alert is left after the minutes for which one is pending.
@@ -326,7 +300,6 @@ def test_behind_the_end_of_a_run_its_last_few_samples_are_not_judged(rules: Path
     gpu = np.ones((ROWS, 1))
     gpu[-40::2] = 0.0
     stopped = [*range(AT // 15 + 1), *[AT // 15] * 20]  # the scrape whose counters each scrape sees
-    test = RuleTest(rules)
     for run in ("ended", "gone-on"):
         series = only(gpu_series(gpu, run), "stepscope_gpu_utilization")
         test.add({name: [values[seen] for seen in stopped] for name, values in series.items()})
@@ -335,28 +308,21 @@ def test_behind_the_end_of_a_run_its_last_few_samples_are_not_judged(rules: Path
     test.status("LowGPUUtilization", AT, 0)
     test.status("LowGPUUtilization", AT + 240, 1, run="gone-on")
     test.status("LowGPUUtilization", AT + 240, 0, run="ended")
-    test.run(tmp_path)
 
 
-def test_a_gpu_that_fluctuated_stops_alerting_at_the_first_evaluation_after_its_run(
-    rules: Path, tmp_path: Path
-) -> None:
+def test_a_gpu_that_fluctuated_stops_alerting_at_the_first_evaluation_after_its_run(test: RuleTest) -> None:
     gpu = np.ones((3 * ROWS, 1))
     gpu[::5] = 0.0
-    test = RuleTest(rules)
     test.add(only(gpu_series(gpu, "ended"), "stepscope_gpu_utilization"))
     labels = 'job="stepscope",instance="node-a",run="ended"'
     test.add({f"stepscope_run_end_time_seconds{{{labels}}}": [None] * (LATER // 15 + 1) + [LATER + 10] * 40})
     test.firing("LowGPUUtilization", LATER, 1, trouble="fluctuating")
     test.firing("LowGPUUtilization", LATER + 240, 0)
-    test.run(tmp_path)
 
 
-def test_without_gpus_low_gpu_utilization_has_no_target(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_without_gpus_low_gpu_utilization_has_no_target(test: RuleTest) -> None:
     test.add(gpu_series(np.empty((ROWS, 0)), "run"))
     test.gives_nothing('stepscope:rule_status{rule="LowGPUUtilization"}', AT)
-    test.run(tmp_path)
 
 
 def test_a_window_longer_than_patience_takes_all_there_is(
@@ -370,8 +336,7 @@ def test_a_window_longer_than_patience_takes_all_there_is(
     test.run(tmp_path)
 
 
-def test_batch_size_needs_gpu_memory_and_cores_to_be_low(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_batch_size_needs_gpu_memory_and_cores_to_be_low(test: RuleTest) -> None:
     low, high = np.full((ROWS, 1), 0.3), np.full((ROWS, 1), 0.9)
     cases = {
         "small": (low, low, low, 1),
@@ -384,15 +349,13 @@ def test_batch_size_needs_gpu_memory_and_cores_to_be_low(rules: Path, tmp_path: 
         test.add(only(scraped_samples(samples, run), "stepscope_gpu", "stepscope_cpu_utilization_samples"))
         test.status("BatchSize", BEFORE, 0, run=run)
         test.firing("BatchSize", AT, fires, run=run)
-    test.run(tmp_path)
 
 
 def test_gpu_memory_that_rises_within_a_minute_and_stays_alerts_and_slow_growth_does_not(
-    rules: Path, tmp_path: Path
+    test: RuleTest,
 ) -> None:
     rows = 2100
     time = np.arange(rows) / 2  # seconds
-    test = RuleTest(rules)
     cases = {
         "steady": (np.full(rows, 0.5), 0),
         "jump": (np.where(time < 600, 0.5, 0.5501), 1),
@@ -423,12 +386,9 @@ def test_gpu_memory_that_rises_within_a_minute_and_stays_alerts_and_slow_growth_
             test.status("GPUMemoryIncrease", 60 * minute + 30, int(counted), run=run)
         test.firing("GPUMemoryIncrease", 840, fires, run=run)
     test.firing("GPUMemoryIncrease", 960, 1, run="jump")  # it is kept firing, so that it is seen
-    test.run(tmp_path)
 
 
-def test_gpus_that_are_used_differently_are_further_apart_than_the_threshold(
-    rules: Path, tmp_path: Path
-) -> None:
+def test_gpus_that_are_used_differently_are_further_apart_than_the_threshold(test: RuleTest) -> None:
     rows = 1200  # the group is evaluated each two minutes: at 8 min (960 samples) and at 10 min (1200)
     high = np.ones(rows)
 
@@ -438,7 +398,6 @@ def test_gpus_that_are_used_differently_are_further_apart_than_the_threshold(
     def without_first(missing: int, readings: np.ndarray) -> np.ndarray:
         return np.where(np.arange(rows) < missing, np.nan, readings)
 
-    test = RuleTest(rules)
     cases = {
         "alike": ([high, high], 0.0, 0),
         "at": ([high, with_idle(0.2)], 0.2, 0),
@@ -456,4 +415,3 @@ def test_gpus_that_are_used_differently_are_further_apart_than_the_threshold(
         test.equals(f'run_instance:stepscope_gpu_load_distance:max{{run="{run}"}}', 600, distance)
         test.status("LoadBalancing", 600, fires, run=run)
         test.firing("LoadBalancing", 600, fires, run=run)
-    test.run(tmp_path)

@@ -1,7 +1,7 @@
 """Alerts on what is not measured, and on runs that failed: just before, and once they must fire."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ from stepscope.prometheus.rules.files import META, render
 from stepscope.prometheus.rules.options import Options
 from stepscope.rules.parts.promql import Scraping
 
+from tests.prometheus.rules.conftest import ran
 from tests.support.prometheus import needs_prometheus
 from tests.support.promtool import RuleTest, Values
 
@@ -19,9 +20,9 @@ SCRAPE = 15  # seconds, also between evaluations: an alert is silent that much b
 GONE = float("nan")  # Prometheus's mark of the end of a series
 
 
-@pytest.fixture(scope="module")
-def meta(rendered: Callable[..., Path]) -> Path:
-    return rendered() / META
+@pytest.fixture
+def test(meta: Path, tmp_path: Path) -> Iterator[RuleTest]:
+    yield from ran(RuleTest(meta), tmp_path)
 
 
 def target(node: str, job: str = "stepscope") -> str:
@@ -40,23 +41,16 @@ def exporter(node: str, up: Values | None = None) -> dict[str, Values]:
     }
 
 
-def test_an_idle_exporter_that_is_down_alerts_after_15_minutes_until_it_is_up(
-    meta: Path, tmp_path: Path
-) -> None:
-    test = RuleTest(meta)
+def test_an_idle_exporter_that_is_down_alerts_after_15_minutes_until_it_is_up(test: RuleTest) -> None:
     test.add(exporter("idle", [1.0] * 40 + [0.0] * 100 + [1.0] * 100))
     test.add(exporter("well") | {f"up{{{target('other', 'node')}}}": [0.0] * HOUR})
     test.firing("ExporterDown", 25 * MINUTE - SCRAPE, 0)
     test.firing("ExporterDown", 25 * MINUTE, 1, instance="idle", severity="info")
     test.firing("ExporterDown", 34 * MINUTE, 1)  # longer than any look back
     test.firing("ExporterDown", 36 * MINUTE, 0)
-    test.run(tmp_path)
 
 
-def test_an_hour_without_scrapes_in_which_exporters_were_upgraded_alerts_nobody(
-    meta: Path, tmp_path: Path
-) -> None:
-    test = RuleTest(meta)
+def test_an_hour_without_scrapes_in_which_exporters_were_upgraded_alerts_nobody(test: RuleTest) -> None:
     there, back = 80, 320  # scrapes, before an hour without any
     away: Values = [None] * (back - there)
 
@@ -88,15 +82,11 @@ def test_an_hour_without_scrapes_in_which_exporters_were_upgraded_alerts_nobody(
     for scrape in (there - 1, back, back + 8, back + 20, back + 40, back + 79):
         test.gives_nothing('ALERTS{severity!="none"}', scrape * SCRAPE)
     test.firing("Watchdog", (back + 8) * SCRAPE, 1)
-    test.run(tmp_path)
 
 
-def test_a_node_with_gpus_that_others_know_has_an_exporter_or_is_missing_one(
-    meta: Path, tmp_path: Path
-) -> None:
+def test_a_node_with_gpus_that_others_know_has_an_exporter_or_is_missing_one(test: RuleTest) -> None:
     on: Values = [1.0] * HOUR
     pod = 'job="kube-state-metrics",namespace="ml",pod="p",container="c"'
-    test = RuleTest(meta)
     test.add(exporter("gpu-1") | exporter("10.0.0.1:9870"))
     for node in ("gpu-1.example", "gpu-2.example"):
         test.add(
@@ -114,11 +104,9 @@ def test_a_node_with_gpus_that_others_know_has_an_exporter_or_is_missing_one(
     test.firing("ExporterMissing", 15 * MINUTE, 4, severity="info")
     for node in ("gpu-2", "gpu-3", "gpu-4", "gpu-5"):
         test.firing("ExporterMissing", 15 * MINUTE, 1, instance=node)
-    test.run(tmp_path)
 
 
-def test_a_cluster_without_stepscope_misses_no_exporter(meta: Path, tmp_path: Path) -> None:
-    test = RuleTest(meta)
+def test_a_cluster_without_stepscope_misses_no_exporter(test: RuleTest) -> None:
     dcgm = 'DCGM_FI_DEV_GPU_UTIL{cluster="%s",job="dcgm",gpu="0",Hostname="gpu-1"}'
     test.add({dcgm % "serving": [1.0] * HOUR, dcgm % "training": [1.0] * HOUR})
     known = 'DCGM_FI_DEV_GPU_UTIL{cluster="training",job="dcgm",gpu="0",hostname="gpu-9.example"}'
@@ -128,11 +116,9 @@ def test_a_cluster_without_stepscope_misses_no_exporter(meta: Path, tmp_path: Pa
     test.add({build: [1.0] * HOUR})
     test.firing("ExporterMissing", 20 * MINUTE, 1)
     test.firing("ExporterMissing", 20 * MINUTE, 1, cluster="training", instance="gpu-1")
-    test.run(tmp_path)
 
 
-def test_a_gpu_that_does_not_answer_or_disappears_is_lost(meta: Path, tmp_path: Path) -> None:
-    test = RuleTest(meta)
+def test_a_gpu_that_does_not_answer_or_disappears_is_lost(test: RuleTest) -> None:
     up = 'stepscope_gpu_up{%s,gpu="%s"}'
     for node in ("silent", "gone", "young", "down"):
         alive = 80 if node == "down" else HOUR
@@ -155,16 +141,13 @@ def test_a_gpu_that_does_not_answer_or_disappears_is_lost(meta: Path, tmp_path: 
     test.firing("GPULost", 25 * MINUTE, 1, instance="young", gpu="1", trouble="gone")
     test.firing("GPULost", 35 * MINUTE - SCRAPE, 1, instance="gone")
     test.firing("GPULost", 35 * MINUTE, 0, instance="gone")  # it is not expected any more
-    test.run(tmp_path)
 
 
-def test_what_a_limit_leaves_out_for_5_minutes_alerts(meta: Path, tmp_path: Path) -> None:
-    test = RuleTest(meta)
+def test_what_a_limit_leaves_out_for_5_minutes_alerts(test: RuleTest) -> None:
     left = 'stepscope_exporter_left_out{%s,limit="series",run="run",collector=""}'
     test.add({left % target("full"): [0.0] * 40 + [7.0] * 60, left % target("well"): [0.0] * 100})
     test.firing("LimitReached", 15 * MINUTE - SCRAPE, 0)
     test.firing("LimitReached", 15 * MINUTE, 1, instance="full", limit="series")
-    test.run(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -191,32 +174,25 @@ def test_a_target_that_is_scraped_at_another_interval_alerts_after_10_minutes(
     test.run(tmp_path)
 
 
-def test_two_exporters_behind_one_target_are_told_from_one_that_restarts(meta: Path, tmp_path: Path) -> None:
+def test_two_exporters_behind_one_target_are_told_from_one_that_restarts(test: RuleTest) -> None:
     turns: Values = [100.0 if scrape % 8 < 4 else 200.0 for scrape in range(100)]
     restarts: Values = [100.0 + scrape // 4 for scrape in range(100)]
-    test = RuleTest(meta)
     for node, starts in (("turns", turns), ("restarts", restarts), ("steady", [100.0] * 100)):
         test.add(exporter(node) | {f"process_start_time_seconds{{{target(node)}}}": starts})
     test.firing("TargetShared", 4 * MINUTE - SCRAPE, 0)  # one went back once
     test.firing("TargetShared", 4 * MINUTE, 1, instance="turns", trouble="several exporters")
     test.firing("TargetShared", 10 * MINUTE, 0, instance="restarts")
-    test.run(tmp_path)
 
 
-def test_two_targets_of_one_name_are_told_after_10_minutes(meta: Path, tmp_path: Path) -> None:
-    test = RuleTest(meta)
+def test_two_targets_of_one_name_are_told_after_10_minutes(test: RuleTest) -> None:
     for job in ("a", "b"):
         test.add({f'stepscope_exporter_build_info{{{target("twice", job)},version="1"}}': [1.0] * 60})
     test.add(exporter("once"))
     test.firing("TargetShared", 10 * MINUTE - SCRAPE, 0)
     test.firing("TargetShared", 10 * MINUTE, 1, instance="twice", severity="info", trouble="several targets")
-    test.run(tmp_path)
 
 
-def test_a_run_that_failed_is_told_for_an_hour_and_one_that_was_stopped_is_not(
-    meta: Path, tmp_path: Path
-) -> None:
-    test = RuleTest(meta)
+def test_a_run_that_failed_is_told_for_an_hour_and_one_that_was_stopped_is_not(test: RuleTest) -> None:
     failed = ("exit status 1", "signal SIGKILL", "signal SIGSEGV", "out of memory")
     for reason in (*failed, "finished", "signal SIGTERM", "signal SIGINT", "ended without saying so"):
         labels = f'{target("node")},run="{reason}",reason="{reason}"'
@@ -228,11 +204,9 @@ def test_a_run_that_failed_is_told_for_an_hour_and_one_that_was_stopped_is_not(
     for reason in failed:  # for an hour after the last five minutes in which it was scraped
         test.firing("RunFailed", 70 * MINUTE - 2 * SCRAPE, 1, run=reason)
     test.firing("RunFailed", 70 * MINUTE + SCRAPE, 0)
-    test.run(tmp_path)
 
 
-def test_the_alert_on_a_run_that_failed_says_by_which_exception(meta: Path, tmp_path: Path) -> None:
-    test = RuleTest(meta)
+def test_the_alert_on_a_run_that_failed_says_by_which_exception(test: RuleTest) -> None:
     for run in ("a", "b"):
         labels = f'{target("node")},run="{run}"'
         test.add({f'stepscope_run_ended_info{{{labels},reason="exit status 1"}}': [1.0] * 60})
@@ -240,11 +214,9 @@ def test_the_alert_on_a_run_that_failed_says_by_which_exception(meta: Path, tmp_
     test.add({f"stepscope_run_exception_info{{{raised}}}": [1.0] * 60})
     test.firing("RunFailed", 5 * MINUTE, 2)
     test.firing("RunFailed", 5 * MINUTE, 1, run="a", type="KeyError", place="crash.py:18")
-    test.run(tmp_path)
 
 
-def test_a_run_that_fails_again_within_minutes_has_the_newer_exception(meta: Path, tmp_path: Path) -> None:
-    test = RuleTest(meta)
+def test_a_run_that_fails_again_within_minutes_has_the_newer_exception(test: RuleTest) -> None:
     test.add({f'stepscope_run_ended_info{{{target("node")},run="run",reason="exit status 1"}}': [1.0] * 60})
     for rank, kind, seen in (
         (0, "KeyError", [*[1.0] * 10, GONE, *[None] * 49]),
@@ -254,21 +226,17 @@ def test_a_run_that_fails_again_within_minutes_has_the_newer_exception(meta: Pat
         test.add({f"stepscope_run_exception_info{{{raised}}}": seen})
     test.firing("RunFailed", 2 * MINUTE, 1, type="KeyError")
     test.firing("RunFailed", 5 * MINUTE, 1, type="ValueError")
-    test.run(tmp_path)
 
 
-def test_a_lean_exporter_under_the_default_rules_alerts_after_10_minutes(meta: Path, tmp_path: Path) -> None:
-    test = RuleTest(meta)
+def test_a_lean_exporter_under_the_default_rules_alerts_after_10_minutes(test: RuleTest) -> None:
     for node, profile in (("lean", "lean"), ("other", "default")):
         series = f'stepscope_exporter_build_info{{{target(node)},version="1",profile="{profile}"}}'
         test.add({f"up{{{target(node)}}}": [1.0] * HOUR, series: [1.0] * HOUR})
     test.firing("ProfileDiffers", 10 * MINUTE - SCRAPE, 0)
     test.firing("ProfileDiffers", 12 * MINUTE, 1, instance="lean", severity="info")
-    test.run(tmp_path)
 
 
-def test_a_run_that_its_node_failed_is_a_warning_for_the_platform_too(meta: Path, tmp_path: Path) -> None:
-    test = RuleTest(meta)
+def test_a_run_that_its_node_failed_is_a_warning_for_the_platform_too(test: RuleTest) -> None:
     for node in ("own", "lost", "memory", "limit"):
         reason = "exit status 1" if node in ("own", "lost") else "out of memory"
         labels = f'{target(node)},run="run"'
@@ -282,12 +250,10 @@ def test_a_run_that_its_node_failed_is_a_warning_for_the_platform_too(meta: Path
     test.firing("RunFailed", 5 * MINUTE, 2, audience="platform", severity="warning")
     test.firing("RunFailed", 5 * MINUTE, 1, audience="platform", instance="lost", fault="GPU")
     test.firing("RunFailed", 5 * MINUTE, 1, audience="platform", instance="memory", fault="memory")
-    test.run(tmp_path)
 
 
-def test_a_run_that_failed_blames_errors_of_its_own_gpus_only(meta: Path, tmp_path: Path) -> None:
+def test_a_run_that_failed_blames_errors_of_its_own_gpus_only(test: RuleTest) -> None:
     """The run ends after 15 min, 15 s after the error. The counter of an XID begins with its first error."""
-    test = RuleTest(meta)
     first, again, old = [*[None] * 59, *[1.0] * 41], [*[1.0] * 59, *[2.0] * 41], [1.0] * 100
     for node, gpu, xid, errors in (
         ("first", "3", "79", first),
@@ -313,11 +279,9 @@ def test_a_run_that_failed_blames_errors_of_its_own_gpus_only(meta: Path, tmp_pa
     test.firing("RunFailed", 20 * MINUTE, 3, **told)
     for node in ("first", "again", "mig"):
         test.firing("RunFailed", 20 * MINUTE, 1, instance=node, **told)
-    test.run(tmp_path)
 
 
-def test_an_alert_says_whose_the_run_is_also_over_a_gap_in_scraping(meta: Path, tmp_path: Path) -> None:
-    test = RuleTest(meta)
+def test_an_alert_says_whose_the_run_is_also_over_a_gap_in_scraping(test: RuleTest) -> None:
     labels = f'{target("node")},run="run"'
     test.add({f'stepscope_run_ended_info{{{labels},reason="exit status 1"}}': [1.0] * 60})
     owner = 'user="ada",namespace="vision",pod="train-0",scheduler_job="4711"'
@@ -328,4 +292,3 @@ def test_an_alert_says_whose_the_run_is_also_over_a_gap_in_scraping(meta: Path, 
     for minute in (5, 9):
         test.firing("RunFailed", minute * MINUTE, 1)
         test.firing("RunFailed", minute * MINUTE, 1, **told)
-    test.run(tmp_path)

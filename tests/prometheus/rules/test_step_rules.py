@@ -62,8 +62,7 @@ def lost(took: np.ndarray) -> float:
     return float((outliers - took.mean()).sum() / took.sum())
 
 
-def test_outliers_that_cost_more_than_2_percent_of_the_time_alert(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_outliers_that_cost_more_than_2_percent_of_the_time_alert(test: RuleTest) -> None:
     cases = {
         "below": (durations(3, steps=1310, long=1.001), 3, 0),
         "above": (durations(3, steps=1290, long=1.001), 3, 1),
@@ -82,16 +81,13 @@ def test_outliers_that_cost_more_than_2_percent_of_the_time_alert(rules: Path, t
         test.equals(f'{LOST}{{run="{run}"}} >= bool {0.5 * lost(took)}', AT, 1)
         test.status("StepOutlier", AT, fires, run=run)
         test.firing("StepOutlier", AT, fires, run=run, rank="0", phase="train")
-    test.run(tmp_path)
 
 
-@pytest.mark.parametrize("age", [240, 480])
-def test_steps_of_a_warm_up_are_no_outliers(age: int, rules: Path, tmp_path: Path) -> None:
+def test_steps_of_a_warm_up_are_no_outliers(test: RuleTest) -> None:
     """Eight slow steps cost 15 % of what a young run took, and it has nothing else to compare them with."""
-    test = RuleTest(rules)
     test.add(step_series(np.concatenate((np.full(8, 5.0), np.full(400, 0.5))), "run", 40))
-    test.firing("StepOutlier", age, 0)
-    test.run(tmp_path)
+    for age in (240, 480):
+        test.firing("StepOutlier", age, 0)
 
 
 def test_bounds_are_at_least_as_far_apart_as_the_cost_assumes() -> None:
@@ -99,61 +95,53 @@ def test_bounds_are_at_least_as_far_apart_as_the_cost_assumes() -> None:
     assert (np.diff(bounds) / bounds[1:]).min() >= APART > 0.42
 
 
-@pytest.mark.parametrize(
-    ("steps", "usual", "fires"), [(99, 0.1, 0), (100, 0.1, 1), (29, 20.0, 0), (30, 20.0, 1), (30, 11.0, 0)]
-)
 def test_a_live_window_needs_100_steps_or_30_that_take_half_of_it(
-    steps: int, usual: float, fires: int, rendered: Callable[..., Path], tmp_path: Path
+    rendered: Callable[..., Path], tmp_path: Path
 ) -> None:
     test = RuleTest(rendered("StepOutlier.stddev=2") / "stepscope.yml")
-    took = np.full(steps, usual)
-    took[[steps // 6, steps // 2, 5 * steps // 6]] *= 3.3
-    test.add(step_series(took, "run", 60) if usual > 1 else halved_series(took, "run", 60))
-    test.equals(OUTLIERS, 780, 3)
-    test.status("StepOutlier", 780, fires)
+    cases = ((99, 0.1, 0), (100, 0.1, 1), (29, 20.0, 0), (30, 20.0, 1), (30, 11.0, 0))
+    for steps, usual, fires in cases:
+        run = f"{steps}-of-{usual:g}"
+        took = np.full(steps, usual)
+        took[[steps // 6, steps // 2, 5 * steps // 6]] *= 3.3
+        test.add(step_series(took, run, 60) if usual > 1 else halved_series(took, run, 60))
+        test.equals(f'{OUTLIERS}{{run="{run}"}}', 780, 3)
+        test.status("StepOutlier", 780, fires, run=run)
     test.run(tmp_path)
 
 
-def test_it_judges_the_last_15_minutes_and_ends_within_them(rules: Path, tmp_path: Path) -> None:
+def test_it_judges_the_last_15_minutes_and_ends_within_them(test: RuleTest) -> None:
     """20 minutes without an outlier, 16 with one at every 30th step, and 20 without."""
     calm = np.full(1200, 1.0)
     stalls = np.full(880, 1.0)
     stalls[::30] = 4.0
-    test = RuleTest(rules)
     test.add(step_series(np.concatenate((calm, stalls, calm)), "run", 190))
     test.firing("StepOutlier", 1200, 0)
     test.firing("StepOutlier", 2160, 1)
     test.firing("StepOutlier", 2168 + 900, 0)
-    test.run(tmp_path)
 
 
-@pytest.mark.parametrize("slow", [120, 900])
-def test_steps_that_are_slow_for_a_time_are_no_outliers(slow: int, rules: Path, tmp_path: Path) -> None:
+def test_steps_that_are_slow_for_a_time_are_no_outliers(test: RuleTest) -> None:
     """20 minutes at 0.4 s, then 2 or 15 minutes at 6 s, and 20 minutes at 0.4 s again."""
     calm = np.full(3000, 0.4)
-    test = RuleTest(rules)
-    test.add(step_series(np.concatenate((calm, np.full(slow // 6, 6.0), calm)), "run", 230))
+    for slow in (120, 900):
+        test.add(step_series(np.concatenate((calm, np.full(slow // 6, 6.0), calm)), f"{slow}-s", 230))
     for after in range(0, 2000, 120):
         test.firing("StepOutlier", 1200 + after, 0)
-    test.run(tmp_path)
 
 
-@pytest.mark.parametrize(("first", "fires"), [(2, 0), (6, 1)])
-def test_each_third_of_the_window_needs_its_share_of_the_cost(
-    first: int, fires: int, rules: Path, tmp_path: Path
-) -> None:
+def test_each_third_of_the_window_needs_its_share_of_the_cost(test: RuleTest) -> None:
     """The last two thirds have 9 outliers each, the first one has fewer."""
-    took = np.full(900, 1.0)
-    for third, outliers in enumerate((first, 9, 9)):
-        took[300 * third + np.arange(outliers) * 30 + 20] = 4.0
-    test = RuleTest(rules)
-    test.add(step_series(np.concatenate((np.full(1200, 1.0), took / took.mean())), "run", 190))
-    test.firing("StepOutlier", 2160, fires)
-    test.run(tmp_path)
+    for first, fires in ((2, 0), (6, 1)):
+        took = np.full(900, 1.0)
+        for third, outliers in enumerate((first, 9, 9)):
+            took[300 * third + np.arange(outliers) * 30 + 20] = 4.0
+        series = step_series(np.concatenate((np.full(1200, 1.0), took / took.mean())), f"{first}-first", 190)
+        test.add(series)
+        test.firing("StepOutlier", 2160, fires, run=f"{first}-first")
 
 
-def test_an_alert_says_what_was_compared(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_an_alert_says_what_was_compared(test: RuleTest) -> None:
     test.add(halved_series(durations(5, long=3.3), "run"))
     test.describes(
         "StepOutlier",
@@ -161,7 +149,6 @@ def test_an_alert_says_what_was_compared(rules: Path, tmp_path: Path) -> None:
         WHERE,
         LONG_STEPS,
     )
-    test.run(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -180,13 +167,12 @@ def test_an_alert_says_what_was_compared(rules: Path, tmp_path: Path) -> None:
     ],
 )
 def test_an_alert_names_its_rank_as_slow_or_waiting_in_the_long_steps(
-    in_long_steps: float, said: str, rules: Path, tmp_path: Path
+    test: RuleTest, in_long_steps: float, said: str
 ) -> None:
     """Steps of 3.3 s among steps of 0.1 s, with the same communication, or with all of the excess in it."""
     took = durations(5, long=3.3)
     waited = np.where(took > 1, in_long_steps, 0.05)
     series = scraped_steps([in_halves(took, communication=waited)], AT // 15 + 1, "run")
-    test = RuleTest(rules)
     test.add(only(series, "stepscope_step_"))
     test.describes(
         "StepOutlier",
@@ -194,54 +180,42 @@ def test_an_alert_names_its_rank_as_slow_or_waiting_in_the_long_steps(
         WHERE,
         LONG_STEPS + said,
     )
-    test.run(tmp_path)
 
 
-def test_steps_between_the_limit_and_the_next_bound_are_never_taken_for_outliers(
-    rules: Path, tmp_path: Path
-) -> None:
+def test_steps_between_the_limit_and_the_next_bound_are_never_taken_for_outliers(test: RuleTest) -> None:
     """Limit 0.24 s, next bound 0.32 s: the 12 steps of 0.3 s may be others for all the histogram tells."""
     took = durations(12, steps=500, usual=0.1, long=0.3)
     assert took.mean() + 3 * took.std() < 0.3
-    test = RuleTest(rules)
     test.add(step_series(took, "run"))
     test.equals(OUTLIERS, 120, 0)
     test.equals(LOST, 120, 0)
     test.status("StepOutlier", 120, 0)
-    test.run(tmp_path)
 
 
-def test_of_steps_beyond_all_bounds_no_outliers_are_known(rules: Path, tmp_path: Path) -> None:
+def test_of_steps_beyond_all_bounds_no_outliers_are_known(test: RuleTest) -> None:
     """The last bound is 4 hours."""
     took = durations(11, steps=200, usual=20_000, long=60_000)
-    test = RuleTest(rules)
     test.add(step_series(took, "endless", start=START - took.sum()))
     test.equals(LIMIT, 120, took.mean() + 3 * took.std(), tolerance=1e-3)
     test.gives_nothing(OUTLIERS, 120)
     test.status("StepOutlier", 120, 0)
-    test.run(tmp_path)
 
 
-def test_each_rank_and_phase_is_judged_alone(rules: Path, tmp_path: Path) -> None:
+def test_each_rank_and_phase_is_judged_alone(test: RuleTest) -> None:
     even, uneven = durations(0, 300), durations(15, 300)
     steps = [
         in_halves(even),
         in_halves(uneven, rank=1),
         in_halves(even, rank=1, phase="eval", start=START + 60),
     ]
-    test = RuleTest(rules)
     test.add(only(scraped_steps(steps, AT // 15 + 1), "stepscope_step_duration", "stepscope_samples_total"))
     test.firing("StepOutlier", AT, 1)
     test.firing("StepOutlier", AT, 1, rank="1", phase="train")
     test.equals('count(stepscope:rule_status{rule="StepOutlier"})', AT, 3)
-    test.run(tmp_path)
 
 
-def test_no_step_20_minutes_after_the_start_alerts_until_one_has_finished(
-    rules: Path, tmp_path: Path
-) -> None:
+def test_no_step_20_minutes_after_the_start_alerts_until_one_has_finished(test: RuleTest) -> None:
     late: list[Steps] = [node_steps([0.5] * 4, start=START + 1255)]
-    test = RuleTest(rules)
     for run, steps, end in (("late", late, None), ("never", [], None), ("gave-up", [], 1230.0)):
         test.add(only(scraped_steps(steps, 86, run, end=end), "stepscope_run_"))
     early = [node_steps([30.0], start=START + 1000)]
@@ -258,7 +232,6 @@ def test_no_step_20_minutes_after_the_start_alerts_until_one_has_finished(
     test.equals('run_instance:stepscope_initialization:seconds{run="gave-up"}', 1275, 1230)
     test.status("MaxInitializationTime", 1275, 0, run="early")
     test.firing("MaxInitializationTime", 1275, 0, run="early")
-    test.run(tmp_path)
 
 
 SEEN_BY_DATALOADER = (
@@ -272,8 +245,7 @@ def loader(workers: int | None, phase: str = "train") -> LoaderTotals:
     return LoaderTotals(phase, workers, None, None, (0,) * (len(WAIT_BOUNDS) + 1), 0.0, None)
 
 
-def test_workers_are_compared_with_cores_and_an_alert_waits_for_its_for(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_workers_are_compared_with_cores_and_an_alert_waits_for_its_for(test: RuleTest) -> None:
     cases = {
         "few": ({0: [loader(3)], 1: [loader(3)]}, 0.6, 1),
         "few-enough": ({0: [loader(3)], 1: [loader(3)]}, 0.6, 0),
@@ -301,4 +273,3 @@ def test_workers_are_compared_with_cores_and_an_alert_waits_for_its_for(rules: P
         test.firing("Dataloader", 480, fires, run=run)
     test.add(only(scraped_samples(node_samples(np.zeros((600, 10))), "no-loader"), "stepscope_samples_total"))
     test.gives_nothing('stepscope:rule_status{rule="Dataloader",run="no-loader"}', 240)
-    test.run(tmp_path)

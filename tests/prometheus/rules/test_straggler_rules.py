@@ -126,20 +126,16 @@ def test_it_fires_above_each_threshold_and_not_at_it(rendered: Callable[..., Pat
     test.run(tmp_path)
 
 
-def test_ranks_on_other_nodes_are_peers(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_ranks_on_other_nodes_are_peers(test: RuleTest) -> None:
     for rank, steps in enumerate(straggling(1.6)):
         test.add(only(scraped_steps([steps], 25, "run", f"node-{rank}"), *METRICS))
     excess = "run_instance_rank:stepscope_step_own:excess_seconds"
     test.equals(f'{excess}{{rank="2"}}', 360, 0.3)
     test.firing("Straggler", 360, 1)
     test.firing("Straggler", 360, 1, instance="node-2", rank="2")
-    test.run(tmp_path)
 
 
-def test_without_the_squares_of_an_earlier_version_nobody_is_accused(rules: Path, tmp_path: Path) -> None:
-    test = RuleTest(rules)
+def test_without_the_squares_of_an_earlier_version_nobody_is_accused(test: RuleTest) -> None:
     test.add(only(scraped_steps(straggling(1.6), 25), *METRICS[:2]))
     test.gives_nothing('stepscope:rule_status{rule="Straggler"}', 360)
     test.firing("Straggler", 360, 0)
-    test.run(tmp_path)
