@@ -1,4 +1,4 @@
-"""LowGPUUtilization: percentiles of the last window of each GPU."""
+"""LowGPUUtilization: percentiles of the last window of each GPU; and what holds for BatchSize, too."""
 
 from typing import Any
 
@@ -14,11 +14,66 @@ from tests.support.source import MemorySource, node_samples, run_facts
 NAN = float("nan")
 
 
-def result(gpu: Any, **parameters: float) -> RuleResult:
+def result(gpu: Any, rule: str = "LowGPUUtilization", **parameters: float) -> RuleResult:
     held = {"gpu_compute_processes": np.ones(np.shape(gpu))}
-    samples = node_samples(np.zeros((len(gpu), 1)), gpu, of_gpus=held)
+    samples = node_samples(np.zeros((len(gpu), 1)), gpu, gpu_memory=np.full(np.shape(gpu), 0.3), of_gpus=held)
     facts = run_facts(nodes=[NodeFacts("node-a", gpus=tuple(GpuFacts(name) for name in "0123"))])
-    return judged("LowGPUUtilization", samples, facts=facts, **parameters)
+    return judged(rule, samples, facts=facts, **parameters)
+
+
+BOTH = pytest.mark.parametrize("rule", ["LowGPUUtilization", "BatchSize"])
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("readings", "status"), [(999, "not enough data"), (1000, "not enough data"), (1001, "found")]
+)
+def test_patience_delays_the_first_decision(rule: str, readings: int, status: str) -> None:
+    found = result(np.zeros((readings, 1)), rule)
+    assert (found.status, found.triggered) == (status, status == "found")
+    if status == "not enough data":
+        assert str(readings) in found.finding
+
+
+@BOTH
+def test_only_the_last_window_counts(rule: str) -> None:
+    gpu = np.full((1200, 1), 0.2)
+    gpu[:700] = 1.0  # the windows of the two scans that decide begin with readings 580 and 700
+    found = result(gpu, rule)
+    assert (found.triggered, found.violations) == (1, 1)
+    if rule == "LowGPUUtilization":
+        gpu[:700], gpu[700:] = 0.0, 1.0
+        assert result(gpu).details["node-a"]["GPU 0"]["fluctuating"] == 1
+
+
+@BOTH
+def test_each_gpu_and_scan_counts_and_a_busy_gpu_beside_them_changes_nothing(rule: str) -> None:
+    found = result(np.tile([0.2, 1.0, 0.3], (1200, 1)), rule)
+    assert found.triggered == found.violations == 4  # two GPUs, two scans
+    assert found.datapoints == 1200
+    more = {"cpu", "GPU 0_memory", "GPU 2_memory"} if rule == "BatchSize" else set()
+    assert set(found.details["node-a"]) == {"GPU 0", "GPU 2"} | more
+    assert "GPU 0 of node-a" in found.finding
+    assert ("GPU 2 of node-a" in found.finding) == (rule == "LowGPUUtilization")
+
+
+@BOTH
+def test_a_gpu_that_is_gone_is_not_judged_on_stale_readings(rule: str) -> None:
+    gpu = np.zeros((2400, 1))
+    gpu[1200:] = NAN
+    assert result(gpu, rule).triggered == 2  # the ninth and the tenth minute; ten more bring nothing new
+
+
+@pytest.mark.parametrize(
+    ("rule", "datapoints", "finding"),
+    [
+        ("LowGPUUtilization", 0, "No GPU's utilisation was read."),
+        ("BatchSize", 2000, "No GPU was read together with its memory and the cores."),
+    ],
+)
+def test_without_a_gpu_it_is_not_judged_and_says_so(rule: str, datapoints: int, finding: str) -> None:
+    found = result(np.empty((2000, 0)), rule)
+    assert (found.status, found.datapoints, found.finding) == ("not enough data", datapoints, finding)
 
 
 def mixed(rows: int, high: float, low: float, share_low: float) -> np.ndarray:
@@ -62,22 +117,6 @@ def test_a_gpu_exactly_at_the_p95_threshold_neither_idles_nor_fluctuates() -> No
     assert result(mixed(1100, 0.70, 0.0, 0.5)).status == "healthy"
 
 
-@pytest.mark.parametrize(
-    ("readings", "status"), [(999, "not enough data"), (1000, "not enough data"), (1001, "found")]
-)
-def test_patience_delays_the_first_decision(readings: int, status: str) -> None:
-    found = result(np.zeros((readings, 1)))
-    assert (found.status, found.triggered) == (status, status == "found")
-
-
-def test_only_the_last_window_counts() -> None:
-    gpu = np.ones((1200, 1))
-    gpu[:700] = 0.0  # the last 500 readings at each of the two decisions are those from 580 and from 700 on
-    found = result(gpu)
-    assert found.details["node-a"]["GPU 0"]["fluctuating"] == 1
-    assert found.triggered == found.violations == 1
-
-
 def test_a_gpu_that_does_nothing_for_longer_than_a_window_is_named_with_this_time() -> None:
     busy, idle = np.full((1300, 1), 0.9), np.zeros((720, 1))
     assert "(mean utilisation 58 %, not used for up to 6 min)" in result(np.vstack([busy, idle])).finding
@@ -90,16 +129,6 @@ def test_a_window_longer_than_what_there_is_takes_all_there_is() -> None:
     assert result(np.zeros((30, 1)), patience=10, window=500).triggered == 1
 
 
-def test_each_gpu_is_judged_alone_and_each_scan_of_each_gpu_counts() -> None:
-    gpu = np.tile([1.0, 0.0, 0.2], (1200, 1))
-    found = result(gpu)
-    assert found.triggered == found.violations == 4  # two GPUs, two scans
-    assert found.datapoints == 1200
-    assert set(found.details["node-a"]) == {"GPU 1", "GPU 2"}
-    assert "GPU 1 of node-a" in found.finding
-    assert "GPU 2 of node-a" in found.finding
-
-
 def test_missing_readings_are_left_out() -> None:
     gpu = np.full((2200, 1), NAN)
     gpu[::2] = 0.0
@@ -107,27 +136,20 @@ def test_missing_readings_are_left_out() -> None:
     assert (found.status, found.datapoints) == ("found", 1100)
 
 
-def test_a_gpu_that_is_gone_is_not_judged_on_stale_readings() -> None:
-    gpu = np.zeros((2400, 1))
-    gpu[1200:] = NAN
-    assert result(gpu).triggered == 2  # the ninth and the tenth minute; ten more bring nothing new
-
-
-def test_without_a_gpu_it_is_not_judged_and_says_so() -> None:
-    found = result(np.empty((2000, 0)))
-    assert (found.status, found.finding) == ("not enough data", "No GPU's utilisation was read.")
-
-
 def test_details_are_a_box_plot_in_percent_with_whiskers_inside_the_data() -> None:
     gpu = np.round(np.random.default_rng(1).beta(2, 5, (3000, 1)), 2)
     box = result(gpu).details["node-a"]["GPU 0"]
-    for percent in (25, 50, 75, 95):
-        assert box[f"p{percent}"] == pytest.approx(100 * np.percentile(gpu, percent), abs=0.01)
+    assert_box_plot(box, gpu)
     assert box["gpu_95"] == pytest.approx(100 * np.percentile(gpu[-500:], 95), abs=1e-3)
-    reach = 1.5 * (box["p75"] - box["p25"])
-    assert box["upper"] == pytest.approx(min(box["p75"] + reach, 100 * gpu.max()), abs=1e-3)
-    assert box["lower"] == pytest.approx(max(box["p25"] - reach, 100 * gpu.min()), abs=1e-3)
     assert box["gpu_max"] == pytest.approx(100 * gpu.max(), abs=1e-3)
+
+
+def assert_box_plot(box: dict[str, float], values: np.ndarray) -> None:
+    for percent in (25, 50, 75, 95):
+        assert box[f"p{percent}"] == pytest.approx(100 * np.percentile(values, percent), abs=0.01)
+    reach = 1.5 * (box["p75"] - box["p25"])
+    assert box["upper"] == pytest.approx(min(box["p75"] + reach, 100 * values.max()), abs=1e-3)
+    assert box["lower"] == pytest.approx(max(box["p25"] - reach, 100 * values.min()), abs=1e-3)
 
 
 def test_it_is_listed_after_the_cause_although_it_lost_more_time() -> None:
