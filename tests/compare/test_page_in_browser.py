@@ -7,24 +7,22 @@ from pathlib import Path
 
 import pytest
 from selenium import webdriver
-from selenium.webdriver.common.action_chains import ActionChains
-from selenium.webdriver.common.keys import Keys
 from stepscope.compare.comparison import Comparison
 from stepscope.compare.html import render_comparison
 from stepscope.compare.text import as_markdown
 
 from tests.support import comparisons as made
-from tests.support.browser import console_errors, in_dark_mode, inaccessible, open_page
-
-DRAW_ALL = "document.querySelectorAll('[data-chart]').forEach(stepscope.draw)"
-OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
-# How many colours the pixels of a chart have; 0 where it was not drawn.
-COLOURS_OF = """
-  const canvas = document.querySelector(`[data-chart="${arguments[0]}"] canvas`);
-  if (!canvas) return 0;
-  const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-  return new Set(new Uint32Array(pixels.buffer)).size;
-"""
+from tests.support.browser import (
+    COLOURS_OF,
+    DRAW_ALL,
+    OVERFLOW,
+    console_errors,
+    in_dark_mode,
+    inaccessible,
+    open_page,
+    reached_by_keyboard,
+    without_javascript,
+)
 
 
 def opened(
@@ -81,14 +79,11 @@ def test_the_waterfall_ends_where_the_total_of_b_begins(
 
 
 def test_without_javascript_sentences_and_tables_are_there(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-    try:
+    with without_javascript(browser):
         page = tmp_path / "comparison.html"
         page.write_text(render_comparison(made.mended()), encoding="utf-8")
         open_page(browser, page)
         text = browser.find_element("tag name", "main").text
-    finally:
-        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     for words in (
         "Waiting for data",
         "−268 ms",
@@ -101,19 +96,7 @@ def test_without_javascript_sentences_and_tables_are_there(browser: webdriver.Ch
 
 def test_the_keyboard_reaches_every_table_and_fold(browser: webdriver.Chrome, tmp_path: Path) -> None:
     opened(browser, tmp_path, made.mended())
-    wanted = set(
-        browser.execute_script("""
-          const all = document.querySelectorAll('.scroll, summary, main a, nav a');
-          const seen = [...all].filter((element) => element.checkVisibility());
-          return seen.map((element, index) => (element.dataset.stop = index, String(index)));
-        """)
-    )
-    assert len(wanted) > 12
-    reached: set[str] = set()
-    for _ in range(len(wanted) + 5):
-        ActionChains(browser).send_keys(Keys.TAB).perform()
-        reached.add(browser.execute_script("return document.activeElement.dataset.stop || ''"))
-    assert wanted <= reached
+    assert reached_by_keyboard(browser, ".scroll, summary, main a, nav a") > 12
 
 
 def test_the_page_prints_its_charts(browser: webdriver.Chrome, tmp_path: Path) -> None:

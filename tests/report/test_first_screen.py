@@ -10,7 +10,7 @@ from stepscope.report.html import render_html
 from stepscope.report.verdict import verdict
 
 from tests.support import analysis as made
-from tests.support.browser import console_errors, in_dark_mode, inaccessible, open_page
+from tests.support.browser import DRAW_ALL, console_errors, in_dark_mode, inaccessible, open_page
 from tests.support.five_runs import FIVE_RUNS, RunOf
 from tests.support.scenarios import WrittenScenarios
 
@@ -89,6 +89,6 @@ def test_nothing_is_cut(browser: webdriver.Chrome, shown: Shown, width: int) -> 
 @pytest.mark.parametrize("shown", RUNS, indirect=True)
 def test_the_page_is_short_until_it_is_unfolded(browser: webdriver.Chrome, shown: Shown) -> None:
     open_page(browser, shown.page, 1400)
-    browser.execute_script("document.querySelectorAll('[data-chart]').forEach(stepscope.draw)")
+    browser.execute_script(DRAW_ALL)
     assert browser.execute_script(HEIGHT_OF_PAGE) <= HEIGHT
     assert browser.execute_script(WORDS_SHOWN) <= WORDS

@@ -8,11 +8,17 @@ from stepscope.report.html import render_html
 from stepscope.report.markdown import render_markdown
 
 from tests.support import analysis as made
-from tests.support.browser import console_errors, in_dark_mode, inaccessible, open_page
+from tests.support.browser import (
+    OVERFLOW,
+    console_errors,
+    in_dark_mode,
+    inaccessible,
+    open_page,
+    without_javascript,
+)
 from tests.support.run_folder import recorded, reported
 from tests.support.waiting import wait_until
 
-OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
 # Stands for the system's clipboard, which a test must not overwrite.
 CLIPBOARD = "navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }"
 NO_CLIPBOARD = """
@@ -65,29 +71,26 @@ def test_without_scripts_there_is_no_button_and_the_text_is_there(
 ) -> None:
     page = tmp_path / "report.html"
     page.write_text(render_html(made.slow_loader()), encoding="utf-8")
-    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-    try:
+    with without_javascript(browser):
         open_page(browser, page)
         buttons = browser.find_elements("css selector", "[data-copy]")
         assert buttons
         assert not any(button.is_displayed() for button in buttons)
-    finally:
-        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     assert str(browser.find_element("id", "markdown").get_property("value")).startswith("## Training run")
 
 
-@pytest.mark.parametrize("width", [400, 1400])
 def test_the_index_shows_every_run_and_nothing_overflows(
-    browser: webdriver.Chrome, tmp_path: Path, width: int, monkeypatch: pytest.MonkeyPatch
+    browser: webdriver.Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     runs = tmp_path / "stepscope-runs"
     recorded(runs, "failed-" + 50 * "x", 0, exit_status=1)
     reported(runs, "train-1", 1000, price=14.4)
     reported(runs, "train-2 <i>", 2000, step=0.25)
-    open_page(browser, runs / "index.html", width)
-    assert browser.execute_script(OVERFLOW) == 0
-    assert console_errors(browser) == []
+    for width in (1400, 400):
+        open_page(browser, runs / "index.html", width)
+        assert browser.execute_script(OVERFLOW) == 0
+        assert console_errors(browser) == []
     names = [heading.text for heading in browser.find_elements("css selector", ".runs h3")]
     assert names == ["▲ found train-2 <i>", "▲ found train-1", f"✕ failed failed-{50 * 'x'}"]
     newest = browser.find_element("css selector", ".runs li")
@@ -101,16 +104,14 @@ def test_the_index_shows_every_run_and_nothing_overflows(
     assert browser.find_element("tag name", "h1").text == "stepscope-runs"
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_a_screen_reader_finds_no_obstacle_in_the_index(
-    browser: webdriver.Chrome, tmp_path: Path, dark: bool
-) -> None:
+def test_a_screen_reader_finds_no_obstacle_in_the_index(browser: webdriver.Chrome, tmp_path: Path) -> None:
     runs = tmp_path / "stepscope-runs"
     recorded(runs, "train-1", 0, exit_status=1)
     recorded(runs, "train-2", 500, end=False)
     reported(runs, "train-3", 1000, price=14.4)
     (runs / "notes").mkdir()
     reported(runs, "train-4", 2000)
-    in_dark_mode(browser, dark)
-    open_page(browser, runs / "index.html")
-    assert inaccessible(browser) == []
+    for dark in (False, True):
+        in_dark_mode(browser, dark)
+        open_page(browser, runs / "index.html")
+        assert inaccessible(browser) == []

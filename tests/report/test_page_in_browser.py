@@ -19,21 +19,22 @@ from stepscope.report.html import SECTIONS, render_html
 from stepscope.runs.model import LineTime, ProfileWindow, ThreadTime
 
 from tests.support import analysis as made
-from tests.support.browser import console_errors, in_dark_mode, open_page
+from tests.support.browser import (
+    COLOURS_OF,
+    DRAW_ALL,
+    OVERFLOW,
+    console_errors,
+    in_dark_mode,
+    open_page,
+    reached_by_keyboard,
+    without_javascript,
+)
 from tests.support.scenarios import WrittenScenarios
 from tests.support.smallest import smallest
 from tests.support.waiting import wait_until
 
 PageOf = Callable[[Analysis], Path]
 
-# How many colours the pixels of a chart have; 0 where it was not drawn.
-COLOURS_OF = """
-  const canvas = document.querySelector(`[data-chart="${arguments[0]}"] canvas`);
-  if (!canvas) return 0;
-  const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-  return new Set(new Uint32Array(pixels.buffer)).size;
-"""
-DRAW_ALL = "document.querySelectorAll('[data-chart]').forEach(stepscope.draw)"
 UNFOLD_AND_DRAW_ALL = f"document.querySelectorAll('details').forEach((one) => one.open = true); {DRAW_ALL}"
 # Elements that stick out of the page, other than in a box that scrolls by itself.
 WIDER_THAN_THE_PAGE = """
@@ -53,7 +54,13 @@ NOT_DRAWN = """
   const charts = [...document.querySelectorAll("[data-chart]")].filter((one) => !one.querySelector("canvas"));
   return charts.map((one) => one.dataset.chart);
 """
-OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+@pytest.fixture
+def report(browser: webdriver.Chrome, page_of: PageOf) -> webdriver.Chrome:
+    """The browser, with the page of a run whose loader is slow."""
+    open_page(browser, page_of(made.slow_loader()))
+    return browser
 
 
 def check_as_a_reader(browser: webdriver.Chrome, page: Path) -> None:
@@ -107,41 +114,36 @@ def test_charts_are_drawn_with_many_colours(browser: webdriver.Chrome, page_of: 
     assert browser.execute_script(COLOURS_OF, "durations") > 10
 
 
-def test_a_link_to_a_view_that_is_folded_away_unfolds_it(browser: webdriver.Chrome, page_of: PageOf) -> None:
+def test_a_link_to_a_view_that_is_folded_away_unfolds_it(report: webdriver.Chrome) -> None:
     unfolded = "return document.getElementById('memory').open"
-    open_page(browser, page_of(made.slow_loader()))
-    assert not browser.execute_script(unfolded)
-    browser.execute_script("location.hash = 'memory'")
-    wait_until(lambda: browser.execute_script(unfolded), "the view to unfold")
-    wait_until(lambda: browser.execute_script(COLOURS_OF, "memory-0") > 5, "its chart to be drawn")
+    assert not report.execute_script(unfolded)
+    report.execute_script("location.hash = 'memory'")
+    wait_until(lambda: report.execute_script(unfolded), "the view to unfold")
+    wait_until(lambda: report.execute_script(COLOURS_OF, "memory-0") > 5, "its chart to be drawn")
 
 
-def test_steps_are_numbered_on_the_heatmap_where_there_is_room(
-    browser: webdriver.Chrome, page_of: PageOf
-) -> None:
+def test_steps_are_numbered_on_the_heatmap_where_there_is_room(report: webdriver.Chrome) -> None:
     numbers = """
       const chart = echarts.getInstanceByDom(document.querySelector('[data-chart="heatmap-0"]'));
       const drawn = chart.getZr().storage.getDisplayList();
       const texts = drawn.filter((one) => one.type === "tspan" && one.style.font.startsWith("10px"));
       return texts.map((one) => Number(one.style.text));
     """
-    open_page(browser, page_of(made.slow_loader()))
-    browser.execute_script(DRAW_ALL)
-    few = browser.execute_script(numbers)
+    report.execute_script(DRAW_ALL)
+    few = report.execute_script(numbers)
     assert 4 < len(few) < 30
     for _ in range(4):
-        browser.execute_script("document.querySelector('[data-zoom=in]').click()")
-    near = browser.execute_script(numbers)
+        report.execute_script("document.querySelector('[data-zoom=in]').click()")
+    near = report.execute_script(numbers)
     assert len(near) > 3
     assert max(near) - min(near) < (max(few) - min(few)) / 8
 
 
-def test_a_chart_is_drawn_when_the_reader_comes_near_it(browser: webdriver.Chrome, page_of: PageOf) -> None:
-    open_page(browser, page_of(made.slow_loader()))
-    browser.execute_script("document.getElementById('details-folded').open = true")
-    assert browser.execute_script(COLOURS_OF, "steps-eval") == 0
-    browser.execute_script("document.querySelector(`[data-chart='steps-eval']`).scrollIntoView()")
-    wait_until(lambda: browser.execute_script(COLOURS_OF, "steps-eval") > 10, "the chart of eval steps")
+def test_a_chart_is_drawn_when_the_reader_comes_near_it(report: webdriver.Chrome) -> None:
+    report.execute_script("document.getElementById('details-folded').open = true")
+    assert report.execute_script(COLOURS_OF, "steps-eval") == 0
+    report.execute_script("document.querySelector(`[data-chart='steps-eval']`).scrollIntoView()")
+    wait_until(lambda: report.execute_script(COLOURS_OF, "steps-eval") > 10, "the chart of eval steps")
 
 
 def test_a_pinned_core_is_bright_and_an_idle_one_dark(browser: webdriver.Chrome, page_of: PageOf) -> None:
@@ -156,21 +158,20 @@ def test_a_pinned_core_is_bright_and_an_idle_one_dark(browser: webdriver.Chrome,
     assert sum(idle[:2]) < 150  # and begins in dark violet
 
 
-def test_dark_mode_darkens_page_and_charts(browser: webdriver.Chrome, page_of: PageOf) -> None:
+def test_dark_mode_darkens_page_and_charts(report: webdriver.Chrome) -> None:
     def brightness() -> int:
-        colour = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+        colour = report.execute_script("return getComputedStyle(document.body).backgroundColor")
         return sum(int(part) for part in colour[4:-1].split(","))
 
     def axis_text() -> Any:
-        return browser.execute_script("""
+        return report.execute_script("""
           const chart = echarts.getInstanceByDom(document.querySelector('[data-chart="steps-train"]'));
           return chart.getOption().xAxis[0].axisLabel.color;
         """)
 
-    open_page(browser, page_of(made.slow_loader()))
-    browser.execute_script(UNFOLD_AND_DRAW_ALL)
+    report.execute_script(UNFOLD_AND_DRAW_ALL)
     light, light_text = brightness(), axis_text()
-    in_dark_mode(browser, True)
+    in_dark_mode(report, True)
     wait_until(lambda: axis_text() != light_text, "the chart's text to follow the dark mode")
     assert brightness() < 150 < light
 
@@ -192,23 +193,10 @@ def test_a_table_wider_than_a_phone_scrolls_in_its_box_and_shows_that_it_goes_on
         assert box.value_of_css_property("background-attachment") == "local, local, scroll, scroll"
 
 
-def test_the_keyboard_reaches_every_table_and_control(browser: webdriver.Chrome, page_of: PageOf) -> None:
-    open_page(browser, page_of(made.slow_loader()))
-    browser.execute_script(UNFOLD_AND_DRAW_ALL)
-    wanted = set(
-        browser.execute_script("""
-          const stops = ".scroll, .switches input, [data-zoom], summary, main a, nav a";
-          const all = document.querySelectorAll(stops);
-          const seen = [...all].filter((element) => element.checkVisibility());
-          return seen.map((element, index) => (element.dataset.stop = index, String(index)));
-        """)
-    )
-    assert len(wanted) > 25
-    reached: set[str] = set()
-    for _ in range(len(wanted) + 20):
-        ActionChains(browser).send_keys(Keys.TAB).perform()
-        reached.add(browser.execute_script("return document.activeElement.dataset.stop || ''"))
-    assert wanted <= reached
+def test_the_keyboard_reaches_every_table_and_control(report: webdriver.Chrome) -> None:
+    report.execute_script(UNFOLD_AND_DRAW_ALL)
+    stops = ".scroll, .switches input, [data-zoom], summary, main a, nav a"
+    assert reached_by_keyboard(report, stops) > 25
 
 
 def test_a_wide_table_scrolls_with_the_arrow_keys(browser: webdriver.Chrome, page_of: PageOf) -> None:
@@ -220,21 +208,20 @@ def test_a_wide_table_scrolls_with_the_arrow_keys(browser: webdriver.Chrome, pag
     wait_until(lambda: browser.execute_script(scrolled) > 0, "the table to scroll")
 
 
-def test_buttons_zoom_the_heatmap(browser: webdriver.Chrome, page_of: PageOf) -> None:
+def test_buttons_zoom_the_heatmap(report: webdriver.Chrome) -> None:
     zoom = """
       const chart = echarts.getInstanceByDom(document.querySelector('[data-chart="heatmap-0"]'));
       const { start, end } = chart.getOption().dataZoom[0];
       return [start, end];
     """
-    open_page(browser, page_of(made.slow_loader()))
-    browser.execute_script(DRAW_ALL)
+    report.execute_script(DRAW_ALL)
     press = "document.querySelector(`[data-zoom='${arguments[0]}']`).click()"
-    browser.execute_script(press, "in")
-    assert browser.execute_script(zoom) == [25, 75]
-    browser.execute_script(press, "right")
-    assert browser.execute_script(zoom) == [50, 100]
-    browser.execute_script(press, "all")
-    assert browser.execute_script(zoom) == [0, 100]
+    report.execute_script(press, "in")
+    assert report.execute_script(zoom) == [25, 75]
+    report.execute_script(press, "right")
+    assert report.execute_script(zoom) == [50, 100]
+    report.execute_script(press, "all")
+    assert report.execute_script(zoom) == [0, 100]
 
 
 def test_ranks_are_switched_off_and_the_slowest_are_shown_first(
@@ -257,14 +244,11 @@ def test_without_javascript_the_sentences_and_tables_are_there(
     browser: webdriver.Chrome, page_of: PageOf
 ) -> None:
     page = page_of(made.slow_loader())
-    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-    try:
+    with without_javascript(browser):
         open_page(browser, page)
         for summary in browser.find_elements("css selector", "details.section > summary"):
             summary.click()
         text = browser.find_element("tag name", "main").text
-    finally:
-        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     for words in ("GPUs sat idle", "What to do", "p95", "Waiting for data", "cpu_threshold"):
         assert words in text
     assert "This chart needs JavaScript" in text

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
 
 from tests.support.waiting import SECONDS
 
@@ -23,6 +25,20 @@ SWITCHES = (
     "--disable-dev-shm-usage",
     "--hide-scrollbars",
 )
+DRAW_ALL = "document.querySelectorAll('[data-chart]').forEach(stepscope.draw)"
+OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+# How many colours the pixels of a chart have; 0 where it was not drawn.
+COLOURS_OF = """
+  const canvas = document.querySelector(`[data-chart="${arguments[0]}"] canvas`);
+  if (!canvas) return 0;
+  const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  return new Set(new Uint32Array(pixels.buffer)).size;
+"""
+# Numbers the visible elements that a selector selects.
+NUMBERED = """
+  const seen = [...document.querySelectorAll(arguments[0])].filter((element) => element.checkVisibility());
+  return seen.map((element, index) => (element.dataset.stop = index, String(index)));
+"""
 AXE = Path(__file__).parents[1] / "axe" / "node_modules" / "axe-core" / "axe.min.js"
 # Calls back with "RULE: ELEMENT" for each element that breaks a rule of axe-core.
 RUN_AXE = """
@@ -73,6 +89,26 @@ def in_dark_mode(chrome: webdriver.Chrome, dark: bool) -> None:
     scheme = "dark" if dark else "light"
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def reached_by_keyboard(chrome: webdriver.Chrome, selector: str) -> int:
+    """Returns how many visible elements the selector selects. Fails if Tab does not reach each of them."""
+    wanted = set(chrome.execute_script(NUMBERED, selector))
+    reached: set[str] = set()
+    for _ in range(len(wanted) + 20):
+        ActionChains(chrome).send_keys(Keys.TAB).perform()
+        reached.add(chrome.execute_script("return document.activeElement.dataset.stop || ''"))
+    assert wanted <= reached
+    return len(wanted)
+
+
+@contextmanager
+def without_javascript(chrome: webdriver.Chrome) -> Iterator[None]:
+    chrome.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        yield
+    finally:
+        chrome.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
 
 
 def inaccessible(chrome: webdriver.Chrome) -> list[str]:
