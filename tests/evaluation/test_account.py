@@ -295,20 +295,29 @@ def test_compiling_the_graph_of_an_evaluation_is_not_counted_in_the_evaluation_a
     assert sum(one.seconds_lost for one in found) <= 1000
 
 
+COMPILES, EVALUATES = (
+    {"train__compile": 0.8, "train__forward": 0.2},
+    {"train__forward": 0.4, "eval__forward": 0.6},
+)
+
+
 @pytest.mark.parametrize(
-    ("framework", "word"),
+    ("shares", "framework", "word"),
     [
-        ("pytorch 2.9.1", "TORCH_LOGS"),
-        ("", "TORCH_LOGS"),
-        ("tensorflow 2.21.0", "tf.function"),
-        ("jax 0.10.2", "JAX_EXPLAIN"),
-        ("keras 3.15.0 on jax", "drop_remainder"),
-        ("keras 3.15.0 on torch", "TORCH_LOGS"),
+        (COMPILES, "pytorch 2.9.1", "TORCH_LOGS"),
+        (COMPILES, "", "TORCH_LOGS"),
+        (COMPILES, "tensorflow 2.21.0", "tf.function"),
+        (COMPILES, "jax 0.10.2", "JAX_EXPLAIN"),
+        (COMPILES, "keras 3.15.0 on jax", "drop_remainder"),
+        (COMPILES, "keras 3.15.0 on torch", "TORCH_LOGS"),
+        (EVALUATES, "keras 3.15.0 on torch", "validation_freq"),
+        (EVALUATES, "pytorch 2.13.0", "without gradients"),
     ],
 )
-def test_advice_speaks_of_the_framework_that_trains(framework: str, word: str) -> None:
-    run = replace(run_with(train__compile=0.8, train__forward=0.2), framework=framework)
-    (found,) = unexplained(run)
+def test_advice_speaks_of_the_framework_that_trains_and_of_its_loop(
+    shares: dict[str, float], framework: str, word: str
+) -> None:
+    (found,) = unexplained(replace(run_with(**shares), framework=framework))
     assert word in found.recommendation
 
 
@@ -338,12 +347,8 @@ def test_advice_speaks_of_the_framework_that_trains(framework: str, word: str) -
 def test_advice_on_a_line_that_waits_is_to_wait_less(
     library: str, states: dict[str, float], word: str
 ) -> None:
-    run = run_with(train__host=0.3, train__forward=0.7)
-    assert run.account is not None
-    host, forward = run.account.leaves
     slow = LineTime("train", "host", "train.py:3", "report", library, "", "", states)
-    account = replace(run.account, leaves=(replace(host, lines=(slow,)), forward))
-    (found,) = unexplained(replace(run, account=account))
+    (found,) = unexplained(with_lines("train__host", 300, slow))
     assert word in found.recommendation
 
 
@@ -376,12 +381,8 @@ def test_advice_on_waits_for_data_is_about_the_hand_over_if_the_line_receives_te
 def test_advice_on_a_line_next_to_jax_knows_what_waits_for_its_arrays(
     library: str, states: dict[str, float], word: str | None
 ) -> None:
-    run = replace(run_with(train__host=0.3, train__forward=0.7), framework="jax 0.10.2")
-    assert run.account is not None
-    host, forward = run.account.leaves
     reads = LineTime("train", "host", "train.py:3", "step", library, "", "", states)
-    account = replace(run.account, leaves=(replace(host, lines=(reads,)), forward))
-    found = unexplained(replace(run, account=account))
+    found = unexplained(replace(with_lines("train__host", 300, reads), framework="jax 0.10.2"))
     assert [word in each.recommendation for each in found if word] == [True] * len(found)
     assert len(found) == (word is not None)
 
@@ -402,11 +403,7 @@ def test_time_between_steps_names_its_lines_and_calls_of_keras_s_loops(library: 
     assert list(lines_of(Key("train", "host"), [thread])) == [inside]
     silent = replace(thread, lines=(after,))  # of a process that does not say when it is in no step
     assert list(lines_of(Key("train", "host"), [silent])) == [after]
-    run = run_with(train__forward=0.5, between_steps=0.5)
-    assert run.account is not None
-    forward, between = run.account.leaves
-    account = replace(run.account, leaves=(forward, replace(between, lines=(after,))))
-    (found,) = unexplained(replace(run, account=account, threads=[thread]))
+    (found,) = unexplained(replace(with_lines("between_steps", 500, after), threads=[thread]))
     assert word in found.recommendation
 
 
@@ -433,15 +430,6 @@ def test_advice_on_an_evaluation_speaks_of_its_own_code_if_that_is_most_of_it() 
     (half,) = unexplained(run_with(train__forward=0.5, eval__host=0.25, eval__forward=0.25))
     assert "your own code" not in half.finding
     assert "vectorise" not in half.recommendation
-
-
-@pytest.mark.parametrize(
-    ("framework", "word"),
-    [("keras 3.15.0 on torch", "validation_freq"), ("pytorch 2.13.0", "without gradients")],
-)
-def test_advice_on_an_evaluation_speaks_of_the_loop_that_evaluates(framework: str, word: str) -> None:
-    (found,) = unexplained(replace(run_with(train__forward=0.4, eval__forward=0.6), framework=framework))
-    assert word in found.recommendation
 
 
 @pytest.mark.parametrize(

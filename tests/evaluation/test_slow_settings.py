@@ -230,25 +230,6 @@ def test_padding_that_no_sample_of_a_batch_needs_costs_its_share_of_both_passes(
 
 
 @pytest.mark.parametrize(
-    ("alone", "forward", "steps", "busy", "titles"),
-    [
-        (1.0, 0.3, 500_000, 0.0, ["Batches of one sample"]),
-        (0.0, 0.3, 500_000, 0.0, []),
-        (1.0, 0.05, 500_000, 0.0, []),
-        (1.0, 0.3, 300_000, 0.0, []),  # 50 us for each of 20 operators: they compute
-        (1.0, 0.3, 500_000, 80.0, []),  # the GPU computes
-    ],
-)
-def test_a_batch_of_one_sample_is_a_finding_if_its_operators_are_small(
-    alone: float, forward: float, steps: int, busy: float, titles: list[str]
-) -> None:
-    gauges = {"single_sample_passes": alone, "graph_operators": 20.0}
-    run = replace(run_with(gauges, forward=forward), steps=trained(steps), gpu_use=[replace(GPU, mean=busy)])
-    assert found(run) == [(title, 1000 * forward) for title in titles]
-    assert found(replace(run, steps=[])) == []
-
-
-@pytest.mark.parametrize(
     ("library", "seconds"),
     [
         ("numpy.lib._histograms_impl.histogram", [200]),
@@ -301,27 +282,39 @@ def test_a_graph_that_grew_explains_its_many_small_operators() -> None:
     assert [subject for subject, _ in found(run)] == ["Forward pass"]
 
 
+def loops(operators: float, leaves: float) -> tuple[dict[str, float], dict[str, float]]:
+    return {"graph_operators": operators, "graph_leaves": leaves}, {"forward": 0.3, "backward": 0.5}
+
+
+def samples(alone: float, forward: float) -> tuple[dict[str, float], dict[str, float]]:
+    return {"single_sample_passes": alone, "graph_operators": 20.0}, {"forward": forward}
+
+
 @pytest.mark.parametrize(
-    ("operators", "leaves", "steps", "busy", "titles"),
+    ("known", "steps", "busy", "results"),
     [
-        (5000, 100, 5000, 0.0, ["Forward pass"]),
-        (1000, 100, 20_000, 0.0, ["Forward pass"]),
-        (999, 10, 20_000, 0.0, []),  # few
-        (5000, 501, 5000, 0.0, []),  # a deep model: each parameter has its own
-        (5000, 100, 3000, 0.0, []),  # 53 us each: they compute
-        (5000, 100, 5000, 80.0, []),  # the GPU computes
+        (loops(5000, 100), 5000, 0.0, [("Forward pass", 800.0)]),
+        (loops(1000, 100), 20_000, 0.0, [("Forward pass", 800.0)]),
+        (loops(999, 10), 20_000, 0.0, []),  # few
+        (loops(5000, 501), 5000, 0.0, []),  # a deep model: each parameter has its own
+        (loops(5000, 100), 3000, 0.0, []),  # 53 us each: they compute
+        (loops(5000, 100), 5000, 80.0, []),  # the GPU computes
+        (samples(1.0, 0.3), 500_000, 0.0, [("Batches of one sample", 300.0)]),
+        (samples(0.0, 0.3), 500_000, 0.0, []),
+        (samples(1.0, 0.05), 500_000, 0.0, []),
+        (samples(1.0, 0.3), 300_000, 0.0, []),  # 50 us for each of 20 operators: they compute
+        (samples(1.0, 0.3), 500_000, 80.0, []),  # the GPU computes
     ],
 )
-def test_a_loop_over_many_small_operators_is_a_finding(
-    operators: float, leaves: float, steps: int, busy: float, titles: list[str]
+def test_a_loop_over_many_small_operators_or_a_batch_of_one_sample_is_a_finding(
+    known: tuple[dict[str, float], dict[str, float]],
+    steps: int,
+    busy: float,
+    results: list[tuple[str, float]],
 ) -> None:
-    gauges = {"graph_operators": operators, "graph_leaves": leaves}
-    run = replace(
-        run_with(gauges, forward=0.3, backward=0.5),
-        steps=trained(steps),
-        gpu_use=[replace(GPU, mean=busy)],
-    )
-    assert found(run) == [(title, 800.0) for title in titles]
+    gauges, shares = known
+    run = replace(run_with(gauges, **shares), steps=trained(steps), gpu_use=[replace(GPU, mean=busy)])
+    assert found(run) == results
     assert found(replace(run, steps=[])) == []
 
 

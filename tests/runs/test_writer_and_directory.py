@@ -78,26 +78,16 @@ def test_what_was_sampled_comes_back_with_rates_instead_of_counters(tmp_path: Pa
     assert np.isnan(network[0])
     assert network[1:] == pytest.approx(np.full(len(network) - 1, 300.0)), "also where a new part begins"
     assert disk[1:] == pytest.approx(np.full(len(disk) - 1, 3000.0))
-
-
-def test_errors_and_throttling_of_gpus_come_back(tmp_path: Path) -> None:
-    record(tmp_path, range(10)).close()
-    seen = Seen(tmp_path).read()
     assert seen.column("gpu_thermal_throttle_seconds")[8].tolist() == [2.0, 2.0]
     assert seen.column("gpu_power_throttle_seconds")[8].tolist() == [1.0, 1.0]
     assert seen.column("gpu_ecc_uncorrected_errors")[0].tolist() == [2, 2]
     assert seen.column("gpu_xid_errors")[0].tolist() == [1, 2]
     assert seen.column("gpu_last_xid")[0].tolist() == [63, 63]
     assert seen.column("gpu_clock_hertz")[0].tolist() == [1.98e9, 1.98e9]
-
-
-def test_gauges_and_counts_of_a_rank_are_recorded(tmp_path: Path) -> None:
-    record(tmp_path, range(10)).close()
-    source = RecordingDirectory(tmp_path)
-    list(source.read())
-    steps = 10
-    assert source.facts.ranks[0].gauges == {"loss": pytest.approx(1 / (steps + 1)), "global_step": steps}
-    assert source.facts.ranks[0].counts == {"tokens": 4096 * steps}
+    (rank,) = seen.source.facts.ranks
+    steps = 2 * MINUTE + 10
+    assert rank.gauges == {"loss": pytest.approx(1 / (steps + 1)), "global_step": steps}
+    assert rank.counts == {"tokens": 4096 * steps}
 
 
 def test_gauges_have_a_history_of_their_changes_and_at_most_one_value_per_second(tmp_path: Path) -> None:
@@ -291,6 +281,7 @@ def test_each_minute_becomes_one_part_that_pyarrow_reads_without_us(tmp_path: Pa
     ranks = pq.read_table(the_part(tmp_path / "n1", "ranks", 3))
     assert ranks.num_rows == 1, "of totals, only the last of a minute are kept"
     assert ranks.column("train_steps")[0].as_py() == 3 * MINUTE
+    assert files(tmp_path, "**/*.journal") == files(tmp_path, "**/*.unfinished") == []
 
 
 def test_a_new_part_looks_at_none_of_those_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,12 +323,6 @@ def test_a_journal_that_never_becomes_a_part_keeps_no_later_one_from_it(tmp_path
     record(tmp_path, range(3, 2 * MINUTE)).close()
     assert [path.name for path in (tmp_path / "n1").glob("samples-*.journal")] == ["samples-000001.journal"]
     assert len(list((tmp_path / "n1").glob("samples-*.parquet"))) == 2
-
-
-def test_no_temporary_file_and_no_journal_stays_behind(tmp_path: Path) -> None:
-    record(tmp_path, range(MINUTE + 5)).close()
-    assert files(tmp_path, "**/*.journal") == []
-    assert files(tmp_path, "**/*.unfinished") == []
 
 
 def test_a_reader_sees_each_row_once_while_journals_become_parts(
