@@ -12,6 +12,7 @@ from stepscope.runs.debugger.source import DebuggerOutput
 from stepscope.runs.open import open_source
 from stepscope.runs.traces.source import KinetoTraces
 
+from tests.support.commands import refusal
 from tests.support.debugger_output import START, DebuggerDirectory, snapshot, step, write_training_job
 
 
@@ -100,19 +101,14 @@ def bad_directories() -> dict[str, tuple[dict[str, str], str]]:
 
 
 @pytest.mark.parametrize("kind", bad_directories())
-def test_a_directory_that_is_none_gives_one_clear_line_and_no_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
-) -> None:
+def test_a_directory_that_is_none_gives_one_clear_line_and_no_report(tmp_path: Path, kind: str) -> None:
     files, message = bad_directories()[kind]
     source = tmp_path / "profiler-output"
     source.mkdir()
     for name, text in files.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_text(text)
-    assert main(["report", str(source), "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("stepscope: ")
-    assert said.count("\n") == 1
+    said = refusal("report", source, "--out", tmp_path / "out")
     assert message in said
     assert str(source) in said
     assert not (tmp_path / "out").exists()
@@ -126,15 +122,10 @@ def test_a_directory_that_is_none_gives_one_clear_line_and_no_report(
         ("ftp://bucket/job", "cannot be read from there"),
     ],
 )
-def test_a_source_that_is_none_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str, message: str
-) -> None:
+def test_a_source_that_is_none_is_said(tmp_path: Path, word: str, message: str) -> None:
     (tmp_path / "words.txt").write_text("hello")
     source = word if "://" in word else str(tmp_path / word)
-    assert main(["report", source, "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
+    assert message in refusal("report", source, "--out", tmp_path / "out")
 
 
 def test_a_source_is_told_by_what_lies_there(tmp_path: Path) -> None:

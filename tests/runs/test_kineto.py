@@ -24,6 +24,7 @@ from stepscope.runs.traces.intervals import Intervals
 from stepscope.runs.traces.source import KinetoTraces
 from stepscope.runs.traces.trace import SLICES, TraceSummary
 
+from tests.support.commands import refusal
 from tests.support.few_rules import of_rule
 from tests.support.pytorch import needs_torch
 
@@ -705,16 +706,12 @@ def test_a_trace_without_steps_is_split_as_a_whole_and_that_is_said(tmp_path: Pa
         (gzip.compress(b"{}")[:-4], "cannot be read"),
     ],
 )
-def test_a_corrupt_trace_gives_one_clear_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, message: str
-) -> None:
+def test_a_corrupt_trace_gives_one_clear_line(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / ("t.pt.trace.json.gz" if content[:2] == b"\x1f\x8b" else "t.pt.trace.json")
     path.write_bytes(content)
-    assert main(["report", str(path), "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
+    said = refusal("report", path, "--out", tmp_path / "out")
     assert message in said
     assert str(path) in said
-    assert said.count("\n") == 1
 
 
 def test_a_directory_without_a_trace_is_said(tmp_path: Path) -> None:

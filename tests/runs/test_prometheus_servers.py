@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stepscope.commands.cli import main
 from stepscope.common.errors import UserError
 from stepscope.evaluation.engine import evaluate
 from stepscope.prometheus.crosscheck.server import Grid, Server
@@ -16,6 +15,7 @@ from stepscope.runs.prometheus.address import ACCESS, ENVIRONMENT, TOKEN, Access
 from stepscope.runs.prometheus.api import Api
 from stepscope.runs.prometheus.source import PrometheusRun
 
+from tests.support.commands import refusal
 from tests.support.keys import make_keys
 from tests.support.small_prometheus import (
     BETWEEN,
@@ -255,23 +255,12 @@ def test_a_server_with_its_own_authority_asks_for_a_certificate(
     ],
 )
 def test_tls_that_fails_is_said_in_one_line(
-    tls: str, keys: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str, words: str
+    tls: str, keys: Path, tmp_path: Path, more: str, words: str
 ) -> None:
-    assert words in said(capsys, "report", f"{tls}{more.format(keys=keys)}", "--out", tmp_path / "out")
+    assert words in refusal("report", f"{tls}{more.format(keys=keys)}", "--out", tmp_path / "out")
 
 
-def said(capsys: pytest.CaptureFixture[str], *command: object) -> str:
-    """The line of a command that fails."""
-    assert main([*map(str, command)]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1, error
-    assert error.startswith("stepscope: ")
-    return error
-
-
-def test_a_proxy_of_the_environment_is_used(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with small_prometheus(SmallPrometheus()) as proxy:
         monkeypatch.setenv("HTTP_PROXY", proxy.url)
         assert open_source("prometheus+http://prometheus.invalid:9090?run=resnet").facts.name == "resnet"
@@ -279,7 +268,7 @@ def test_a_proxy_of_the_environment_is_used(
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{port}")
-    line = said(capsys, "report", "prometheus+http://prometheus.invalid?run=a", "--out", tmp_path / "out")
+    line = refusal("report", "prometheus+http://prometheus.invalid?run=a", "--out", tmp_path / "out")
     assert "the proxy cannot be reached; check HTTP_PROXY, HTTPS_PROXY and NO_PROXY" in line
     with small_prometheus(SmallPrometheus()) as server:
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -339,20 +328,17 @@ FAILURES = {
 
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("command", ["report", "compare", "crosscheck"])
-def test_a_server_that_fails_is_one_line(
-    command: str, failure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_that_fails_is_one_line(command: str, failure: str, tmp_path: Path) -> None:
     answer, words = FAILURES[failure]
     with small_prometheus(SmallPrometheus(lambda _: answer)) as server:
         source = f"prometheus+http://reader:sesame@{server.address}?run=resnet"
         out = ("--out", tmp_path / "out.html")
-        line = {
-            "report": lambda: said(capsys, "report", source, *out),
-            "compare": lambda: said(capsys, "compare", source, source, *out),
-            "crosscheck": lambda: said(
-                capsys, "crosscheck", "--prometheus", server.url.replace("//", "//a:sesame@")
-            ),
-        }[command]()
+        words_of = {
+            "report": (source, *out),
+            "compare": (source, source, *out),
+            "crosscheck": ("--prometheus", server.url.replace("//", "//a:sesame@")),
+        }
+        line = refusal(command, *words_of[command])
     assert words in line
     assert server.url in line
     assert "sesame" not in line
@@ -370,10 +356,8 @@ def test_a_server_that_fails_is_one_line(
         "prometheus+http://reader:sesame@host?run=a&start=soon",
     ],
 )
-def test_no_message_shows_a_secret_of_an_address(
-    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "sesame" not in said(capsys, "report", source, "--out", tmp_path / "out")
+def test_no_message_shows_a_secret_of_an_address(source: str, tmp_path: Path) -> None:
+    assert "sesame" not in refusal("report", source, "--out", tmp_path / "out")
 
 
 def test_a_token_that_no_header_can_carry_is_refused(tmp_path: Path) -> None:

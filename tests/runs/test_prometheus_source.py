@@ -2,8 +2,8 @@
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,8 +26,9 @@ from stepscope.runs.prometheus.connection import Connection
 from stepscope.runs.prometheus.series import OF_RUN, LastValues
 
 from tests.support.backfill import Backfill, instance_of, run_of, seconds_of
+from tests.support.commands import refusal
 from tests.support.demo import START
-from tests.support.prometheus import needs_prometheus
+from tests.support.prometheus import Prometheus, needs_prometheus
 from tests.support.scenarios import WrittenScenarios
 from tests.support.smallest import smallest
 
@@ -165,26 +166,14 @@ def test_the_report_of_a_run_in_prometheus_is_written(url: str, tmp_path: Path) 
 
 @needs_prometheus
 @pytest.mark.parametrize(
-    ("query", "words"),
-    [
-        ("?run=other", f"has no run other; there are {', '.join(map(run_of, SCENARIOS))}"),
-        ("", "give a run with ?run=NAME; there are simulated-cpu-bottleneck, "),
-        (f"?run={run_of('straggler')}&start=2001-01-01&end=2001-01-02T00:00:00Z", "has no scrape of run"),
-    ],
-)
-def test_a_run_that_is_not_there_is_said_in_one_line(
-    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], query: str, words: str
-) -> None:
-    assert main(["report", f"prometheus+{url}{query}", "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert words in said
-    assert said.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
     ("source", "words"),
     [
+        ("prometheus+{url}?run=other", f"has no run other; there are {', '.join(map(run_of, SCENARIOS))}"),
+        ("prometheus+{url}", "give a run with ?run=NAME; there are simulated-cpu-bottleneck, "),
+        (
+            f"prometheus+{{url}}?run={run_of('straggler')}&start=2001-01-01&end=2001-01-02T00:00:00Z",
+            "has no scrape of run",
+        ),
         ("prometheus+http://127.0.0.1:9?run=a", "http://127.0.0.1:9: cannot be reached"),
         ("prometheus+ftp://host?run=a", "is no address of a run in Prometheus; give one such as"),
         ("prometheus+http://host?name=a", "name is not known; there are run, cluster, start, end, tenant, "),
@@ -198,29 +187,31 @@ def test_a_run_that_is_not_there_is_said_in_one_line(
         ),
     ],
 )
-def test_an_address_that_is_none_is_said_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, words: str
+def test_a_run_or_an_address_that_is_none_is_said_in_one_line(
+    url: str, tmp_path: Path, source: str, words: str
 ) -> None:
-    assert main(["report", source, "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert words in said
-    assert said.count("\n") == 1
+    assert words in refusal("report", source.format(url=url), "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def serving_runs(folder: Path, *runs: tuple[str, str, float]) -> AbstractContextManager[Prometheus]:
+    """A Prometheus with two minutes of each run: its name with the launch, its name, and when it began."""
+    text = folder / "runs.om"
+    with text.open("w") as file:
+        for run, name, start in runs:
+            labels = f'job="stepscope",instance="a",run="{run}"'
+            for time in range(int(start), int(start) + 120, 15):
+                file.write(f"stepscope_samples_total{{{labels}}} {2 * (time - start)} {time}\n")
+                file.write(f"stepscope_run_start_time_seconds{{{labels}}} {start} {time}\n")
+                file.write(f'stepscope_run_info{{{labels},name="{name}"}} 1 {time}\n')
+    storage = Backfill(folder)
+    storage.store([text])
+    return storage.serving()
 
 
 @needs_prometheus
 def test_two_runs_of_one_name_are_told_apart_by_their_time(tmp_path: Path) -> None:
-    text = tmp_path / "scrapes.om"
-    labels = '{job="stepscope",instance="a",run="again"}'
-    with text.open("w") as file:
-        for start in (START, START + 7200):
-            for time in range(int(start), int(start) + 120, 15):
-                file.write(f"stepscope_samples_total{labels} {2 * (time - start)} {time}\n")
-                file.write(f"stepscope_run_start_time_seconds{labels} {start} {time}\n")
-        file.write("# EOF\n")
-    storage = Backfill(tmp_path)
-    blocks = ["promtool", "tsdb", "create-blocks-from", "openmetrics"]
-    subprocess.run([*blocks, str(text), str(storage.storage)], check=True, capture_output=True)
-    with storage.serving() as server:
+    with serving_runs(tmp_path, ("again", "again", START), ("again", "again", START + 7200)) as server:
         source = f"prometheus+{server.url}?run=again"
         with pytest.raises(
             UserError, match=r"more than one run is called again: they began at .* and .*&start="
@@ -235,26 +226,14 @@ def test_two_runs_of_one_name_are_told_apart_by_their_time(tmp_path: Path) -> No
 def test_a_name_means_its_newest_launch_and_lists_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text, began = tmp_path / "scrapes.om", int(START)
-    runs = {
-        "train.py-00000001": 7200,
-        "train.py-00000002": 0,
-        "slurm-7-train.py-00000003": 3600,
-        "trainxpy-4": 9000,
-    }
-    with text.open("w") as file:
-        for run, later in runs.items():
-            labels = f'job="stepscope",instance="a",run="{run}"'
-            name = "trainxpy" if run == "trainxpy-4" else "train.py"
-            for time in range(began + later, began + later + 120, 15):
-                file.write(f"stepscope_samples_total{{{labels}}} {2 * (time - began - later)} {time}\n")
-                file.write(f"stepscope_run_start_time_seconds{{{labels}}} {began + later} {time}\n")
-                file.write(f'stepscope_run_info{{{labels},name="{name}"}} 1 {time}\n')
-        file.write("# EOF\n")
-    storage = Backfill(tmp_path)
-    blocks = ["promtool", "tsdb", "create-blocks-from", "openmetrics"]
-    subprocess.run([*blocks, str(text), str(storage.storage)], check=True, capture_output=True)
-    with storage.serving() as server:
+    began = int(START)
+    runs = (
+        ("train.py-00000001", "train.py", began + 7200),
+        ("train.py-00000002", "train.py", began),
+        ("slurm-7-train.py-00000003", "train.py", began + 3600),
+        ("trainxpy-4", "trainxpy", began + 9000),
+    )
+    with serving_runs(tmp_path, *runs) as server:
         source = f"prometheus+{server.url}?run=train.py"
         newest = open_source(source).facts
         assert (newest.run, newest.name, newest.start) == ("train.py-00000001", "train.py", began + 7200)

@@ -13,3 +13,12 @@ def stepscope(*words: object) -> subprocess.CompletedProcess[str]:
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as errors:
         status = main(typed)
     return subprocess.CompletedProcess(typed, status, out.getvalue(), errors.getvalue())
+
+
+def refusal(*words: object) -> str:
+    """Returns the one line with which a command refuses its words. Fails if it does anything else."""
+    answer = stepscope(*words)
+    assert (answer.returncode, answer.stdout) == (2, ""), answer
+    assert answer.stderr.startswith("stepscope: ")
+    assert answer.stderr.count("\n") == 1, answer.stderr
+    return answer.stderr

@@ -13,6 +13,7 @@ from stepscope.prometheus.rules.files import RULES, command_of, render
 from stepscope.prometheus.rules.options import Options
 
 from tests.prometheus.crosscheck.mutants import UNRECORDED
+from tests.support.commands import refusal
 from tests.support.crosscheck import ALERTING, COMMITTED, crosscheck, evaluating, table
 from tests.support.prometheus import needs_prometheus
 from tests.support.scenarios import WrittenScenarios
@@ -160,10 +161,7 @@ def test_a_threshold_changed_by_hand_names_its_rule_and_no_other(
     ],
 )
 def test_a_mistake_of_the_user_is_said_in_one_line(recording: Path, flags: list[str], message: str) -> None:
-    answer = crosscheck("--recording", recording, *flags)
-    assert answer.returncode == 2
-    assert message in answer.stderr
-    assert answer.stderr.count("\n") == 1
+    assert message in refusal("crosscheck", "--recording", recording, *flags)
 
 
 @pytest.mark.parametrize("engine", ["thanos", "victoriametrics"])
@@ -172,11 +170,9 @@ def test_rules_that_decide_later_are_refused_with_a_command_that_works(
 ) -> None:
     options = Options(("CPUBottleneck.threshold=60",), engine=engine)
     (tmp_path / RULES).write_text(render(options)[RULES])
-    answer = crosscheck("--recording", recording, "--rules", tmp_path / RULES)
-    assert (answer.returncode, answer.stdout) == (2, "")
-    assert f"was rendered with --engine {engine}, so its rules decide an evaluation later" in answer.stderr
-    assert answer.stderr.count("\n") == 1
-    render_command, check_command = re.findall("`stepscope (.*?)`", answer.stderr)
+    said = refusal("crosscheck", "--recording", recording, "--rules", tmp_path / RULES)
+    assert f"was rendered with --engine {engine}, so its rules decide an evaluation later" in said
+    render_command, check_command = re.findall("`stepscope (.*?)`", said)
     assert main(render_command.replace("DIR", str(tmp_path / "same")).split()) == 0
     same = Options.from_command(command_of((tmp_path / "same" / RULES).read_text()) or "")
     assert same == replace(options, engine="prometheus")
@@ -186,34 +182,30 @@ def test_rules_that_decide_later_are_refused_with_a_command_that_works(
 def test_a_server_whose_rules_decide_later_is_refused(tmp_path: Path) -> None:
     rules = render(Options(engine="thanos"))[RULES]
     with evaluating("127.0.0.1:1", rules, tmp_path / "server") as server:
-        answer = crosscheck("--prometheus", server.url)
-    assert (answer.returncode, answer.stdout) == (2, "")
-    assert answer.stderr.startswith(
+        said = refusal("crosscheck", "--prometheus", server.url)
+    assert said.startswith(
         "stepscope: the loaded rules were rendered with --engine thanos or victoriametrics, so they decide "
         "an evaluation later; check the same rules on a recorded run: `stepscope rules render --out DIR`"
     )
-    assert answer.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("flags", [(), ("--prometheus", "http://127.0.0.1:1", "--recording", "run")])
 def test_a_check_is_of_a_server_or_of_a_recording(flags: tuple[str, ...]) -> None:
-    answer = crosscheck(*flags)
-    assert (answer.returncode, answer.stdout) == (2, "")
-    assert answer.stderr == "stepscope: give either --prometheus URL or --recording DIR\n"
+    said = "stepscope: give either --prometheus URL or --recording DIR\n"
+    assert refusal("crosscheck", *flags) == said
 
 
-def test_a_prometheus_that_is_not_installed_is_named(recording: Path, tmp_path: Path) -> None:
-    answer = crosscheck("--recording", recording, path=str(tmp_path))
-    assert (answer.returncode, answer.stdout) == (2, "")
-    assert answer.stderr.startswith("stepscope: --recording needs `prometheus`, which is not on the PATH")
-    assert answer.stderr.count("\n") == 1
+def test_a_prometheus_that_is_not_installed_is_named(
+    recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = "stepscope: --recording needs `prometheus`, which is not on the PATH"
+    assert refusal("crosscheck", "--recording", recording).startswith(said)
 
 
 def test_an_expression_that_prometheus_refuses_names_its_rule(recording: Path, tmp_path: Path) -> None:
     text = COMMITTED.read_text()
     (tmp_path / RULES).write_text(text.replace('clamp(stepscope:rule_finding{rule="CPUBottleneck"}', "clam("))
-    answer = crosscheck("--recording", recording, "--rules", tmp_path / RULES)
-    assert (answer.returncode, answer.stdout) == (2, "")
-    assert "promtool refuses it (" in answer.stderr
-    assert 'stepscope-CPUBottleneck", rule 5, "stepscope:rule_status": could not parse' in answer.stderr
-    assert answer.stderr.count("\n") == 1
+    said = refusal("crosscheck", "--recording", recording, "--rules", tmp_path / RULES)
+    assert "promtool refuses it (" in said
+    assert 'stepscope-CPUBottleneck", rule 5, "stepscope:rule_status": could not parse' in said
