@@ -377,8 +377,9 @@ def test_xid_errors_are_counted_of_a_gpu_that_was_lost_when_nvml_started_and_ans
     assert calls_of(nvml, "nvmlInitWithFlags") == 1
     nvml.post_xid(1, 79)
     nvml.post_xid(0, 31)
-    wait_until(lambda: ticks.tick(after=0).gpus["1"].xid_errors == 1)
-    wait_until(lambda: ticks.samples("xid_errors_total") == {("1", "79"): 1, ("0", "31"): 1})
+    counted = {("1", "79"): 1, ("0", "31"): 1}
+    wait_until(lambda: ticks.tick(after=0) and ticks.samples("xid_errors_total") == counted)
+    assert ticks.tick(after=0).gpus["1"].xid_errors == 1
 
 
 @pytest.mark.parametrize("order", [("79", "45"), ("45", "79")])
