@@ -60,144 +60,116 @@ def columns(kind: pa.DataType, unit: str, *names: str) -> list[pa.Field]:
     return [column(name, kind, unit) for name in names]
 
 
+def _schema(*fields: pa.Field) -> pa.Schema:
+    return pa.schema(fields)
+
+
 _RANK = [column("node", pa.string()), column("rank", pa.int32())]
-STEPS = pa.schema(
-    [
-        *_RANK,
-        column("phase", pa.string()),
-        column("number", pa.int64()),
-        column("start", pa.timestamp("us", tz="UTC")),
-        column("elapsed_seconds", pa.float64(), "seconds"),
-        *columns(pa.float64(), "seconds", *(f"{part}_seconds" for part in ("duration", *COMPONENTS))),
-    ]
+STEPS = _schema(
+    *_RANK,
+    column("phase", pa.string()),
+    column("number", pa.int64()),
+    column("start", pa.timestamp("us", tz="UTC")),
+    column("elapsed_seconds", pa.float64(), "seconds"),
+    *columns(pa.float64(), "seconds", *(f"{part}_seconds" for part in ("duration", *COMPONENTS))),
 )
-ACCOUNT = pa.schema(
-    [
-        *(column(name, pa.string()) for name in ("part", "component")),
-        column("seconds", pa.float64(), "seconds"),
-        column("run_ratio", pa.float64(), "ratio"),
-        column("rank", pa.int32()),
-        column("rank_seconds", pa.float64(), "seconds"),
-    ]
+ACCOUNT = _schema(
+    *(column(name, pa.string()) for name in ("part", "component")),
+    column("seconds", pa.float64(), "seconds"),
+    column("run_ratio", pa.float64(), "ratio"),
+    column("rank", pa.int32()),
+    column("rank_seconds", pa.float64(), "seconds"),
 )
-RANK_PHASES = pa.schema(
-    [
-        *_RANK,
-        column("phase", pa.string()),
-        column("steps", pa.int64(), "steps"),
-        column("seconds", pa.float64(), "seconds"),
-    ]
+RANK_PHASES = _schema(
+    *_RANK,
+    column("phase", pa.string()),
+    column("steps", pa.int64(), "steps"),
+    column("seconds", pa.float64(), "seconds"),
 )
-RANK_COMPONENTS = pa.schema(
-    [
-        *_RANK,
-        column("component", pa.string()),
-        column("seconds", pa.float64(), "seconds"),
-        column("step_time_ratio", pa.float64(), "ratio"),
-    ]
+RANK_COMPONENTS = _schema(
+    *_RANK,
+    column("component", pa.string()),
+    column("seconds", pa.float64(), "seconds"),
+    column("step_time_ratio", pa.float64(), "ratio"),
 )
-GAPS = pa.schema(
-    [
-        *columns(pa.string(), "", "what", "node"),
-        *columns(pa.timestamp("us", tz="UTC"), "", "start", "end"),
-        column("count", pa.int64()),
-        column("reason", pa.string()),
-    ]
+GAPS = _schema(
+    *columns(pa.string(), "", "what", "node"),
+    *columns(pa.timestamp("us", tz="UTC"), "", "start", "end"),
+    column("count", pa.int64()),
+    column("reason", pa.string()),
 )
-FINDINGS = pa.schema(
-    [
-        *columns(pa.string(), "", "rule", "status"),
-        column("seconds_lost", pa.float64(), "seconds"),
-        *columns(pa.string(), "", "finding", "recommendation", "question"),
-        column("triggered", pa.int64(), "scans"),
-        *columns(pa.int64(), "", "violations", "datapoints"),
-    ]
+FINDINGS = _schema(
+    *columns(pa.string(), "", "rule", "status"),
+    column("seconds_lost", pa.float64(), "seconds"),
+    *columns(pa.string(), "", "finding", "recommendation", "question"),
+    column("triggered", pa.int64(), "scans"),
+    *columns(pa.int64(), "", "violations", "datapoints"),
 )
-BANDS = pa.schema(
-    [
-        *columns(pa.string(), "", "rule", "node", "subject"),
-        *columns(pa.timestamp("us", tz="UTC"), "", "start", "end"),
-        column("lasts", pa.bool_()),
-        column("worst", pa.float64(), "see words"),
-        column("words", pa.string()),
-    ]
+BANDS = _schema(
+    *columns(pa.string(), "", "rule", "node", "subject"),
+    *columns(pa.timestamp("us", tz="UTC"), "", "start", "end"),
+    column("lasts", pa.bool_()),
+    column("worst", pa.float64(), "see words"),
+    column("words", pa.string()),
 )
-USAGE = pa.schema(
-    [
-        *columns(pa.string(), "", "node", "resource", "unit"),
-        *columns(pa.float64(), "see unit", "max", "p99", "p95", "p50", "min"),
-    ]
+USAGE = _schema(
+    *columns(pa.string(), "", "node", "resource", "unit"),
+    *columns(pa.float64(), "see unit", "max", "p99", "p95", "p50", "min"),
 )
-LOADERS = pa.schema(
-    [
-        *_RANK,
-        column("phase", pa.string()),
-        column("workers", pa.int32(), "processes"),
-        column("pin_memory", pa.bool_()),
-        column("prefetch_factor", pa.int32(), "batches"),
-        column("batch_size", pa.int64(), "items"),
-        column("fetches", pa.int64(), "fetches"),
-        *columns(pa.float64(), "seconds", "fetch_seconds", "fetch_cpu_seconds", "fetch_core_wait_seconds"),
-    ]
+LOADERS = _schema(
+    *_RANK,
+    column("phase", pa.string()),
+    column("workers", pa.int32(), "processes"),
+    column("pin_memory", pa.bool_()),
+    column("prefetch_factor", pa.int32(), "batches"),
+    column("batch_size", pa.int64(), "items"),
+    column("fetches", pa.int64(), "fetches"),
+    *columns(pa.float64(), "seconds", "fetch_seconds", "fetch_cpu_seconds", "fetch_core_wait_seconds"),
 )
-GAUGES = pa.schema(
-    [
-        *_RANK,
-        column("name", ENCODED),
-        column("time", pa.timestamp("us", tz="UTC")),
-        column("elapsed_seconds", pa.float64(), "seconds"),
-        column("value", pa.float64(), "as published"),
-    ]
+GAUGES = _schema(
+    *_RANK,
+    column("name", ENCODED),
+    column("time", pa.timestamp("us", tz="UTC")),
+    column("elapsed_seconds", pa.float64(), "seconds"),
+    column("value", pa.float64(), "as published"),
 )
-FIGURES = pa.schema(
-    [
-        *columns(pa.string(), "", "figure", "name", "unit"),
-        *columns(pa.float64(), "see unit", "a", "b"),
-        *columns(pa.float64(), "ratio", "change_ratio", "change_low_ratio", "change_high_ratio"),
-    ]
+FIGURES = _schema(
+    *columns(pa.string(), "", "figure", "name", "unit"),
+    *columns(pa.float64(), "see unit", "a", "b"),
+    *columns(pa.float64(), "ratio", "change_ratio", "change_low_ratio", "change_high_ratio"),
 )
-LINES = pa.schema(
-    [
-        *_RANK,
-        *columns(pa.string(), "", "role", "phase", "component", "place", "function", "library", "caller"),
-        *columns(pa.float64(), "seconds", "seconds", "running_seconds"),
-    ]
+LINES = _schema(
+    *_RANK,
+    *columns(pa.string(), "", "role", "phase", "component", "place", "function", "library", "caller"),
+    *columns(pa.float64(), "seconds", "seconds", "running_seconds"),
 )
-OPERATORS = pa.schema(
-    [
-        *_RANK,
-        *columns(pa.string(), "", "device", "operator"),
-        column("calls", pa.int64(), "calls"),
-        *columns(pa.float64(), "seconds", "seconds", "self_seconds"),
-    ]
+OPERATORS = _schema(
+    *_RANK,
+    *columns(pa.string(), "", "device", "operator"),
+    column("calls", pa.int64(), "calls"),
+    *columns(pa.float64(), "seconds", "seconds", "self_seconds"),
 )
 FUNCTIONS = OPERATORS.append(column("primitive_calls", pa.int64(), "calls"))
-EVENTS = pa.schema(
-    [
-        *_RANK,
-        *columns(pa.string(), "", "device", "kind", "name"),
-        column("start", pa.timestamp("us", tz="UTC")),
-        *columns(pa.float64(), "seconds", "elapsed_seconds", "duration_seconds"),
-        column("file", pa.string()),
-    ]
+EVENTS = _schema(
+    *_RANK,
+    *columns(pa.string(), "", "device", "kind", "name"),
+    column("start", pa.timestamp("us", tz="UTC")),
+    *columns(pa.float64(), "seconds", "elapsed_seconds", "duration_seconds"),
+    column("file", pa.string()),
 )
-WINDOWS = pa.schema(
-    [
-        *_RANK,
-        column("kind", pa.string()),
-        *columns(pa.int64(), "", "first", "last"),
-        column("start", pa.timestamp("us", tz="UTC")),
-        *columns(pa.float64(), "seconds", "step_seconds", "pause_seconds"),
-        *columns(pa.string(), "", "state", "reason", "trace"),
-    ]
+WINDOWS = _schema(
+    *_RANK,
+    column("kind", pa.string()),
+    *columns(pa.int64(), "", "first", "last"),
+    column("start", pa.timestamp("us", tz="UTC")),
+    *columns(pa.float64(), "seconds", "step_seconds", "pause_seconds"),
+    *columns(pa.string(), "", "state", "reason", "trace"),
 )
-COLLECTIVES = pa.schema(
-    [
-        *_RANK,
-        column("operation", pa.string()),
-        column("calls", pa.int64(), "calls"),
-        *columns(pa.float64(), "seconds", "seconds", "exposed_seconds"),
-    ]
+COLLECTIVES = _schema(
+    *_RANK,
+    column("operation", pa.string()),
+    column("calls", pa.int64(), "calls"),
+    *columns(pa.float64(), "seconds", "seconds", "exposed_seconds"),
 )
 
 

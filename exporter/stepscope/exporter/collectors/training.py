@@ -210,165 +210,135 @@ class Families:
     """The metric families of runs, steps, components and data loading (design: "Metrics")."""
 
     def __init__(self) -> None:
-        rank, phase = ("run", "rank"), ("run", "rank", "phase")
-        component = ("run", "rank", "component")
         self.all: list[Family] = []
+        gauge, counter = partial(self._add, "gauge"), partial(self._add, "counter")
+        histogram = partial(self._add, "histogram")
+        run, rank, phase = ("run",), ("run", "rank"), ("run", "rank", "phase")
+        component = ("run", "rank", "component")
         self.info = self._add(
-            "run_info",
             "info",
+            "run_info",
             "Name, user, framework, size and scheduler of the run; attempt: restarts by its launcher so far.",
             RUN_INFO,
         )
-        self.launch_unknown = self._add(
+        self.launch_unknown = gauge(
             "run_launch_unknown",
-            "gauge",
             "1: the nodes of the run share no unique text, so another launch of it looks like the same run.",
-            ("run",),
+            run,
         )
-        self.start = self._add(
-            "run_start_time_seconds", "gauge", "Start of the run, since the epoch.", ("run",)
+        self.start = gauge("run_start_time_seconds", "Start of the run, since the epoch.", run)
+        self.first_step = gauge(
+            "run_first_step_time_seconds", "Start of the first step, since the epoch.", run
         )
-        self.first_step = self._add(
-            "run_first_step_time_seconds", "gauge", "Start of the first step, since the epoch.", ("run",)
+        self.last_step = gauge(
+            "run_last_step_time_seconds", "End of the last step so far, since the epoch.", run
         )
-        self.last_step = self._add(
-            "run_last_step_time_seconds", "gauge", "End of the last step so far, since the epoch.", ("run",)
-        )
-        self.end = self._add(
-            "run_end_time_seconds", "gauge", "End of the last training process, since the epoch.", ("run",)
-        )
+        self.end = gauge("run_end_time_seconds", "End of the last training process, since the epoch.", run)
         self.ended = self._add(
-            "run_ended_info",
             "info",
+            "run_ended_info",
             "How the run ended: finished, exit status N, signal NAME, out of memory, or unknown.",
             ("run", "reason"),
         )
         self.exception = self._add(
-            "run_exception_info",
             "info",
+            "run_exception_info",
             "The exception that ended a rank of a run that has ended: of the rank that ended first.",
             ("run", "rank", "type", "place"),
         )
-        self.age = self._add(
-            "run_age_seconds", "gauge", "Time since the run's start, while a process of it lives.", ("run",)
+        self.age = gauge("run_age_seconds", "Time since the run's start, while a process of it lives.", run)
+        self.last_step_age = gauge(
+            "run_last_step_age_seconds", "Time since a living process of the run last finished a step.", run
         )
-        self.last_step_age = self._add(
-            "run_last_step_age_seconds",
-            "gauge",
-            "Time since a living process of the run last finished a step.",
-            ("run",),
-        )
-        self.phase_age = self._add(
+        self.phase_age = gauge(
             "phase_age_seconds",
-            "gauge",
             "Time that a living rank has spent in its present phase, without a phase ending.",
             phase,
         )
-        self.world_size = self._add("run_world_size", "gauge", "Ranks of the run, on all nodes.", ("run",))
-        self.component_age = self._add(
+        self.world_size = gauge("run_world_size", "Ranks of the run, on all nodes.", run)
+        self.component_age = gauge(
             "rank_component_age_seconds",
-            "gauge",
             "Time that a living rank has spent in its component, from 10 s on; host: in no component.",
             (*component, "operation"),
         )
-        self.process_state = self._add(
+        self.process_state = gauge(
             "rank_process_state",
-            "gauge",
             "1: the rank's process is running (or gets on), waiting, stopped, dead, or has ended.",
             ("run", "rank", "state"),
         )
-        self.steps = self._add("step_duration_seconds", "histogram", "Duration of steps.", phase, STEP_BOUNDS)
-        self.squared = self._add(
+        self.steps = histogram("step_duration_seconds", "Duration of steps.", phase, STEP_BOUNDS)
+        self.squared = counter(
             "step_duration_squared_seconds_total",
-            "counter",
             "Sum of the squares of step durations, for their standard deviation.",
             phase,
         )
         # `unknown`, because a gauge may not have the label `le`, on which PromQL joins it.
         self.bounds = self._add(
-            "step_duration_bound_seconds",
             "unknown",
+            "step_duration_bound_seconds",
             "The bounds of step_duration_seconds as values, so that PromQL can compare with them.",
             ("le",),
         )
-        self.phase = self._add(
+        self.phase = counter(
             "phase_seconds_total",
-            "counter",
             "Time in steps of each phase, between them (other), before (initialization) and after"
             " (finalization).",
             phase,
         )
-        self.component = self._add(
-            "step_component_seconds_total", "counter", "Host time in each component.", component
+        self.component = counter("step_component_seconds_total", "Host time in each component.", component)
+        self.device = counter(
+            "step_component_device_seconds_total", "Device time in each component.", component
         )
-        self.device = self._add(
-            "step_component_device_seconds_total", "counter", "Device time in each component.", component
-        )
-        self.account = self._add(
+        self.account = counter(
             "account_seconds_total",
-            "counter",
             "Time of the rank's processes by part, as it passes. The parts sum to their wall time: before the"
             " first step, each component of each phase (host: in none), and between steps.",
             ("run", "rank", "part"),
         )
-        self.own = self._add(
+        self.own = counter(
             "step_own_seconds_total",
-            "counter",
             "Time in training steps without communication, in which ranks wait for each other.",
             rank,
         )
-        self.own_squared = self._add(
+        self.own_squared = counter(
             "step_own_squared_seconds_total",
-            "counter",
             "Sum of the squares of these times, step by step, for their standard error.",
             rank,
         )
-        self.operators = self._add(
+        self.operators = counter(
             "operator_seconds_total",
-            "counter",
             "Time of operators in profile windows, without their calls: 20 per device, and other.",
             ("run", "rank", "device", "operator"),
         )
-        self.wait = self._add("dataloader_wait_seconds", "histogram", "Waits for a batch.", rank, WAIT_BOUNDS)
-        self.fetch = self._add(
-            "dataloader_fetch_seconds", "histogram", "Fetches of data-loading workers.", rank, FETCH_BOUNDS
+        self.wait = histogram("dataloader_wait_seconds", "Waits for a batch.", rank, WAIT_BOUNDS)
+        self.fetch = histogram(
+            "dataloader_fetch_seconds", "Fetches of data-loading workers.", rank, FETCH_BOUNDS
         )
-        self.workers = self._add("dataloader_workers", "gauge", "Data-loading workers.", phase)
-        self.pin_memory = self._add(
-            "dataloader_pin_memory", "gauge", "Whether batches are put in pinned memory.", phase
+        self.workers = gauge("dataloader_workers", "Data-loading workers.", phase)
+        self.pin_memory = gauge("dataloader_pin_memory", "Whether batches are put in pinned memory.", phase)
+        self.prefetch = gauge("dataloader_prefetch_factor", "Batches that each worker prepares ahead.", phase)
+        self.batch_size = gauge("dataloader_batch_size", "Items per batch of this rank.", phase)
+        self.queue = gauge(
+            "dataloader_queue_depth", "Batches that were ready when training took the last batch.", phase
         )
-        self.prefetch = self._add(
-            "dataloader_prefetch_factor", "gauge", "Batches that each worker prepares ahead.", phase
-        )
-        self.batch_size = self._add("dataloader_batch_size", "gauge", "Items per batch of this rank.", phase)
-        self.queue = self._add(
-            "dataloader_queue_depth",
-            "gauge",
-            "Batches that were ready when training took the last batch.",
-            phase,
-        )
-        self.gauge = self._add(
+        self.gauge = gauge(
             "run_gauge",
-            "gauge",
             "Numbers that the training script or its framework publishes, such as its loss.",
             ("run", "rank", "name"),
         )
-        self.counted = self._add(
+        self.counted = counter(
             "run_counted_total",
-            "counter",
             "Totals that the training script counts, such as its tokens, samples and flops, or the latter by "
             "a profile window.",
             ("run", "rank", "name"),
         )
-        self.refused = self._add(
+        self.refused = counter(
             "ledgers_refused_total",
-            "counter",
             "Ledgers that were refused, by reason; the log names the files.",
             ("reason",),
         )
-        self.lost = self._add(
+        self.lost = counter(
             "ledger_records_lost_total",
-            "counter",
             "Step records that were overwritten before this exporter read them; their totals are not lost.",
         )
 
@@ -492,8 +462,8 @@ class Families:
 
     def _add(
         self,
-        name: str,
         kind: Kind,
+        name: str,
         help: str,
         labels: tuple[str, ...] = (),
         bounds: Sequence[float] = (),

@@ -21,7 +21,9 @@ from stepscope.training import layout
 from stepscope.training.launch import Launch
 from stepscope.training.layout import COMPONENTS, MOST, OPERATIONS, PHASES
 from stepscope.training.ledger_checks import (
-    LedgerError,
+    LedgerError as LedgerError,
+)
+from stepscope.training.ledger_checks import (
     Section,
     checked_counters,
     checked_fetches,
@@ -32,16 +34,6 @@ from stepscope.training.ledger_checks import (
     fell,
     open_plain_file,
 )
-
-__all__ = [
-    "LedgerError",
-    "LedgerHeader",
-    "LedgerReader",
-    "LedgerTotals",
-    "LoaderTotals",
-    "StepRecord",
-    "open_ledgers",
-]
 
 _COUNTERS = Struct(f"<{layout.COUNTER_DOUBLES}d")
 _SLOT = Struct(f"<{layout.WORKER_DOUBLES}d")
@@ -346,14 +338,12 @@ class LedgerReader:
             **texts,
         )
 
-    def _whole(self, at: int, what: str) -> int:
-        (number,) = _ONE.unpack(self._read(at, 8))
-        if not 0 <= number <= MOST:  # nor is NaN
-            raise LedgerError(self.path, "counter", f"corrupt ledger: {number:g} {what}")
-        return int(number)
-
     def _recorded(self) -> int:
-        return self._whole(self._sections.counters.at + 8 * layout.COUNTER_RECORDED, "steps recorded")
+        at = self._sections.counters.at + 8 * layout.COUNTER_RECORDED
+        (number,) = _ONE.unpack(self._read(at, _ONE.size))
+        if not 0 <= number <= MOST:  # nor is NaN
+            raise LedgerError(self.path, "counter", f"corrupt ledger: {number:g} steps recorded")
+        return int(number)
 
     def _record(self, index: int) -> tuple[float, ...] | None:
         (record,) = self._ring(self._sections.ring, layout.RECORD, index - 1, index)
