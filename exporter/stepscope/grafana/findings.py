@@ -8,7 +8,7 @@ from typing import Any
 
 from stepscope.common import PUBLIC_DOCS
 from stepscope.common.status import Status
-from stepscope.grafana.looks import SEVERITY, VERMILION, by_name, hidden_column, words
+from stepscope.grafana.looks import SEVERITY, VERMILION, by_name, words
 from stepscope.grafana.page import Dashboard, panel_id
 from stepscope.grafana.panels import Panel, stat, table
 from stepscope.grafana.queries import OF_CLUSTER, OF_RUN, in_range, last, now, rows
@@ -144,10 +144,7 @@ def what_is_wrong(system: Dashboard, histograms: Dashboard, steps: Dashboard) ->
                 mappings=words({name: (name, colour) for name, colour in SEVERITY.items()}),
                 custom__displayMode="color-text",
             ),
-            hidden_column("Panel"),
-            hidden_column("Runbook"),
-            hidden_column("Report"),
-            hidden_column("From"),
+            *(by_name(name, custom__hidden=True) for name in ("Panel", "Runbook", "Report", "From")),
         ],
     )
 
@@ -203,9 +200,8 @@ def _where_to_see_it(system: Dashboard, histograms: Dashboard, steps: Dashboard)
 
 
 def _links() -> list[dict[str, Any]]:
-    chosen = "".join(
-        f"&${{{name}:queryparam}}" for name in ("datasource", "cluster", "job", "run", "instance")
-    )
+    names = ("datasource", "cluster", "job", "run", "instance")
+    chosen = "".join(f"&${{{name}:queryparam}}" for name in names)
     since = "&from=${__data.fields.From.numeric}&to=${__to}"
     place = "/d/stepscope-${__data.fields.Panel}"
     worst = "&var-rank=$__all&var-gpu=$__all"

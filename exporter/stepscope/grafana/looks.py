@@ -55,11 +55,6 @@ def wrapped(name: str, width: int = 900) -> Override:
     )
 
 
-def hidden_column(name: str) -> Override:
-    """Hides a column that only links read."""
-    return by_name(name, custom__hidden=True)
-
-
 def dashed_thresholds(in_legend: bool) -> Override:
     """Draws the lines of rule parameters dashed, in the colour of text, never filled."""
     return by_pattern(

@@ -6,31 +6,14 @@ from typing import Any
 from stepscope.grafana.looks import PURPLE, VERMILION
 from stepscope.grafana.panels import WIDTH, Panel
 from stepscope.grafana.queries import DATASOURCE, OF_RUN
-from stepscope.grafana.variables import (
-    Variable,
-    cluster,
-    data_source,
-    gpu,
-    hidden,
-    instance,
-    job,
-    rank,
-    run,
-)
+from stepscope.grafana.variables import Variable, cluster, data_source, gpu, hidden, instance, job, rank, run
 
 Dashboard = dict[str, Any]
 Annotation = dict[str, Any]
 
 TAG = "stepscope"
-VARIABLES = (
-    "datasource",
-    "cluster",
-    "job",
-    "run",
-    "instance",
-    "gpu",
-    "rank",
-)  # of every dashboard, in this order
+# Of every dashboard, in this order.
+VARIABLES = ("datasource", "cluster", "job", "run", "instance", "gpu", "rank")
 SCHEMA_VERSION = 37  # of Grafana 9.4; later versions migrate it when they load it
 
 
@@ -160,16 +143,12 @@ def alerts(matchers: str = OF_RUN) -> Annotation:
 
 def phases() -> list[Annotation]:
     """Marks the run's start, first step and end, and the times of evaluation and prediction."""
-    moments = (
-        ("start", "run_start", "min"),
-        ("first step", "run_first_step", "min"),
-        ("end", "run_end", "max"),
-    )
-    times = (
-        (moment, f"{operator}(stepscope_{metric}_time_seconds{{{OF_RUN}}})")
+    moments = (("start", "start", "min"), ("first step", "first_step", "min"), ("end", "end", "max"))
+    ends = " or ".join(
+        f"label_replace({operator}(stepscope_run_{metric}_time_seconds{{{OF_RUN}}}), "
+        f'"moment", "{moment}", "", "")'
         for moment, metric, operator in moments
     )
-    ends = " or ".join(f'label_replace({time}, "moment", "{moment}", "", "")' for moment, time in times)
     other = f'stepscope_step_duration_seconds_count{{{OF_RUN}, phase!="train"}}'
     return [
         {

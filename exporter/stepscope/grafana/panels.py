@@ -9,15 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from stepscope.grafana.looks import (
-    BLUE,
-    Override,
-    by_name,
-    by_pattern,
-    dashed_thresholds,
-    fixed,
-    steps,
-)
+from stepscope.grafana.looks import BLUE, Override, by_name, by_pattern, dashed_thresholds, fixed, steps
 from stepscope.grafana.queries import DATASOURCE, Target
 
 Panel = dict[str, Any]
@@ -236,13 +228,15 @@ def bar_chart(
     *,
     across: str,
     colour: str,
-    across_unit: str,
     unit: str,
-    width: int = 12,
-    highest: float | None = None,
-    overrides: Sequence[Override] = (),
+    width: int,
+    highest: float,
+    overrides: Sequence[Override],
 ) -> Panel:
-    """Draws a group of bars per number of the label `across`, one bar per value of the label `colour`."""
+    """Draws a group of bars per number of the label `across`, one bar per value of the label `colour`.
+
+    Both axes have the same unit.
+    """
     first_column = f"{across}\\{colour}"  # Grafana's name for it in a matrix
     options = {
         "xField": first_column,
@@ -268,7 +262,7 @@ def bar_chart(
         "thresholdsStyle": {"mode": "off"},
         "hideFrom": NOTHING_HIDDEN,
     }
-    columns = [*overrides, by_name(first_column, unit=across_unit)]
+    columns = [*overrides, by_name(first_column, unit=unit)]
     fields = _fields(custom, unit, columns, 0, highest, color={"mode": "palette-classic"}, noValue=NOTHING)
     # Sorts as numbers; the axis of bars must be text.
     matrix = [
@@ -338,10 +332,8 @@ def section(title: str, collapsed: bool = False) -> Panel:
     }
 
 
-def repeated(panel: Panel, variable: str, in_a_row: int = 1) -> Panel:
+def repeated(panel: Panel, variable: str, in_a_row: int) -> Panel:
     """Repeats a panel for each value of a variable, with `in_a_row` panels next to each other."""
-    if in_a_row == 1:
-        return {**panel, "repeat": variable, "repeatDirection": "v"}
     return {**panel, "repeat": variable, "repeatDirection": "h", "maxPerRow": in_a_row}
 
 

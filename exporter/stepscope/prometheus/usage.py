@@ -155,8 +155,7 @@ def _usage(
     )
     energy["failed"] = _known_energy(failed_power, of_failed_with_power, by_state["failed"])
     allocated, without, compared = (
-        {(user, namespace): hours for (user, namespace), hours in sums[name].items()}
-        for name in (GPUS_ALLOCATED, GPUS_WITHOUT_PROCESS, "compared")
+        _of_owners(sums[name]) for name in (GPUS_ALLOCATED, GPUS_WITHOUT_PROCESS, "compared")
     )
     owners = {*by_state["held"]}
     scheduled = {owner: _holder(owner, owners) for owner in allocated | without}
@@ -164,7 +163,7 @@ def _usage(
     by_state["allocated"] = _renamed(allocated, scheduled)
     by_state["without_process"] = _renamed(without, scheduled)
     free_power, free_with_power = (
-        _renamed({(user, namespace): amount for (user, namespace), amount in sums[name].items()}, scheduled)
+        _renamed(_of_owners(sums[name]), scheduled)
         for name in (WITHOUT_PROCESS_POWER, "without process, with power")
     )
     energy["without_process"] = _known_energy(free_power, free_with_power, by_state["without_process"])

@@ -4,8 +4,6 @@ It works for a thousand nodes, because it reads no raw series of GPUs or cores, 
 prometheus_rules/usage.py records every two minutes.
 """
 
-from typing import Any
-
 from stepscope.grafana import variables, verdict, waste
 from stepscope.grafana.looks import (
     GPU_HOURS,
@@ -19,16 +17,7 @@ from stepscope.grafana.looks import (
     words,
 )
 from stepscope.grafana.page import Dashboard, alerts, of_all_runs
-from stepscope.grafana.panels import (
-    Panel,
-    bars,
-    device_heatmap,
-    section,
-    shares,
-    stat,
-    table,
-    time_series,
-)
+from stepscope.grafana.panels import Panel, bars, device_heatmap, section, shares, stat, table, time_series
 from stepscope.grafana.queries import (
     OF_CLUSTER,
     OF_JOB,
@@ -130,17 +119,14 @@ def wasted_hours() -> str:
     return f"sum by (cluster, run) ({integral(wasted)})"
 
 
-def to_run() -> list[dict[str, Any]]:
-    """Returns the links of a run's name."""
+def run_column() -> Override:
+    """Returns the look of a run's name, which links to its own dashboard."""
     url = (
         "/d/stepscope-run?var-run=${__value.text:percentencode}&${cluster:queryparam}"
         "&${job:queryparam}&${datasource:queryparam}&${__url_time_range}"
     )
-    return [{"title": "What is wrong with this run?", "url": url, "targetBlank": False}]
-
-
-def run_column() -> Override:
-    return by_name("Run", custom__minWidth=260, links=to_run())
+    link = {"title": "What is wrong with this run?", "url": url, "targetBlank": False}
+    return by_name("Run", custom__minWidth=260, links=[link])
 
 
 def _numbers() -> list[Panel]:
@@ -244,9 +230,8 @@ def _runs() -> list[Panel]:
                     color={"mode": "continuous-YlRd"},
                 ),
                 by_name("Steps/s", custom__width=85, decimals=2),
-                by_name(
-                    "Energy (kWh)", custom__width=110, decimals=2
-                ),  # a unit would have its own prefix per row
+                # Without a unit, which would have its own prefix per row.
+                by_name("Energy (kWh)", custom__width=110, decimals=2),
                 by_name("Cost", custom__width=90, unit="currencyUSD", decimals=2),
             ],
         ),
@@ -285,6 +270,7 @@ def _findings() -> list[Panel]:
     nodes = f"group by ({ALERT}, instance) ({FIRING})"
     number = f"count by ({ALERT}) ({nodes})"
     several = f'count_values by ({ALERT}) ("nodes", {number} > 1)'
+    counted = f"count by (cluster, run, rule, severity, user) ({_problems(FIRING)})"
     excess, own = of_run(straggler.EXCESS), of_run(straggler.OWN)
     return [
         section("What is wrong"),
@@ -293,7 +279,7 @@ def _findings() -> list[Panel]:
             """The problems of each run. "Count" is the number of nodes, GPUs or ranks, and "Since" is when
             the first of them began. Alerts that see the same problem are one row, as on the run's own
             dashboard. Fix critical ones first: these runs have stalled or are about to fail.""",
-            rows(_least_last(f"count by (cluster, run, rule, severity, user) ({_problems(FIRING)})")),
+            rows(f'label_replace({counted}, "severity", "{LEAST}", "severity", "info")'),
             rows(_of_problems(f"{nodes} and on ({ALERT}) {number} == 1")),
             rows(_of_problems(f'label_replace({several}, "instance", "$1 nodes", "nodes", "(.+)")')),
             rows(_of_problems(f"1000 * min by ({ALERT}) (ALERTS_FOR_STATE{{{OF_ALERTS}}})")),
@@ -379,10 +365,6 @@ def _findings() -> list[Panel]:
             ],
         ),
     ]
-
-
-def _least_last(alerts: str) -> str:
-    return f'label_replace({alerts}, "severity", "{LEAST}", "severity", "info")'
 
 
 def _problems(alerts: str) -> str:

@@ -4,17 +4,7 @@ from stepscope.grafana import variables
 from stepscope.grafana.looks import GREY, VERMILION, by_name, by_pattern, coloured, steps, words
 from stepscope.grafana.page import Dashboard, alerts, of_all_runs
 from stepscope.grafana.panels import Panel, section, stat, table, time_series
-from stepscope.grafana.queries import (
-    OF_CLUSTER,
-    OF_JOB,
-    OF_NODE,
-    last,
-    lines,
-    now,
-    or_zero,
-    per_second,
-    rows,
-)
+from stepscope.grafana.queries import OF_CLUSTER, OF_JOB, OF_NODE, last, lines, now, or_zero, per_second, rows
 
 UID = "stepscope-exporter"
 BUILD = f"stepscope_exporter_build_info{{{OF_NODE}}}"

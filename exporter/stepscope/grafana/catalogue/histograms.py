@@ -114,7 +114,6 @@ def _balance() -> list[Panel]:
                 rows(f'label_replace({share.strip()}, "gpu", "GPU $1", "gpu", "(.+)")'),
                 across="le",
                 colour="gpu",
-                across_unit="percentunit",
                 unit="percentunit",
                 highest=1,
                 width=24,
@@ -136,14 +135,8 @@ def _waiting() -> list[Panel]:
             """Share of the samples of the last 15 minutes (`live_window`) in which some GPU was almost idle
             while some core was pinned ("busy core": CPUBottleneck), or waited for I/O ("storage":
             IOBottleneck). Above the dashed line the rule fires: fix that cause first.""",
-            lines(
-                f"max by (cluster, instance) ({busy})",
-                f"busy core{variables.OF_WHICH_NODE}",
-            ),
-            lines(
-                f"max by (cluster, instance) ({storage})",
-                f"storage{variables.OF_WHICH_NODE}",
-            ),
+            lines(f"max by (cluster, instance) ({busy})", f"busy core{variables.OF_WHICH_NODE}"),
+            lines(f"max by (cluster, instance) ({storage})", f"storage{variables.OF_WHICH_NODE}"),
             threshold(CPUBottleneck, "threshold", busy),
             threshold(IOBottleneck, "threshold", storage),
             many=True,

@@ -4,7 +4,7 @@ The words are those of `stepscope usage` (docs/usage.md). It reads only what rul
 """
 
 from stepscope.grafana import variables
-from stepscope.grafana.looks import GPU_HOURS, Override, by_pattern
+from stepscope.grafana.looks import GPU_HOURS, by_pattern
 from stepscope.grafana.page import Dashboard, alerts, of_all_runs
 from stepscope.grafana.panels import EMPTY_CELL, Panel, section, stat, table, time_series
 from stepscope.grafana.queries import OF_CLUSTER, OF_JOB, integral, lines, now, or_zero, rows
@@ -147,7 +147,13 @@ def _owners() -> list[Panel]:
             },
             height=12,
             sort_by=("Held", True),
-            overrides=_units(),
+            overrides=[
+                by_pattern(
+                    "^(Allocated|Without process|Held|Used|Useful|Idle|Failed)$", unit=GPU_HOURS, decimals=1
+                ),
+                by_pattern("kWh", decimals=1),
+                by_pattern("^Cost", unit="currencyUSD", decimals=2),
+            ],
         ),
     ]
 
@@ -155,14 +161,6 @@ def _owners() -> list[Panel]:
 def _either(held_series: str, of_allocated: str) -> str:
     """Returns amounts of what is held, and of what is allocated without a process: they never overlap."""
     return f"{integral(held_series)} or {integral(of_allocated)}"
-
-
-def _units() -> list[Override]:
-    return [
-        by_pattern("^(Allocated|Without process|Held|Used|Useful|Idle|Failed)$", unit=GPU_HOURS, decimals=1),
-        by_pattern("kWh", decimals=1),
-        by_pattern("^Cost", unit="currencyUSD", decimals=2),
-    ]
 
 
 def _over_time() -> list[Panel]:

@@ -76,23 +76,19 @@ class Options:
             *("--scrape-interval", time_span(self.scraping.interval)),
             *("--sample-interval", time_span(self.scraping.sample_interval)),
         ]
-        if self.engine != PROMETHEUS:
-            words += ["--engine", self.engine]
-        for flag, source in (("--gpu-source", self.gpu_source), ("--host-source", self.host_source)):
-            if source != STEPSCOPE:
-                words += [flag, source]
-        if self.window is not None:
-            words += ["--window", time_span(self.window)]
-        if self.alert_prefix != ALERT_PREFIX:
-            words += ["--alert-prefix", self.alert_prefix]
-        if self.grafana_url:
-            words += ["--grafana-url", self.grafana_url]
-        if self.docs_url != PUBLIC_DOCS:
-            words += ["--docs-url", self.docs_url]
-        if self.profile != "default":
-            words += ["--profile", self.profile]
-        if self.speed != 1:
-            words += ["--speed", f"{self.speed:g}"]
+        for flag, value, default in (
+            ("--engine", self.engine, PROMETHEUS),
+            ("--gpu-source", self.gpu_source, STEPSCOPE),
+            ("--host-source", self.host_source, STEPSCOPE),
+            ("--window", "" if self.window is None else time_span(self.window), ""),
+            ("--alert-prefix", self.alert_prefix, ALERT_PREFIX),
+            ("--grafana-url", self.grafana_url, ""),
+            ("--docs-url", self.docs_url, PUBLIC_DOCS),
+            ("--profile", self.profile, "default"),
+            ("--speed", f"{self.speed:g}", "1"),
+        ):
+            if value != default:
+                words += [flag, value]
         for flag, values in (("--label", self.added_labels), ("--only", self.only), ("--set", self.words)):
             for value in values:
                 words += [flag, value]

@@ -102,13 +102,9 @@ def _mean(histogram: str) -> str:
 
 def _long_ranges() -> list[Entry]:
     return [
-        record(
-            LONG_GPU_SAMPLES,
-            f"sum without (gpu) (stepscope_gpu_utilization_samples_bucket{{{LONG_BOUNDS}}})",
-        ),
-        record(
-            LONG_GPU_MEMORY_SAMPLES,
-            f"sum without (gpu) (stepscope_gpu_memory_samples_bucket{{{LONG_BOUNDS}}})",
+        *(
+            record(long, f"sum without (gpu) (stepscope_gpu_{what}_samples_bucket{{{LONG_BOUNDS}}})")
+            for long, what in ((LONG_GPU_SAMPLES, "utilization"), (LONG_GPU_MEMORY_SAMPLES, "memory"))
         ),
         record(LONG_STEPS, "sum without (rank) (stepscope_step_duration_seconds_bucket)"),
     ]
