@@ -222,15 +222,8 @@ class ProcessMetrics:
                 *(("simulated",) if simulated else ()),
             ),
         )
-        self.families = (
-            self._build,
-            self._cpu,
-            self._virtual,
-            self._resident,
-            self._start,
-            self._open,
-            self._limit,
-        )
+        memory = self._virtual, self._resident
+        self.families = (self._build, self._cpu, *memory, self._start, self._open, self._limit)
         python = (platform.python_version(), platform.python_implementation())
         self._build.publish({(__version__, *python, profile, *((simulated,) if simulated else ())): 1})
         self._start.publish({(): self._self.create_time()})

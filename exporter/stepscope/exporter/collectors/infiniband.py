@@ -69,7 +69,8 @@ class InfinibandCollector(Collector):
         now = self._clock()
         if now < self._due:
             return
-        ports = self.within_limit(dict(self._ports()))
+        folders = sorted(self.directory.glob("*/ports/*"))
+        ports = self.within_limit({(folder.parts[-3], folder.name): folder for folder in folders})
         self.up.publish({port: float(_is_up(folder)) for port, folder in ports.items()})
         for file, (family, unit) in self.counters.items():
             family.publish({port: unit * count for port, count in self._counts(ports, file)})
@@ -81,10 +82,6 @@ class InfinibandCollector(Collector):
             }
         )
         self._due = now + SECONDS
-
-    def _ports(self) -> Iterator[tuple[LabelValues, Path]]:
-        for folder in sorted(self.directory.glob("*/ports/*")):
-            yield (folder.parts[-3], folder.name), folder
 
     def _counts(self, ports: Mapping[LabelValues, Path], file: str) -> Iterator[tuple[LabelValues, float]]:
         for port, folder in ports.items():

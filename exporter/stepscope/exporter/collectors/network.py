@@ -70,10 +70,8 @@ def read_devices(path: Path) -> dict[str, Interface]:
     Raises OSError if the file cannot be read, ValueError if a line is not understood.
     """
     devices: dict[str, Interface] = {}
-    lines = (
-        path.read_text(errors="surrogateescape").rstrip("\n").split("\n")
-    )  # a name may have other ends of lines
-    for line in lines[2:]:  # after two lines of headings
+    text = path.read_text(errors="surrogateescape").rstrip("\n")
+    for line in text.split("\n")[2:]:  # after two headings; a name may have other ends of lines
         match = LINE.fullmatch(line)
         if match is None:
             raise ValueError(f"{path}: {line!r} is not a line of counters")

@@ -20,9 +20,7 @@ from stepscope.common.shared_files import entries, is_locked, lock_holder
 from stepscope.training import layout
 from stepscope.training.launch import Launch
 from stepscope.training.layout import COMPONENTS, MOST, OPERATIONS, PHASES
-from stepscope.training.ledger_checks import (
-    LedgerError as LedgerError,
-)
+from stepscope.training.ledger_checks import LedgerError as LedgerError
 from stepscope.training.ledger_checks import (
     Section,
     checked_counters,

@@ -1,9 +1,10 @@
 """Reads a GPU's memory rows, links and their errors, which change slowly."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from stepscope.exporter.nvidia.nvml import ALL_LINKS
-from stepscope.exporter.sampling.families import Family
+from stepscope.exporter.sampling.families import Family, Kind
 
 HARDWARE_SECONDS = 60.0  # between two readings
 
@@ -28,64 +29,33 @@ HARDWARE: Mapping[int, tuple[str, tuple[str, ...]]] = {
 OF_NVLINK_5 = {208, 214}  # by their scope, of all links
 HARDWARE_FIELDS = tuple((field, ALL_LINKS if field in OF_NVLINK_5 else 0) for field in HARDWARE)
 
-OF_GPU = ("gpu",)
-
 
 def families() -> list[Family]:
     """Returns the families that these values and those of the PCIe link are published in."""
+    gauge, counter = partial(_family, "gauge"), partial(_family, "counter")
     return [
-        Family("stepscope_gpu_memory_temperature_celsius", "gauge", "Temperature of the memory.", OF_GPU),
-        Family(
-            "stepscope_gpu_row_remapping_pending",
-            "gauge",
-            "1: a bad row of memory is remapped at the next reset of the GPU.",
-            OF_GPU,
+        gauge("memory_temperature_celsius", "Temperature of the memory."),
+        gauge("row_remapping_pending", "1: a bad row of memory is remapped at the next reset of the GPU."),
+        gauge("row_remapping_failed", "1: a bad row of memory could not be remapped."),
+        gauge("page_retirement_pending", "1: a bad page of memory is retired at the next reset of the GPU."),
+        gauge("pcie_link_width", "Lanes of the PCIe link now."),
+        gauge("pcie_link_max_width", "Most lanes that the GPU and its slot allow."),
+        gauge(
+            "pcie_link_generation", "Generation of the PCIe link now; an idle GPU lowers it to save power."
         ),
-        Family(
-            "stepscope_gpu_row_remapping_failed",
-            "gauge",
-            "1: a bad row of memory could not be remapped.",
-            OF_GPU,
-        ),
-        Family(
-            "stepscope_gpu_page_retirement_pending",
-            "gauge",
-            "1: a bad page of memory is retired at the next reset of the GPU.",
-            OF_GPU,
-        ),
-        Family("stepscope_gpu_pcie_link_width", "gauge", "Lanes of the PCIe link now.", OF_GPU),
-        Family(
-            "stepscope_gpu_pcie_link_max_width",
-            "gauge",
-            "Most lanes that the GPU and its slot allow.",
-            OF_GPU,
-        ),
-        Family(
-            "stepscope_gpu_pcie_link_generation",
-            "gauge",
-            "Generation of the PCIe link now; an idle GPU lowers it to save power.",
-            OF_GPU,
-        ),
-        Family(
-            "stepscope_gpu_pcie_link_max_generation",
-            "gauge",
-            "Highest generation that the GPU and its slot allow.",
-            OF_GPU,
-        ),
-        Family(
-            "stepscope_gpu_remapped_rows_total",
-            "counter",
+        gauge("pcie_link_max_generation", "Highest generation that the GPU and its slot allow."),
+        counter(
+            "remapped_rows_total",
             "Rows of memory remapped in the GPU's life, by the severity of their errors.",
-            ("gpu", "severity"),
+            "severity",
         ),
-        Family("stepscope_gpu_pcie_replays_total", "counter", "Packets that PCIe had to send again.", OF_GPU),
-        Family(
-            "stepscope_gpu_nvlink_errors_total",
-            "counter",
-            "Errors of all NVLinks since the driver was loaded, by kind.",
-            ("gpu", "kind"),
-        ),
+        counter("pcie_replays_total", "Packets that PCIe had to send again."),
+        counter("nvlink_errors_total", "Errors of all NVLinks since the driver was loaded, by kind.", "kind"),
     ]
+
+
+def _family(kind: Kind, name: str, text: str, *labels: str) -> Family:
+    return Family(f"stepscope_gpu_{name}", kind, text, ("gpu", *labels))
 
 
 def hardware_values(gpu: str, answers: Mapping[int, float]) -> Iterator[tuple[str, tuple[str, ...], float]]:

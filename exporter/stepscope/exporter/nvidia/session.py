@@ -61,8 +61,11 @@ class Session:
 
     def read(self, interval: float) -> Reading:
         """Reads every GPU. Raises `NoReadingError` without a driver or a GPU."""
+        if not self._started and (now := self._clock()) >= self._start_due:
+            self._start_due = now + self._retry_seconds
+            self._start()
         if not self._started:
-            self._start_when_due()
+            raise self._not_started
         reading = Reading(driver_version=self._driver_version)
         for gpu in self._gpus:
             if not gpu.lost:
@@ -101,14 +104,6 @@ class Session:
     def close(self) -> None:
         """Stops counting XID errors, and ends NVML."""
         self._stop()
-
-    def _start_when_due(self) -> None:
-        now = self._clock()
-        if now >= self._start_due:
-            self._start_due = now + self._retry_seconds
-            self._start()
-        if not self._started:
-            raise self._not_started
 
     def _start(self) -> None:
         """Starts NVML and finds the GPUs, or stores the reason why it cannot."""

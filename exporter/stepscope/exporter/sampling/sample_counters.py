@@ -7,6 +7,7 @@ the samples here makes the answers exact at any scrape interval.
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -175,36 +176,24 @@ class _Families:
     """The metric families of the sample counters (design: "Sample counters")."""
 
     def __init__(self) -> None:
+        of_run = partial(Family, kind="histogram", labels=("run",), bounds=BOUNDS)
+        of_gpu = partial(of_run, labels=("run", "gpu"))
         self.samples = Family(
             "stepscope_samples_total", "counter", "Samples taken while the run was active.", ("run",)
         )
-        self.gpu = Family(
-            "stepscope_gpu_utilization_samples",
-            "histogram",
-            "Samples of the run by the GPU's utilisation.",
-            ("run", "gpu"),
-            BOUNDS,
+        self.gpu = of_gpu(
+            "stepscope_gpu_utilization_samples", help="Samples of the run by the GPU's utilisation."
         )
-        self.gpu_memory = Family(
-            "stepscope_gpu_memory_samples",
-            "histogram",
-            "Samples of the run by the share of the GPU's memory in use.",
-            ("run", "gpu"),
-            BOUNDS,
+        self.gpu_memory = of_gpu(
+            "stepscope_gpu_memory_samples", help="Samples of the run by the share of the GPU's memory in use."
         )
-        self.cpu = Family(
+        self.cpu = of_run(
             "stepscope_cpu_utilization_samples",
-            "histogram",
-            "Samples of the run by the mean utilisation of the cores.",
-            ("run",),
-            BOUNDS,
+            help="Samples of the run by the mean utilisation of the cores.",
         )
-        self.io_wait = Family(
+        self.io_wait = of_run(
             "stepscope_io_wait_samples",
-            "histogram",
-            "Samples of the run by the mean share of time in which the cores waited for I/O.",
-            ("run",),
-            BOUNDS,
+            help="Samples of the run by the mean share of time in which the cores waited for I/O.",
         )
         self.starved = Family(
             "stepscope_gpu_starved_samples_total",
