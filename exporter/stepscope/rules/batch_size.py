@@ -78,8 +78,7 @@ class BatchSize(FollowsReadings[BatchSizeParameters]):
     def alerts(self, enough: str) -> list[Alert]:
         return [
             LITTLE_USED(
-                f"{LOW_GPU} > 0.95\n"
-                f"  and {LOW_MEMORY} > 0.95\n"
+                f"{LOW_GPU} > 0.95\n  and {LOW_MEMORY} > 0.95\n"
                 f"  and ignoring (gpu) {LOW_CPU} > 0.95\n"
                 f"  and {enough}",
                 description=f"{WHERE} was used {self.parameters.gpu_threshold_p95:g} % or less in "

@@ -170,7 +170,7 @@ class CollectiveHang(Rule[CollectiveHangParameters, CollectiveWaits]):
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[CollectiveWaits]:
         hold = scraping.hold
-        ranks = _most(now.held(STATE, hold), "state")
+        ranks = grouped(now.held(STATE, hold), "state")
         recorded = now.recorded(WAITED)
         missing = Counter(without(labels, "rank") for labels in ranks if labels not in recorded)
         missing_of_run = Counter(run_of(labels) for labels in now.recorded(MISSING))
@@ -189,11 +189,8 @@ class CollectiveHang(Rule[CollectiveHangParameters, CollectiveWaits]):
             np.array([float(missing_of_run[run_of(labels)]) for labels in nodes]),
             column(now.recorded(BETWEEN), nodes),
         )
-        records = {
-            HANGS: found,
-            MISSING: {labels: float(ranks) for labels, ranks in missing.items()},
-        }
-        return Scraped(nodes, view, records)
+        counts = {labels: float(count) for labels, count in missing.items()}
+        return Scraped(nodes, view, {HANGS: found, MISSING: counts})
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         if run.facts.dumps:
@@ -242,11 +239,6 @@ class CollectiveHang(Rule[CollectiveHangParameters, CollectiveWaits]):
         missing = np.array([float(len(hang.missing))])
         view = CollectiveWaits(np.array([hang.seconds]), missing, missing, np.array([usual]))
         return bool(self.judge(view).fired.any())
-
-
-def _most(vector: Vector, *names: str) -> Vector:
-    """Returns the largest value over all values of some labels."""
-    return {labels: max(values) for labels, values in grouped(vector, *names).items()}
 
 
 def _by_run(vector: Vector) -> dict[Labels, list[float]]:

@@ -163,13 +163,9 @@ def _waits(facts: RunFacts, node: str, rank: int, workers: int | None) -> dict[s
 
     Without workers, it is what the training process waits for in its fetches.
     """
-    waits = dict.fromkeys(STATES, 0.0)
+    waits, role = dict.fromkeys(STATES, 0.0), "loader worker" if workers else "training"
     for thread in facts.threads:
-        if (thread.node, thread.rank, thread.role) == (
-            node,
-            rank,
-            "loader worker" if workers else "training",
-        ):
+        if (thread.node, thread.rank, thread.role) == (node, rank, role):
             for line in thread.lines:
                 of_fetches = workers or line.component == "data_wait"
                 for state, seconds in line.seconds.items() if line.place and of_fetches else ():

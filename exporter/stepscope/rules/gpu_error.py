@@ -5,6 +5,7 @@ of applications (stepscope/common/xids.py); memory errors that ECC could not cor
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -51,6 +52,7 @@ COUNTED_BY_DCGM = (
 )
 TICKS = "stepscope_sampler_ticks_total"
 RECENT = 5 * MINUTE  # an error is new until this age
+FAILED = partial(Alert, severity="critical", keep_firing=3600)
 NEW_XIDS, NEW_ECC = (
     f"run_instance_gpu:stepscope_gpu_{kind}_errors:delta{time_span(RECENT)}" for kind in ("xid", "ecc")
 )
@@ -113,23 +115,19 @@ class GPUError(Tallied[GPUErrorParameters, ErrorCounts, ErrorsOfGpu]):
                 Record(NEW_ECC, for_each_run(f"sum without (severity) (({_new_ecc(window)})) > 0", scraping)),
             ],
             alerts=[
-                Alert(
+                FAILED(
                     f"{NEW_XIDS} > {threshold}",
-                    severity="critical",
                     summary=f"{WHERE} reported an error",
                     description=f"In run {{{{ $labels.run }}}}, the driver reported "
                     f"{{{{ $value | humanize }}}} new errors of {WHERE} that the program did not cause. "
                     f"XIDs so far:{numbers}.{_how_many(NEW_XIDS)}",
-                    keep_firing=3600,
                     labels={"trouble": "xid"},
                 ),
-                Alert(
+                FAILED(
                     f"{NEW_ECC} > {threshold}",
-                    severity="critical",
                     summary=f"{WHERE} has uncorrectable ECC errors",
                     description=f"In run {{{{ $labels.run }}}}, {WHERE} had {{{{ $value | humanize }}}} new "
                     f"uncorrectable ECC errors.{_how_many(NEW_ECC)}",
-                    keep_firing=3600,
                     labels={"trouble": "memory"},
                 ),
             ],
@@ -142,25 +140,21 @@ class GPUError(Tallied[GPUErrorParameters, ErrorCounts, ErrorsOfGpu]):
         ago = f"offset {time_span(RECENT)}"
         xid_before = others.reading(f"DCGM_FI_DEV_XID_ERRORS {ago}")
         alerts = [
-            Alert(
+            FAILED(
                 f"({xid} > 0{own}) != {ON_GPU} {xid_before}",
-                severity="critical",
                 summary=f"{WHERE} reported an error",
                 description=f"The driver reported XID {{{{ printf `%.0f` $value }}}} of {WHERE}. "
                 "The program did not cause it.",
-                keep_firing=3600,
                 labels={"trouble": "xid"},
             )
         ]
         for trouble, series, words in COUNTED_BY_DCGM:
             now, before = (others.reading(series.format(earlier)) for earlier in ("", f" {ago}"))
             alerts.append(
-                Alert(
+                FAILED(
                     f"({now} - {ON_GPU} {before}) > {self.parameters.threshold}",
-                    severity="critical",
                     summary=f"{WHERE} has {words}",
                     description=f"{WHERE} had {{{{ $value | humanize }}}} new {words}.",
-                    keep_firing=3600,
                     labels={"trouble": trouble},
                 )
             )
@@ -171,9 +165,8 @@ class GPUError(Tallied[GPUErrorParameters, ErrorCounts, ErrorsOfGpu]):
         readings = now.held(GPUS, window.hold)
         xids = of_run(now, readings, summed(_new_xids(now, window), "xid"), window.hold)
         more = summed(_new_ecc(window).value(now), "severity")
-        ecc = of_run(
-            now, readings, {labels: errors for labels, errors in more.items() if errors > 0}, window.hold
-        )
+        new_ecc = {labels: errors for labels, errors in more.items() if errors > 0}
+        ecc = of_run(now, readings, new_ecc, window.hold)
         labels = list({**xids, **ecc})
         view = ErrorCounts(np.ones(len(labels), bool), (column(xids, labels), column(ecc, labels)))
         return Scraped(labels, view, {NEW_XIDS: xids, NEW_ECC: ecc})

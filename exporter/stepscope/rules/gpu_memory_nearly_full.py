@@ -92,7 +92,7 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
         read = [gpu for gpu in gpus if gpu["highest_percent"] is not None]
         fired = [gpu for gpu in read if gpu["triggered"]]
         worst = max(fired or read, key=lambda gpu: gpu["highest_percent"])
-        highest = exact_percent(worst["highest_percent"])
+        highest, within = exact_percent(worst["highest_percent"]), f"{self.parameters.horizon:g} min"
         sentence = f"{worst['gpu']} of {worst['node']} used up to {highest} of its memory"
         soonest = min(
             (gpu for gpu in fired if gpu["full_in_seconds"] is not None),
@@ -105,10 +105,8 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
             sentence = f"{gpu} will be full in {when} at the current rate; {sentence}"
         elif fired and worst["highest_percent"] <= self.parameters.threshold:
             scans = count(worst["triggered"], "scan")
-            within = f"{self.parameters.horizon:g} min"
             sentence += f"; in {scans} it grew fast enough to be full within {within}, but not at the end"
         elif worst["levelled_off"]:
-            within = f"{self.parameters.horizon:g} min"
             sentence += f"; for a time it grew fast enough to be full within {within}, then it levelled off"
         if len(fired) > 1:
             sentence += f"; the memory of {others_of(len(fired) - 1, len(read), 'GPU')} is nearly full too"

@@ -155,12 +155,10 @@ class IdleGPU(Tallied[IdleGPUParameters, Held, HeldGpu]):
         sentence = f"{longest.name} was held by a process, but not used, for up to {duration(seconds)}"
         if fired:
             hours = sum(gpu.measured.idle_seconds for gpu in fired) / 3600
-            more = (
-                f"; so {'was' if len(fired) == 2 else 'were'} {others_of(len(fired) - 1, len(known), 'GPU')}"
-                if len(fired) > 1
-                else ""
-            )
-            sentence += f"{more}: {hours:.2g} GPU hours without work"
+            if len(fired) > 1:
+                was = "was" if len(fired) == 2 else "were"
+                sentence += f"; so {was} {others_of(len(fired) - 1, len(known), 'GPU')}"
+            sentence += f": {hours:.2g} GPU hours without work"
         return f"{sentence}."
 
     def details(self, facts: RunFacts, one: Judged[HeldGpu]) -> dict[str, Any]:

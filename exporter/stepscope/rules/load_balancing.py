@@ -14,15 +14,7 @@ from stepscope.common.status import Status
 from stepscope.common.words import percent
 from stepscope.measurements.load import DIGITS, LOAD, Counts, Distances, NodeLoad, distances_between
 from stepscope.measurements.measure import RunMeasurements
-from stepscope.measurements.scraped import (
-    GPU_SAMPLES,
-    Moment,
-    Scraped,
-    Window,
-    column,
-    grouped,
-    without,
-)
+from stepscope.measurements.scraped import GPU_SAMPLES, Moment, Scraped, Window, column, grouped, without
 from stepscope.measurements.usage import USAGE, GpuUsage
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.base import Rule, Verdict, status_of

@@ -82,9 +82,7 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
         return PrometheusRules(
             targets=start,
             every=MINUTE,
-            records=[
-                Record(INITIALIZATION, first - start | end - start | age),
-            ],
+            records=[Record(INITIALIZATION, first - start | end - start | age)],
             alerts=[
                 Alert(
                     f"{late} unless {first} unless {end}",

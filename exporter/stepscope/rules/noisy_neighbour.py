@@ -94,6 +94,7 @@ class NoisyNeighbour(Tallied[NoisyNeighbourParameters, Contention, OwnCores]):
         samples = Record(SHARED_SAMPLES, Gain(SAMPLES, window) & targets)
         waits, of_others = (waited / (ran + waited)).on_one_line(), (others / (others + own)).on_one_line()
         seconds = samples * scraping.sample_interval
+        cost = " That costs about {{ .Value | humanizePercentage }} of the run's time"
         share, of_threads = Record(WAITED_SHARE, waits * of_others & samples), waited * of_others / seconds
         return PrometheusRules(
             targets=targets,
@@ -112,11 +113,7 @@ class NoisyNeighbour(Tallied[NoisyNeighbourParameters, Contention, OwnCores]):
                     "cores that other processes used for {{ $value | humanizePercentage }} of the time in "
                     f"which they could run, in the last {parameters.live_window:g} minutes (fires above "
                     f"{parameters.threshold:g} %)."
-                    + looked_up(
-                        f"{COST}{{}}",
-                        OF_NODE,
-                        " That costs about {{ .Value | humanizePercentage }} of the run's time",
-                    )
+                    + looked_up(f"{COST}{{}}", OF_NODE, cost)
                     + f" (fires above {parameters.cost:g} %). "
                     "stepscope_run_neighbour_cpu_seconds_total names the users.",
                 )

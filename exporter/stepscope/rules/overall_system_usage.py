@@ -16,14 +16,8 @@ from stepscope.rules.parts.parameters import Parameters
 from stepscope.rules.parts.registry import rule
 
 # Debugger's names of the metrics; its notebook knows no others, and none for the disk.
-DEBUGGER_NAMES = {
-    "CPU": "CPU",
-    "CPU memory": "CPU memory",
-    "GPU": "GPU",
-    "GPU memory": "GPU memory",
-    "I/O wait": "I/O",
-    "Network": "Network",
-}
+SAME = ("CPU", "CPU memory", "GPU", "GPU memory", "Network")
+DEBUGGER_NAMES = {"I/O wait": "I/O", **dict(zip(SAME, SAME, strict=True))}
 
 
 @rule

@@ -520,15 +520,12 @@ class Series:
 
         There are no rows without outliers, or without other steps.
         """
-        took = outliers[:, 1:]
-        return took - self._usual() if 0 < len(self.longest_outliers()) < self.count else took[:0]
-
-    def _usual(self) -> Times:
-        """Returns the mean duration of the other steps, then of each of their components."""
-        outliers = self.longest_outliers()[:, 1:].sum(axis=0)
+        took, longest = outliers[:, 1:], self.longest_outliers()[:, 1:]
+        if not 0 < len(longest) < self.count:
+            return took[:0]
         total = np.append(self.mean * self.count, self.durations.sums.components)
-        others: Times = (total - outliers) / (self.count - len(self.longest_outliers()))
-        return others
+        usual: Times = (total - longest.sum(axis=0)) / (self.count - len(longest))
+        return took - usual
 
     def own_excess(self) -> float:
         """Returns what outliers took beyond the other steps without communication, in which ranks wait."""

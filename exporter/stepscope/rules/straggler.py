@@ -372,24 +372,20 @@ class Accused(NamedTuple):
 
     def words(self) -> str:
         rank, took, others = self.rank, duration(self.component_seconds), duration(self.component_others)
-        where = f"Rank {rank.rank} on {rank.node}"
-        if self.component == "checkpoint":
-            told = f"{where} saves checkpoints, and the other ranks wait for it: its own time is"
-        else:
-            told = f"{where} is slow by itself, and the other ranks wait for it: its own time is"
-        told += (
-            f" {duration(self.own)} per step, theirs {duration(self.others)} (median). "
+        does = "saves checkpoints" if self.component == "checkpoint" else "is slow by itself"
+        told = (
+            f"Rank {rank.rank} on {rank.node} {does}, and the other ranks wait for it: its own time is "
+            f"{duration(self.own)} per step, theirs {duration(self.others)} (median). "
             f"It waits {duration(self.waits_less)} less, in {self.fired} of "
             f"{count(self.windows, 'window')} of {self.length} steps. "
         )
         if not self.timed:
             return f"{told}What it does in this time was not timed{self._pauses_in_words()}"
-        told += "Most of the excess is "
-        if self.component == HOST:
-            told += "host time outside all components"
-        else:
-            told += self.component
-        return f"{told}: {took} per step, {others} on the other ranks{self._pauses_in_words()}"
+        most = "host time outside all components" if self.component == HOST else self.component
+        return (
+            f"{told}Most of the excess is {most}: {took} per step, {others} on the other ranks"
+            f"{self._pauses_in_words()}"
+        )
 
     @property
     def _paused_longer(self) -> dict[str, float]:
@@ -644,10 +640,9 @@ def _finding(
     finding = accused.words()
     others = int(np.any([found.any(axis=1) for found in fired], axis=0).sum()) - 1 - len(accused.together)
     if accused.together:
-        alike = listing([str(rank.rank) for rank in accused.together])
-        finding += f"; {'rank' if len(accused.together) == 1 else 'ranks'} {alike} " + (
-            "is slow in the same steps" if len(accused.together) == 1 else "are slow in the same steps"
-        )
+        alike = "rank {} is" if len(accused.together) == 1 else "ranks {} are"
+        named = alike.format(listing([str(rank.rank) for rank in accused.together]))
+        finding += f"; {named} slow in the same steps"
     if others > 0:
         was = "was" if others == 1 else "were"
         finding += f"; {count(others, 'more rank')} {was} slow at other times"

@@ -18,15 +18,7 @@ from stepscope.rules.parts.parameters import (
     StepCount,
     fraction,
 )
-from stepscope.rules.parts.promql import (
-    MINUTE,
-    Alert,
-    PrometheusRules,
-    Scraping,
-    of_all,
-    ratio,
-    spread,
-)
+from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Scraping, of_all, ratio, spread
 
 END = "stepscope_run_end_time_seconds"
 LONG_STEPS = 5  # enough in a live window if they took half of it

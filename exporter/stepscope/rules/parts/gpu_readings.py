@@ -23,13 +23,7 @@ from stepscope.rules.parts.base import P, Verdict, status_of
 from stepscope.rules.parts.expressions import Expression, Gain, Record
 from stepscope.rules.parts.gpus import GPUS, Judged, going_on, judged_gpus
 from stepscope.rules.parts.judgement import Tallies
-from stepscope.rules.parts.promql import (
-    MINUTE,
-    Alert,
-    PrometheusRules,
-    Scraping,
-    at_most,
-)
+from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Scraping, at_most
 from stepscope.rules.parts.starting import Beginning, Pausing, is_short_evaluation, is_starting
 from stepscope.rules.parts.tallied import Patient
 from stepscope.rules.parts.topics import IDLE_GPUS
