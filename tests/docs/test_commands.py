@@ -47,7 +47,7 @@ def test_every_command_of_a_page_has_flags_and_arguments_that_exist(page: Path) 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_examples_of_help_have_flags_and_arguments_that_exist(command: str) -> None:
-    module = import_module(COMMANDS[command][0])
+    module = import_module(f"stepscope.commands.{COMMANDS[command][0]}")
     shown = commands(module.EXAMPLES)
     assert shown
     assert list(filter(None, map(problem, sorted(shown)))) == []

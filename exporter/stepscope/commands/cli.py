@@ -16,36 +16,24 @@ from stepscope.common.without_pandas import without_pandas
 
 # A module is imported only for its own command: the exporter must not pay for numpy.
 COMMANDS = {
-    "run": ("stepscope.commands.run.command", "observe a training command and report on it"),
-    "exporter": ("stepscope.commands.exporter", "publish this node's metrics for Prometheus"),
-    "actions": ("stepscope.commands.actions", "stop runs on Alertmanager's notifications"),
-    "hooks": ("stepscope.commands.hooks", "show, install or remove the hooks in a Python that trains"),
-    "stacks": ("stepscope.commands.stacks", "print where each rank is now, and its Python stack"),
-    "profile": ("stepscope.commands.profile", "record the operators of a running job's next steps"),
-    "timeline": ("stepscope.commands.timeline", "write one trace of a whole run, for ui.perfetto.dev"),
-    "report": ("stepscope.commands.report", "write the profiler report of a recorded run"),
-    "list": ("stepscope.commands.list", "list the runs here: state, verdict, cost and trend"),
-    "open": ("stepscope.commands.open", "open the report of a run, or the page of all runs"),
-    "compare": ("stepscope.commands.compare", "compare two runs: speed, cost, and where they differ"),
-    "usage": ("stepscope.commands.usage", "show who used the GPUs, in hours, kWh and dollars"),
-    "crosscheck": (
-        "stepscope.commands.crosscheck",
-        "check the alerts of Prometheus against raw counters",
-    ),
-    "doctor": ("stepscope.commands.doctor.command", "check what is measured here, and by Prometheus"),
-    "demo": ("stepscope.commands.demo", "serve or write a simulated node, to see the rules at work"),
-    "rules": (
-        "stepscope.commands.rules",
-        "write alerting rules for Prometheus, or check rule files",
-    ),
-    "dashboards": (
-        "stepscope.commands.dashboards",
-        "write dashboards for Grafana, or check dashboard files",
-    ),
-    "alertmanager": (
-        "stepscope.commands.alertmanager",
-        "write configuration and templates for Alertmanager, or check them",
-    ),
+    "run": ("run.command", "observe a training command and report on it"),
+    "exporter": ("exporter", "publish this node's metrics for Prometheus"),
+    "actions": ("actions", "stop runs on Alertmanager's notifications"),
+    "hooks": ("hooks", "show, install or remove the hooks in a Python that trains"),
+    "stacks": ("stacks", "print where each rank is now, and its Python stack"),
+    "profile": ("profile", "record the operators of a running job's next steps"),
+    "timeline": ("timeline", "write one trace of a whole run, for ui.perfetto.dev"),
+    "report": ("report", "write the profiler report of a recorded run"),
+    "list": ("list", "list the runs here: state, verdict, cost and trend"),
+    "open": ("open", "open the report of a run, or the page of all runs"),
+    "compare": ("compare", "compare two runs: speed, cost, and where they differ"),
+    "usage": ("usage", "show who used the GPUs, in hours, kWh and dollars"),
+    "crosscheck": ("crosscheck", "check the alerts of Prometheus against raw counters"),
+    "doctor": ("doctor.command", "check what is measured here, and by Prometheus"),
+    "demo": ("demo", "serve or write a simulated node, to see the rules at work"),
+    "rules": ("rules", "write alerting rules for Prometheus, or check rule files"),
+    "dashboards": ("dashboards", "write dashboards for Grafana, or check dashboard files"),
+    "alertmanager": ("alertmanager", "write configuration and templates for Alertmanager, or check them"),
 }
 
 # What argparse says, and how it writes flags.
@@ -79,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.command is None:
             parser.print_help()
             return 0
-        module = import_module(COMMANDS[parsed.command][0])
+        module = import_module(f"stepscope.commands.{COMMANDS[parsed.command][0]}")
         parsed.typed = ("stepscope", *words)  # reports say which command made them
         status: int = module.run(parsed)
     except UserError as error:
@@ -89,10 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (missing.name or "stepscope").startswith("stepscope"):
             raise
         needs = f"needs the package {missing.name}, which is not installed here"
-        print(
-            f"stepscope: {words[0]} {needs}; install stepscope with its dependencies",
-            file=sys.stderr,
-        )
+        print(f"stepscope: {words[0]} {needs}; install stepscope with its dependencies", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -154,5 +139,5 @@ def parser_of(chosen: Collection[str]) -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         if name in chosen:
-            import_module(module).add_arguments(command)
+            import_module(f"stepscope.commands.{module}").add_arguments(command)
     return parser

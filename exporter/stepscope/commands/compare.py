@@ -178,11 +178,7 @@ def _workload(text: str) -> float:
 
 
 def _read(
-    place: str,
-    price: float | None,
-    workload: float | None,
-    settings: Settings,
-    scan_interval: float,
+    place: str, price: float | None, workload: float | None, settings: Settings, scan_interval: float
 ) -> ComparedRun:
     progress = Progress()
     try:

@@ -210,14 +210,7 @@ class Written:
     Raises UserError if the directory is not new or cannot be written.
     """
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        seed: int,
-        run: str,
-        start: float,
-        recording: Path | None,
-    ) -> None:
+    def __init__(self, scenario: Scenario, seed: int, run: str, start: float, recording: Path | None) -> None:
         self._recording = recording
         if recording:
             _make_new(recording)

@@ -47,7 +47,7 @@ def run(arguments: Namespace) -> int:
     with ExitStack() as stack:
         ledgers = ledgers_of_run(arguments.run, arguments.ledger_dir, stack)
         RunProcesses(PROCFS).of(ledgers, {each.key: each.key.run for each in ledgers})  # finds their pids
-        _print_table(ledgers)
+        print(*in_columns([HEADINGS, *map(_row, ledgers)], words=len(HEADINGS)), sep="\n")
         known = {each.header.rank: each for each in ledgers}
         for rank in arguments.rank or ():
             if rank not in known:
@@ -57,10 +57,6 @@ def run(arguments: Namespace) -> int:
             return 0
         wanted = [known[rank] for rank in dict.fromkeys(arguments.rank or known)]
         return max([_print_stack(each) for each in wanted if each.alive], default=0)
-
-
-def _print_table(ledgers: list[Ledger]) -> None:
-    print(*in_columns([HEADINGS, *map(_row, ledgers)], words=len(HEADINGS)), sep="\n")
 
 
 def _row(ledger: Ledger) -> tuple[str, ...]:

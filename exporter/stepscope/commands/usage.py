@@ -104,12 +104,8 @@ def _csv(usage: Usage, price: float | None) -> Iterator[Row]:
 
     def row(user: str, namespace: str, state: str, hours: float | None, kwh: float | None = None) -> Row:
         dollars = None if price is None or hours is None else hours * price
-        return (
-            user,
-            namespace,
-            state,
-            *("" if each is None else f"{each:.6g}" for each in (hours, kwh, dollars)),
-        )
+        amounts = ("" if each is None else f"{each:.6g}" for each in (hours, kwh, dollars))
+        return (user, namespace, state, *amounts)
 
     yield "user", "namespace", "state", "gpu_hours", "kwh", "dollars"
     for owner in usage.owners:
@@ -129,7 +125,7 @@ def _markdown(usage: Usage, price: float | None) -> Iterator[str]:
     columns += [
         ("kWh", _energy, number),
         ("kWh of useful", lambda owner: owner.amounts["useful"].kwh, number),
-        ("kWh of idle", _idle_energy, number),
+        ("kWh of idle", lambda owner: _sum(owner.amounts[state].kwh for state in UNUSED), number),
     ]
     if price is not None:
         columns += [
@@ -170,10 +166,6 @@ def _energy(owner: OwnerUsage) -> float | None:
 
 def _unused(owner: OwnerUsage) -> float | None:
     return _sum(owner.amounts[state].hours for state in UNUSED)
-
-
-def _idle_energy(owner: OwnerUsage) -> float | None:
-    return _sum(owner.amounts[state].kwh for state in UNUSED)
 
 
 def _notes(usage: Usage) -> Iterator[str]:

@@ -90,7 +90,8 @@ class SimulatedGroup:
         self._waited["io"] += io_wait * seconds
         self._waited["memory"] += memory_waits * seconds
         for resource, waited in self._waited.items():
-            self._put_pressure(resource, waited)
+            line = f"some avg10=0.00 avg60=0.00 avg300=0.00 total={1e6 * waited:.0f}\n"
+            self._put(f"{resource}.pressure", line)
         cores = self._cores or 0.0
         periods = seconds * 1e6 / PERIOD_MICROSECONDS if cores else 0.0
         self._periods += periods
@@ -101,10 +102,6 @@ class SimulatedGroup:
             f"usage_usec 0\nnr_periods {self._periods:.0f}\nnr_throttled {self._throttled:.0f}\n"
             f"throttled_usec {1e6 * self._throttled_seconds:.0f}\n",
         )
-
-    def _put_pressure(self, resource: str, waited: float) -> None:
-        total = f"{1e6 * waited:.0f}"
-        self._put(f"{resource}.pressure", f"some avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n")
 
     def _put(self, name: str, text: str) -> None:
         (self._directory / name).write_text(text)

@@ -84,9 +84,6 @@ class Fluctuating(Scenario):
     name = "fluctuating"
     fires = frozenset({"LowGPUUtilization"})
 
-    def work(self, rank: int, number: int, random: Random) -> Work:
-        return compute(0.36, random)
-
     def pause_after(self, number: int) -> float:
         return 5.0 if number % FLUCTUATING_EVERY == FLUCTUATING_EVERY - 1 else 0.0
 
@@ -246,10 +243,8 @@ class StepOutliers(Scenario):
     fires = frozenset({"StepOutlier"})
 
     def work(self, rank: int, number: int, random: Random) -> Work:
-        work = compute(0.36, random)
-        return (
-            replace(work, checkpoint=0.8) if number % STEP_OUTLIERS_EVERY == STEP_OUTLIERS_EVERY - 1 else work
-        )
+        saves = number % STEP_OUTLIERS_EVERY == STEP_OUTLIERS_EVERY - 1
+        return replace(compute(0.36, random), checkpoint=0.8 if saves else 0.0)
 
 
 class SlowRank(Scenario):

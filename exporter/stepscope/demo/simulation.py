@@ -130,13 +130,7 @@ class Simulation(SimulatedNode):
     """A node with one run, which plays a scenario on the whole node."""
 
     def __init__(
-        self,
-        scenario: Scenario,
-        seed: int,
-        run: str,
-        start: float,
-        duration: float | None,
-        directory: Path,
+        self, scenario: Scenario, seed: int, run: str, start: float, duration: float | None, directory: Path
     ) -> None:
         """Prepares a run of `duration` seconds (None: without an end), from `start` since the epoch."""
         super().__init__(scenario.name, start, directory)

@@ -37,7 +37,10 @@ class Audit:
         self.processes: set[tuple[int, int]] = set()
         if path is not None:
             try:
-                self._recall(path)
+                with os.fdopen(_open(path), "rb") as file:
+                    for number, line in enumerate(file, 1):
+                        if not self._remember(line):
+                            logger.warning("%s: line %d is not a line of an audit; skipped", path, number)
             except OSError as error:
                 reason = (error.strerror or str(error)).lower()
                 raise UserError(f"--audit-file {path}: {reason}") from None
@@ -62,12 +65,6 @@ class Audit:
             if file.write(content) != len(content):
                 raise OSError(f"{self._path}: the disk is full")
             os.fsync(fd)
-
-    def _recall(self, path: Path) -> None:
-        with os.fdopen(_open(path), "rb") as file:
-            for number, line in enumerate(file, 1):
-                if not self._remember(line):
-                    logger.warning("%s: line %d is not a line of an audit; skipped", path, number)
 
     def _remember(self, line: bytes) -> bool:
         """Reads an earlier line. Returns false if it is not a line of an audit."""

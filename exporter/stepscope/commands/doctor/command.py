@@ -59,13 +59,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Prints the checks. Returns 1 if something is broken."""
-    node = Node(
-        arguments.procfs,
-        arguments.sysfs,
-        arguments.nvml_library,
-        arguments.ledger_dir,
-        arguments.python,
-    )
+    places = arguments.procfs, arguments.sysfs, arguments.nvml_library
+    node = Node(*places, arguments.ledger_dir, arguments.python)
     checks = [*of_node(node), *(of_prometheus(arguments.prometheus) if arguments.prometheus else ())]
     if arguments.json:
         content = {"format": FORMAT, "checks": [asdict(check) for check in checks]}
