@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from stepscope.analysis.tables import column, columns
+from stepscope.analysis.tables import column, columns, schema
 from stepscope.common.errors import UserError
 from stepscope.runs.model import PHASES, Times
 
@@ -20,46 +20,36 @@ _RATIOS = ("cpu_utilization_ratio", "cpu_io_wait_ratio", "gpu_utilization_ratio"
 _RATES = ("network_bytes_per_second", "disk_bytes_per_second")
 
 _RANK = [column("node", pa.string()), column("rank", pa.int32()), column("phase", pa.string())]
-INTERVALS = pa.schema(
-    [
-        *_RANK,
-        column("start", pa.timestamp("us", tz="UTC")),
-        *columns(pa.float64(), "seconds", "elapsed_seconds", "duration_seconds"),
-        column("steps", pa.int64(), "steps"),
-        *columns(pa.int64(), "", "first", "last"),
-    ]
+INTERVALS = schema(
+    *_RANK,
+    column("start", pa.timestamp("us", tz="UTC")),
+    *columns(pa.float64(), "seconds", "elapsed_seconds", "duration_seconds"),
+    column("steps", pa.int64(), "steps"),
+    *columns(pa.int64(), "", "first", "last"),
 )
-STATISTICS = pa.schema(
-    [
-        *_RANK,
-        column("steps", pa.int64(), "steps"),
-        *columns(pa.float64(), "seconds", "sum_seconds", "mean_seconds", "deviation_seconds"),
-        *columns(pa.float64(), "seconds", *(f"{name}_seconds" for name in _PERCENTILES)),
-    ]
+STATISTICS = schema(
+    *_RANK,
+    column("steps", pa.int64(), "steps"),
+    *columns(pa.float64(), "seconds", "sum_seconds", "mean_seconds", "deviation_seconds"),
+    *columns(pa.float64(), "seconds", *(f"{name}_seconds" for name in _PERCENTILES)),
 )
-BY_PHASE = pa.schema(
-    [
-        *columns(pa.string(), "", "node", "phase"),
-        column("samples", pa.int64(), "samples"),
-        *columns(pa.float64(), "ratio", *_RATIOS),
-        *columns(pa.float64(), "bytes/second", *_RATES),
-    ]
+BY_PHASE = schema(
+    *columns(pa.string(), "", "node", "phase"),
+    column("samples", pa.int64(), "samples"),
+    *columns(pa.float64(), "ratio", *_RATIOS),
+    *columns(pa.float64(), "bytes/second", *_RATES),
 )
-WHILE_LOW = pa.schema(
-    [
-        *columns(pa.string(), "", "node", "gpu", "phase"),
-        column("samples", pa.int64(), "samples"),
-        *columns(pa.float64(), "ratio", "low_ratio", "phase_ratio"),
-    ]
+WHILE_LOW = schema(
+    *columns(pa.string(), "", "node", "gpu", "phase"),
+    column("samples", pa.int64(), "samples"),
+    *columns(pa.float64(), "ratio", "low_ratio", "phase_ratio"),
 )
 
-RANGES = pa.schema(
-    [
-        *columns(pa.string(), "", "node", "device"),
-        *columns(pa.float64(), "ratio", "from_ratio", "to_ratio"),
-        column("samples", pa.int64(), "samples"),
-        column("samples_ratio", pa.float64(), "ratio"),
-    ]
+RANGES = schema(
+    *columns(pa.string(), "", "node", "device"),
+    *columns(pa.float64(), "ratio", "from_ratio", "to_ratio"),
+    column("samples", pa.int64(), "samples"),
+    column("samples_ratio", pa.float64(), "ratio"),
 )
 
 

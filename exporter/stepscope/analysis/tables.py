@@ -60,12 +60,12 @@ def columns(kind: pa.DataType, unit: str, *names: str) -> list[pa.Field]:
     return [column(name, kind, unit) for name in names]
 
 
-def _schema(*fields: pa.Field) -> pa.Schema:
+def schema(*fields: pa.Field) -> pa.Schema:
     return pa.schema(fields)
 
 
 _RANK = [column("node", pa.string()), column("rank", pa.int32())]
-STEPS = _schema(
+STEPS = schema(
     *_RANK,
     column("phase", pa.string()),
     column("number", pa.int64()),
@@ -73,50 +73,50 @@ STEPS = _schema(
     column("elapsed_seconds", pa.float64(), "seconds"),
     *columns(pa.float64(), "seconds", *(f"{part}_seconds" for part in ("duration", *COMPONENTS))),
 )
-ACCOUNT = _schema(
+ACCOUNT = schema(
     *(column(name, pa.string()) for name in ("part", "component")),
     column("seconds", pa.float64(), "seconds"),
     column("run_ratio", pa.float64(), "ratio"),
     column("rank", pa.int32()),
     column("rank_seconds", pa.float64(), "seconds"),
 )
-RANK_PHASES = _schema(
+RANK_PHASES = schema(
     *_RANK,
     column("phase", pa.string()),
     column("steps", pa.int64(), "steps"),
     column("seconds", pa.float64(), "seconds"),
 )
-RANK_COMPONENTS = _schema(
+RANK_COMPONENTS = schema(
     *_RANK,
     column("component", pa.string()),
     column("seconds", pa.float64(), "seconds"),
     column("step_time_ratio", pa.float64(), "ratio"),
 )
-GAPS = _schema(
+GAPS = schema(
     *columns(pa.string(), "", "what", "node"),
     *columns(pa.timestamp("us", tz="UTC"), "", "start", "end"),
     column("count", pa.int64()),
     column("reason", pa.string()),
 )
-FINDINGS = _schema(
+FINDINGS = schema(
     *columns(pa.string(), "", "rule", "status"),
     column("seconds_lost", pa.float64(), "seconds"),
     *columns(pa.string(), "", "finding", "recommendation", "question"),
     column("triggered", pa.int64(), "scans"),
     *columns(pa.int64(), "", "violations", "datapoints"),
 )
-BANDS = _schema(
+BANDS = schema(
     *columns(pa.string(), "", "rule", "node", "subject"),
     *columns(pa.timestamp("us", tz="UTC"), "", "start", "end"),
     column("lasts", pa.bool_()),
     column("worst", pa.float64(), "see words"),
     column("words", pa.string()),
 )
-USAGE = _schema(
+USAGE = schema(
     *columns(pa.string(), "", "node", "resource", "unit"),
     *columns(pa.float64(), "see unit", "max", "p99", "p95", "p50", "min"),
 )
-LOADERS = _schema(
+LOADERS = schema(
     *_RANK,
     column("phase", pa.string()),
     column("workers", pa.int32(), "processes"),
@@ -126,38 +126,38 @@ LOADERS = _schema(
     column("fetches", pa.int64(), "fetches"),
     *columns(pa.float64(), "seconds", "fetch_seconds", "fetch_cpu_seconds", "fetch_core_wait_seconds"),
 )
-GAUGES = _schema(
+GAUGES = schema(
     *_RANK,
     column("name", ENCODED),
     column("time", pa.timestamp("us", tz="UTC")),
     column("elapsed_seconds", pa.float64(), "seconds"),
     column("value", pa.float64(), "as published"),
 )
-FIGURES = _schema(
+FIGURES = schema(
     *columns(pa.string(), "", "figure", "name", "unit"),
     *columns(pa.float64(), "see unit", "a", "b"),
     *columns(pa.float64(), "ratio", "change_ratio", "change_low_ratio", "change_high_ratio"),
 )
-LINES = _schema(
+LINES = schema(
     *_RANK,
     *columns(pa.string(), "", "role", "phase", "component", "place", "function", "library", "caller"),
     *columns(pa.float64(), "seconds", "seconds", "running_seconds"),
 )
-OPERATORS = _schema(
+OPERATORS = schema(
     *_RANK,
     *columns(pa.string(), "", "device", "operator"),
     column("calls", pa.int64(), "calls"),
     *columns(pa.float64(), "seconds", "seconds", "self_seconds"),
 )
 FUNCTIONS = OPERATORS.append(column("primitive_calls", pa.int64(), "calls"))
-EVENTS = _schema(
+EVENTS = schema(
     *_RANK,
     *columns(pa.string(), "", "device", "kind", "name"),
     column("start", pa.timestamp("us", tz="UTC")),
     *columns(pa.float64(), "seconds", "elapsed_seconds", "duration_seconds"),
     column("file", pa.string()),
 )
-WINDOWS = _schema(
+WINDOWS = schema(
     *_RANK,
     column("kind", pa.string()),
     *columns(pa.int64(), "", "first", "last"),
@@ -165,7 +165,7 @@ WINDOWS = _schema(
     *columns(pa.float64(), "seconds", "step_seconds", "pause_seconds"),
     *columns(pa.string(), "", "state", "reason", "trace"),
 )
-COLLECTIVES = _schema(
+COLLECTIVES = schema(
     *_RANK,
     column("operation", pa.string()),
     column("calls", pa.int64(), "calls"),
@@ -173,19 +173,19 @@ COLLECTIVES = _schema(
 )
 
 
-def chosen(schema: pa.Schema, names: Sequence[str] | None) -> pa.Schema:
+def chosen(every: pa.Schema, names: Sequence[str] | None) -> pa.Schema:
     """Returns the schema of these columns, in their order. Raises UserError for an unknown one."""
     if names is None:
-        return schema
+        return every
     for name in names:
-        if name not in schema.names:
-            raise UserError(f"columns: {name!r} does not exist; choose from {', '.join(schema.names)}")
-    return pa.schema([schema.field(name) for name in names])
+        if name not in every.names:
+            raise UserError(f"columns: {name!r} does not exist; choose from {', '.join(every.names)}")
+    return schema(*map(every.field, names))
 
 
-def as_table(schema: pa.Schema, values: Mapping[str, Any]) -> pa.Table:
+def as_table(fields: pa.Schema, values: Mapping[str, Any]) -> pa.Table:
     """Returns arrays of numbers as a table. NaN becomes null, which Arrow's means skip."""
-    return pa.table([_array(values[field.name], field.type) for field in schema], schema=schema)
+    return pa.table([_array(values[field.name], field.type) for field in fields], schema=fields)
 
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array:
@@ -366,10 +366,10 @@ def windows(found: Iterable[ProfileWindow]) -> pa.Table:
     return pa.Table.from_pylist(rows, WINDOWS)
 
 
-def timed(found: Iterable[OperatorTime] | Iterable[CollectiveTime], schema: pa.Schema) -> pa.Table:
+def timed(found: Iterable[OperatorTime] | Iterable[CollectiveTime], fields: pa.Schema) -> pa.Table:
     """Returns one row per operator or collective, the most time first."""
-    rows = [{name: getattr(each, name) for name in schema.names} for each in found]
-    return pa.Table.from_pylist(sorted(rows, key=lambda row: -row["seconds"]), schema)
+    rows = [{name: getattr(each, name) for name in fields.names} for each in found]
+    return pa.Table.from_pylist(sorted(rows, key=lambda row: -row["seconds"]), fields)
 
 
 def figures(compared: Iterable[Figure]) -> pa.Table:
