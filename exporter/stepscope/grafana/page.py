@@ -12,7 +12,7 @@ Dashboard = dict[str, Any]
 Annotation = dict[str, Any]
 
 TAG = "stepscope"
-# Of every dashboard, in this order.
+# The variables of every dashboard, in this order.
 VARIABLES = ("datasource", "cluster", "job", "run", "instance", "gpu", "rank")
 SCHEMA_VERSION = 37  # of Grafana 9.4; later versions migrate it when they load it
 
