@@ -9,6 +9,7 @@ from stepscope.compare.compared_run import ComparedRun
 from stepscope.compare.comparison import Comparison
 from stepscope.compare.figures import Figure
 from stepscope.compare.parts import Difference
+from stepscope.report.document import attributes
 from stepscope.report.verdict import status_of_run
 
 FORMAT = 1
@@ -26,21 +27,11 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "b": _run(comparison.b),
         "verdict": sentences.verdict(comparison),
         "phase": comparison.phase,
-        "work": {
-            "unit": comparison.work.unit,
-            "a": comparison.work.a,
-            "b": comparison.work.b,
-            "same": comparison.work.same,
-        },
+        "work": attributes(comparison.work, "unit", "a", "b", "same"),
         "figures": {key: _figure(figure) for key, figure in comparison.figures.items()},
         "parts": {"step": _difference(comparison.step), "run": _difference(comparison.run)},
         "rules": [
-            {
-                "rule": rule.rule,
-                "fate": rule.fate,
-                "a": rule.a.finding,
-                "b": rule.b.finding,
-            }
+            {"rule": rule.rule, "fate": rule.fate, "a": rule.a.finding, "b": rule.b.finding}
             for rule in comparison.rules
         ],
         "lines": [asdict(line) for line in comparison.lines],
@@ -71,8 +62,7 @@ def _run(run: ComparedRun) -> dict[str, Any]:
         "status": status_of_run(analysis),
         "start": analysis.date,
         "end": analysis.end_date,
-        "finished": analysis.finished,
-        "exit_status": analysis.exit_status,
+        **attributes(analysis, "finished", "exit_status"),
         "price_per_node_hour": run.price,
         "unknowns": analysis.unknowns,
         "gaps": [asdict(gap) for gap in analysis.gaps],
@@ -82,11 +72,7 @@ def _run(run: ComparedRun) -> dict[str, Any]:
 def _figure(figure: Figure) -> dict[str, Any]:
     interval = figure.interval
     return {
-        "name": figure.name,
-        "unit": figure.unit,
-        "a": figure.a,
-        "b": figure.b,
-        "change": figure.change,
+        **attributes(figure, "name", "unit", "a", "b", "change"),
         "interval": None if interval is None else [interval.low, interval.high],
         "difference_seen": None if interval is None else interval.seen,
     }

@@ -55,11 +55,7 @@ KINDS: dict[str, tuple[str, str, bool | None]] = {
     "energy": ("Energy of the GPUs, whole run", "J", True),
 }
 USAGE_KINDS = {
-    f"{key}_{statistic}": (
-        f"{name}, {statistic}",
-        "B/s" if key in ("network", "disk") else "%",
-        None,
-    )
+    f"{key}_{statistic}": (f"{name}, {statistic}", "B/s" if key in ("network", "disk") else "%", None)
     for key, name in RESOURCES.items()
     for statistic in UTILISATION
 }
@@ -114,14 +110,11 @@ def figures(a: ComparedRun, b: ComparedRun, phase: str | None, work: Work) -> di
     for each in ("step", "item"):
         time, pace = found.get(f"{each}_mean"), found.get(f"{each}s_per_second")
         if time and pace and time.interval and time.change is not None and pace.change is not None:
-            found[pace.key] = replace(pace, interval=_of_pace(pace.change, time.change, time.interval))
+            # As wide as that of the step time, around its own change.
+            both = (1 + pace.change) * (1 + time.change)
+            low, high = (both / (1 + bound) - 1 for bound in (time.interval.high, time.interval.low))
+            found[pace.key] = replace(pace, interval=Interval(low, high))
     return found
-
-
-def _of_pace(change: float, time_change: float, time: Interval) -> Interval:
-    """Returns the interval of the throughput: as wide as that of the step time, around its own change."""
-    low, high = ((1 + change) * (1 + time_change) / (1 + bound) - 1 for bound in (time.high, time.low))
-    return Interval(low, high)
 
 
 def _ordered(work: Work) -> dict[str, tuple[str, str, bool | None]]:

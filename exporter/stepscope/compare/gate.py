@@ -172,17 +172,11 @@ def _judge_figure(condition: Condition, figures: Mapping[str, Figure], work: Wor
 
 def _judge_change(condition: Condition, figure: Figure | None, work: Work, has_steps: bool) -> Outcome:
     if figure is None or figure.change is None:
-        missing = (
-            "neither run has it"
-            if figure is None
-            else (
-                "A does not have it"
-                if figure.a is None
-                else "B does not have it"
-                if figure.b is None
-                else "it is 0 in A, so there is no change in percent"
-            )
-        )
+        missing = "it is 0 in A, so there is no change in percent"
+        if figure is None:
+            missing = "neither run has it"
+        elif figure.a is None or figure.b is None:
+            missing = f"{'A' if figure.a is None else 'B'} does not have it"
         return Outcome(condition, "inconclusive", missing)
     limit = points(condition.limit) if figure.is_share else change(condition.limit)
     if obstacle := work.obstacle(figure.key):

@@ -31,11 +31,6 @@ SECTIONS = {
     "configuration": "Configuration",
     "predicted": "Predicted and measured",
 }
-LINES = {"code": "Lines of code"}
-OPERATORS = {"operators": "Operators"}
-CONDITIONS = {"conditions": "Conditions"}
-UNKNOWNS = {"unknowns": "What could not be read"}
-SHARE = {"share": "Share"}
 SCRIPTS = (ECHARTS, "waterfall.js", "histogram.js", "page.js", "copy.js")
 SMALLEST_BAR = 0.002  # of the larger total; smaller parts share a bar
 BINS = 60
@@ -49,11 +44,11 @@ def render_comparison(comparison: Comparison) -> str:
         scripts=SCRIPTS,
         data=_chart_data(comparison),
         sections=SECTIONS
-        | (LINES if comparison.lines else {})
-        | (OPERATORS if comparison.operators else {})
-        | (CONDITIONS if comparison.outcomes else {})
-        | (UNKNOWNS if sentences.unknowns(comparison) else {})
-        | SHARE,
+        | ({"code": "Lines of code"} if comparison.lines else {})
+        | ({"operators": "Operators"} if comparison.operators else {})
+        | ({"conditions": "Conditions"} if comparison.outcomes else {})
+        | ({"unknowns": "What could not be read"} if sentences.unknowns(comparison) else {})
+        | {"share": "Share"},
         status_of_run=status_of_run,
         markdown=as_markdown(comparison),
         comparison=comparison,
@@ -147,15 +142,8 @@ def _waterfall(difference: Difference) -> dict[str, Any]:
         drawn.append(("All else", rest))
     for name, change in drawn:
         kind = "less" if change < 0 else "more"
-        bars.append(
-            {
-                "name": name,
-                "from": level,
-                "to": level + change,
-                "kind": kind,
-                "label": signed_duration(change),
-            }
-        )
+        label = signed_duration(change)
+        bars.append({"name": name, "from": level, "to": level + change, "kind": kind, "label": label})
         level += change
     return {"kind": "waterfall", "bars": [*bars, _total("B", difference.b)]}
 

@@ -170,17 +170,14 @@ def _money(comparison: Comparison) -> str:
         return f"{f'1000 {unit}s cost' if figure is each else 'it costs'} the same, {money(figure.b)}"
     if within_noise(comparison, figure):
         return ""
-    less = _written_difference(figure.a, figure.b)
+    # In cents as the amounts are printed; exactly if an amount is below a dollar.
+    printed = min(figure.a, figure.b) >= 0.995
+    less = round(figure.a, 2) - round(figure.b, 2) if printed else figure.a - figure.b
     percent = exact_percent(100 * abs(saved(figure.a, figure.b)))
     if figure is each:
         more = "less" if less > 0 else "more"
         return f"1000 {unit}s cost {money(figure.b)} instead of {money(figure.a)}, {percent} {more}"
     return f"it saves {money(less)}, {percent}" if less > 0 else f"it costs {money(-less)} more, {percent}"
-
-
-def _written_difference(a: float, b: float) -> float:
-    """Returns a - b, in cents as the amounts are printed; exactly if an amount is below a dollar."""
-    return round(a, 2) - round(b, 2) if min(a, b) >= 0.995 else a - b
 
 
 def _explanation(comparison: Comparison) -> list[str]:

@@ -1,6 +1,6 @@
 """The tables of a comparison as text: the same on the terminal, in Markdown and on the page."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from stepscope.common.words import (
@@ -47,53 +47,31 @@ class Section:
     tables: list[Table] = field(default_factory=list)
 
 
-def sections(comparison: Comparison) -> list[Section]:
-    """Returns the sections in reading order, without empty ones."""
-    found = [
-        Section("figures", "Side by side", [sentences.figures(comparison)], [figures(comparison)]),
-        Section(
-            "parts",
-            "What makes the difference",
-            [sentences.parts_of_a_step(comparison), sentences.parts_of_the_run(comparison)],
-            [
-                parts(difference, name)
-                for difference, name in (
-                    (comparison.step, comparison.work.unit.capitalize()),
-                    (comparison.run, "Whole run"),
-                )
-                if difference is not None
-            ],
-        ),
-        Section("usage", "Utilisation", [], [utilisation(comparison)]),
-        *(
-            [Section("lines", "Lines of code", [sentences.lines(comparison)], [lines(comparison.lines)])]
-            if comparison.lines
-            else []
-        ),
-        *(
-            [Section("operators", "Operators", [sentences.operators(comparison)], [operators(comparison)])]
-            if comparison.operators
-            else []
-        ),
-        Section("rules", "Rules", [sentences.rules(comparison)], _rules(comparison)),
-        Section(
-            "configuration",
-            "Configuration",
-            [sentences.configuration(comparison)],
-            [settings(changed)] if (changed := comparison.changed_settings) else [],
-        ),
-        Section(
-            "predicted",
-            "Predicted against measured",
-            [sentences.predictions(comparison), *map(sentences.prediction, comparison.predictions)],
-        ),
-    ]
+def sections(comparison: Comparison) -> Iterator[Section]:
+    """Yields the sections in reading order, without empty ones."""
+    yield Section("figures", "Side by side", [sentences.figures(comparison)], [figures(comparison)])
+    differences = ((comparison.step, comparison.work.unit.capitalize()), (comparison.run, "Whole run"))
+    yield Section(
+        "parts",
+        "What makes the difference",
+        [sentences.parts_of_a_step(comparison), sentences.parts_of_the_run(comparison)],
+        [parts(difference, name) for difference, name in differences if difference is not None],
+    )
+    yield Section("usage", "Utilisation", [], [utilisation(comparison)])
+    if comparison.lines:
+        yield Section("lines", "Lines of code", [sentences.lines(comparison)], [lines(comparison.lines)])
+    if comparison.operators:
+        yield Section("operators", "Operators", [sentences.operators(comparison)], [operators(comparison)])
+    yield Section("rules", "Rules", [sentences.rules(comparison)], _rules(comparison))
+    changed = comparison.changed_settings
+    tables = [settings(changed)] if changed else []
+    yield Section("configuration", "Configuration", [sentences.configuration(comparison)], tables)
+    said = [sentences.predictions(comparison), *map(sentences.prediction, comparison.predictions)]
+    yield Section("predicted", "Predicted against measured", said)
     if comparison.outcomes:
-        found.append(gate(comparison))
-    unknowns = sentences.unknowns(comparison)
-    if unknowns:
-        found.append(Section("unknowns", "What could not be read", unknowns))
-    return found
+        yield gate(comparison)
+    if unknowns := sentences.unknowns(comparison):
+        yield Section("unknowns", "What could not be read", unknowns)
 
 
 def figures(comparison: Comparison) -> Table:

@@ -73,7 +73,7 @@ def document(
         "measurement": {
             "complete": not sentences.measuring_failures(analysis),
             "failures": sentences.measuring_failures(analysis),
-            **_of(analysis, "interval", "samples_taken", "samples_missed", "unknowns", "versions"),
+            **attributes(analysis, "interval", "samples_taken", "samples_missed", "unknowns", "versions"),
         },
     }
     known: dict[str, Any] = json_value(content)
@@ -91,18 +91,18 @@ def render_json(
     )
 
 
-def _of(thing: Any, *names: str) -> dict[str, Any]:
+def attributes(thing: Any, *names: str) -> dict[str, Any]:
     """Returns these attributes under their names."""
     return {name: getattr(thing, name) for name in names}
 
 
 def _run(analysis: Analysis) -> dict[str, Any]:
     return {
-        **_of(analysis, "name", "run", "command", "exit_status"),
+        **attributes(analysis, "name", "run", "command", "exit_status"),
         "ending": _ending(analysis),
         "finished": analysis.finished,
         "start": analysis.date,
-        **_of(analysis, "first_step_start", "last_step_end", "no_steps"),
+        **attributes(analysis, "first_step_start", "last_step_end", "no_steps"),
         "end": analysis.end_date,
         "seconds": analysis.run_seconds,
         "framework": analysis.framework,
@@ -125,8 +125,7 @@ def _verdict(analysis: Analysis, said: RunVerdict) -> dict[str, Any]:
         "rules": {
             state: sentences.counts(analysis).get(state, 0) for state in Status if state is not Status.STOPPED
         },
-        "sentences": said.sentences,
-        "evidence": said.evidence,
+        **attributes(said, "sentences", "evidence"),
         "findings": [_finding(finding) for finding in said.findings],
     }
 
@@ -152,12 +151,12 @@ def _account(analysis: Analysis, findings: Sequence[Finding], price: float | Non
     if account is None:
         return None
     return {
-        **_of(account, "seconds", "ranks", "useful_share"),
+        **attributes(account, "seconds", "ranks", "useful_share"),
         "leaves": [
             {
                 "part": leaf.key.part,
                 "component": leaf.key.component or None,
-                **_of(leaf, "seconds", "share", "rank", "rank_seconds"),
+                **attributes(leaf, "seconds", "share", "rank", "rank_seconds"),
                 "useful": leaf.key.component in USEFUL,
                 "cost": None if bill is None else leaf.share * bill,
                 "kilowatt_hours": None if energy is None else leaf.share * energy.joules / JOULES_PER_KWH,
@@ -191,7 +190,7 @@ def _steps(row: StepDistribution) -> dict[str, Any]:
 def _device(device: DeviceTime) -> dict[str, Any]:
     shares = shares_of([device])
     return {
-        **_of(device, "node", "rank", "device", "steps", "seconds"),
+        **attributes(device, "node", "rank", "device", "steps", "seconds"),
         "percent": shares.parts if shares else None,
         "idle_percent": shares.idle_for if shares else None,
         "idle_seconds": device.idle_for,
@@ -204,8 +203,8 @@ def _thread(thread: ThreadTime) -> dict[str, Any]:
 
 def _part(part: Part) -> dict[str, Any]:
     return {
-        **_of(part.thread, "node", "rank", "role"),
-        **_of(part, "phase", "component", "seconds", "share", "words", "typical_rank"),
+        **attributes(part.thread, "node", "rank", "role"),
+        **attributes(part, "phase", "component", "seconds", "share", "words", "typical_rank"),
         "lines": [
             {
                 "place": hot.place.line.place,
@@ -227,16 +226,13 @@ def _operators(analysis: Analysis) -> dict[str, Any] | None:
     if profile is None:
         return None
     traces = profile.traces
-    findings = [
-        {"title": title, "finding": said, "recommendation": advice}
-        for title, said, advice in profile.findings
-    ]
+    names = "title", "finding", "recommendation"
     return {
         "devices": [_without(asdict(device), "windows") for device in profile.devices],
         "passes": [asdict(device) for device in profile.passes],
         "memory": [_without(asdict(device), "held", "begins") for device in profile.memory],
         "changes": [{**asdict(each), "difference": each.difference} for each in profile.changes],
-        "findings": findings,
+        "findings": [dict(zip(names, words, strict=True)) for words in profile.findings],
         "unread": list(profile.unread),
         "gpus": [_device(device) for device in traces.devices] if traces else [],
         "collectives": traces.details_of(CommunicationBound).get("collectives", []) if traces else [],
