@@ -16,7 +16,7 @@ from stepscope.report.rows import outliers
 from stepscope.report.sentences import device_name
 from stepscope.report.shares import NAMES, steps_by_phase
 from stepscope.rules.dataloader import Dataloader
-from stepscope.runs.model import StackTime, ThreadTime
+from stepscope.runs.model import StackTime
 
 MOST = 4  # graphs: of the slow rank and the one in the middle, and of other roles
 LEAST = 0.001  # of the samples: a narrower rectangle is not seen
@@ -43,8 +43,10 @@ def chart_data(analysis: Analysis) -> dict[str, Mapping[str, Any]]:
         charts[f"memory-{index}"] = _memory(heatmap)
     for phase, rows in steps_by_phase(analysis).items():
         charts[f"steps-{phase}"] = _step_durations(rows)
-    comparable = (each for each in _by_node(analysis.utilisation_histograms) if len(each) > 1)
-    for index, histograms in enumerate(comparable):
+    by_node: dict[str, list[UtilisationHistogram]] = {}
+    for each in analysis.utilisation_histograms:
+        by_node.setdefault(each.node, []).append(each)
+    for index, histograms in enumerate(found for found in by_node.values() if len(found) > 1):
         charts[f"balance-{index}"] = _utilisation(histograms)
     if analysis.timelines:
         charts["durations"] = _durations(
@@ -87,11 +89,7 @@ def _heatmap(heatmap: Heatmap, timeline: StepTimeline | None) -> dict[str, Any]:
         "rows": heatmap.rows,
         "cells": _bytes(value for row in heatmap.values for value in row),
         "starved": [
-            {
-                "colour": STARVED[cause][0],
-                "name": STARVED[cause][2],
-                "cells": _bytes(row),
-            }
+            {"colour": STARVED[cause][0], "name": STARVED[cause][2], "cells": _bytes(row)}
             for cause, row in _starved(heatmap).items()
         ],
         "timeline": None if timeline is None else _timeline(timeline),
@@ -150,13 +148,7 @@ def _step_durations(rows: list[StepDistribution]) -> dict[str, Any]:
         }
         for row in rows
     ]
-    return {
-        "kind": "histogram",
-        "unit": "seconds",
-        "of": "steps",
-        "along": "duration of a step",
-        "series": series,
-    }
+    return _histogram("seconds", "steps", "duration of a step", series)
 
 
 def _utilisation(histograms: Sequence[UtilisationHistogram]) -> dict[str, Any]:
@@ -169,7 +161,7 @@ def _utilisation(histograms: Sequence[UtilisationHistogram]) -> dict[str, Any]:
             sum(count * (edge + width / 2) for count, edge in zip(one.counts, edges, strict=False)) / total
         )
         series.append({"name": one.gpu, "edges": edges, "counts": one.counts, "middle": middle, "marks": {}})
-    return {"kind": "histogram", "unit": "percent", "of": "samples", "along": "utilisation", "series": series}
+    return _histogram("percent", "samples", "utilisation", series)
 
 
 def _waits(waits: dict[str, Any]) -> dict[str, Any]:
@@ -184,13 +176,11 @@ def _waits(waits: dict[str, Any]) -> dict[str, Any]:
         "middle": waits["p50"],
         "marks": {name: waits[name] for name in ("p25", "p50", "p95")},
     }
-    return {
-        "kind": "histogram",
-        "unit": "seconds",
-        "of": "waits",
-        "along": "duration of a wait",
-        "series": [one],
-    }
+    return _histogram("seconds", "waits", "duration of a wait", [one])
+
+
+def _histogram(unit: str, of: str, along: str, series: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"kind": "histogram", "unit": unit, "of": of, "along": along, "series": series}
 
 
 def _durations(analysis: Analysis, timeline: StepTimeline) -> dict[str, Any]:
@@ -205,11 +195,6 @@ def _durations(analysis: Analysis, timeline: StepTimeline) -> dict[str, Any]:
             if (one.rank, one.phase) == (timeline.rank, phase)
         ],
     }
-
-
-def _by_node(histograms: list[UtilisationHistogram]) -> list[list[UtilisationHistogram]]:
-    nodes = dict.fromkeys(one.node for one in histograms)
-    return [[one for one in histograms if one.node == node] for node in nodes]
 
 
 def _bytes(values: Iterable[int | None]) -> str:
@@ -243,12 +228,13 @@ class _Node:
 def flame_graphs(analysis: Analysis) -> list[FlameGraph]:
     """Returns the graphs of the threads whose lines are shown, and of those that they are compared with."""
     threads = [thread for pair in compared_threads(analysis) for thread in pair if thread is not None]
-    return [_of_thread(thread) for thread in threads if thread.stacks][:MOST]
-
-
-def _of_thread(thread: ThreadTime) -> FlameGraph:
-    parts = (part_name(thread.role, stack.phase, stack.component) or OTHER for stack in thread.stacks)
-    return _graph(thread_name(thread), zip(parts, thread.stacks, strict=True))
+    return [
+        _graph(
+            thread_name(thread),
+            ((part_name(thread.role, each.phase, each.component) or OTHER, each) for each in thread.stacks),
+        )
+        for thread in [thread for thread in threads if thread.stacks][:MOST]
+    ]
 
 
 def window_flames(device: DeviceProfile) -> FlameGraph:

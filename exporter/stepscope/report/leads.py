@@ -42,7 +42,13 @@ def leads_of(
 ) -> Leads:
     """Returns the leads of a report in that directory. `typed`: the words of the command that writes it."""
     before = find_before(directory, analysis.name, analysis.date)
-    again = f"stepscope report {shell_words([directory])}{_a_setting(analysis)}"
+    settings = (  # of the first parameter of the first rule, to the value that it has
+        f" --set {result.rule}.{name}={value}"
+        for result in analysis.rules
+        for name, value in result.parameters.items()
+        if value is not None
+    )
+    again = f"stepscope report {shell_words([directory])}{next(settings, '')}"
     return Leads(
         command=shell_command(typed),
         again=again if holds_recording(directory) else "",
@@ -51,12 +57,3 @@ def leads_of(
         compare="" if before is None else compare_command(before.directory, directory),
         index=index,
     )
-
-
-def _a_setting(analysis: Analysis) -> str:
-    """Returns the flag that sets the first parameter of the first rule to the value that it has."""
-    for result in analysis.rules:
-        for name, value in result.parameters.items():
-            if value is not None:
-                return f" --set {result.rule}.{name}={value}"
-    return ""

@@ -7,7 +7,6 @@ measured gives a sentence that says so and why; nothing is said that the analysi
 from collections.abc import Sequence
 from dataclasses import asdict
 from math import isfinite
-from typing import Any
 
 from stepscope.common.status import Status
 from stepscope.common.words import (
@@ -400,20 +399,16 @@ def measured(analysis: Analysis) -> list[str]:
 
 
 def _parameters(analysis: Analysis) -> str:
+    defaults = {name: asdict(rule.parameters_type()) for name, rule in all_rules().items()}
     changed = [
         f"{rule.rule}.{name}={value}"
         for rule in analysis.rules
         for name, value in rule.parameters.items()
-        if value != _defaults(rule.rule).get(name, value)
+        if value != defaults.get(rule.rule, {}).get(name, value)
     ]
     if not changed:
         return "All rules were judged with their default parameters, which the table of rules lists."
     return f"Changed parameters: {listing([f'`{setting}`' for setting in changed])}."
-
-
-def _defaults(rule: str) -> dict[str, Any]:
-    known = all_rules().get(rule)
-    return asdict(known.parameters_type()) if known else {}
 
 
 def value(row: UsageRow, statistic: str) -> str:

@@ -1,9 +1,8 @@
 """Writes the report of a run: a page for people, and JSON files for programs."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from stepscope.common.whole_file import write_whole
 from stepscope.evaluation.analysis import Analysis
@@ -11,11 +10,12 @@ from stepscope.evaluation.as_json import rule_json
 from stepscope.report.document import render_json
 from stepscope.report.html import render_html
 from stepscope.report.index_page import is_runs_folder, refresh_index
-from stepscope.report.leads import Leads, leads_of
+from stepscope.report.leads import leads_of
 from stepscope.report.markdown import render_markdown
 from stepscope.report.price_list import Machine
 
 DOCUMENT = "report.json"
+FORMS = {"html": "report.html", "json": DOCUMENT, "markdown": "report.md"}  # the main file of each
 
 
 def write_report(
@@ -35,44 +35,20 @@ def write_report(
     the first file is written. The main file is written last: once it exists, the JSON files are of the same
     run.
     """
-    page, render = FORMS[form]
-    leads = leads_of(analysis, directory, is_runs_folder(directory.absolute().parent), typed, docs_url)
+    page = FORMS[form]
     texts = {DOCUMENT: render_json(analysis, price, machines)}
-    texts |= render(analysis, price, leads, machines)
+    if form != "markdown":
+        for rule in analysis.rules:
+            content = json.dumps(rule_json(rule), indent=2, ensure_ascii=False, allow_nan=False)
+            texts[f"profiler-reports/{rule.rule}.json"] = f"{content}\n"
+    if form == "html":
+        leads = leads_of(analysis, directory, is_runs_folder(directory.absolute().parent), typed, docs_url)
+        texts[page] = render_html(analysis, price=price, leads=leads, machines=machines)
+    if form == "markdown":
+        texts[page] = render_markdown(analysis, price, machines)
     texts[page] = texts.pop(page)
     for name, text in texts.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         write_whole(directory / name, text)
     refresh_index(directory)
     return directory / page
-
-
-def _html(
-    analysis: Analysis, price: float | None, leads: Leads, machines: Sequence[Machine]
-) -> dict[str, str]:
-    page = render_html(analysis, price=price, leads=leads, machines=machines)
-    return {**_rules(analysis), "report.html": page}
-
-
-def _markdown(
-    analysis: Analysis, price: float | None, _: Leads, machines: Sequence[Machine]
-) -> dict[str, str]:
-    return {"report.md": render_markdown(analysis, price, machines)}
-
-
-def _rules(analysis: Analysis, *_: Any) -> dict[str, str]:
-    return {
-        f"profiler-reports/{result.rule}.json": json.dumps(
-            rule_json(result), indent=2, ensure_ascii=False, allow_nan=False
-        )
-        + "\n"
-        for result in analysis.rules
-    }
-
-
-# The main file, and the files in addition to report.json, which every format has.
-FORMS: dict[str, tuple[str, Callable[..., dict[str, str]]]] = {
-    "html": ("report.html", _html),
-    "json": (DOCUMENT, _rules),
-    "markdown": ("report.md", _markdown),
-}
