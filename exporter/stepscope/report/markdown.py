@@ -1,6 +1,7 @@
 """The report in Markdown, short enough for a pull request or a chat: the verdict first."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from stepscope.common.words import (
     NO_NUMBER,
@@ -131,17 +132,14 @@ def _suggestions(rows: list[Prediction]) -> str:
         ("change", *(METRICS[metric] for metric in metrics), "if"),
         (
             (
-                _change(next(iter(by_metric.values()))),
+                plain(f"{row.resource}: {row.current:g} → {row.suggested:g}"),
                 *(_predicted(by_metric[metric]) if metric in by_metric else NO_NUMBER for metric in metrics),
                 sentence(max((row.assumption for row in by_metric.values()), key=len)),
             )
             for by_metric in changes.values()
+            for row in islice(by_metric.values(), 1)
         ),
     )
-
-
-def _change(row: Prediction) -> str:
-    return plain(f"{row.resource}: {row.current:g} → {row.suggested:g}")
 
 
 def _predicted(row: Prediction) -> str:

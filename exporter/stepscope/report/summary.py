@@ -1,7 +1,6 @@
 """The run in short: the few numbers on the first screen, and the facts of the run summary."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepscope.common.words import (
@@ -17,7 +16,7 @@ from stepscope.common.words import (
     share,
     span,
 )
-from stepscope.evaluation.analysis import Analysis, RunCores
+from stepscope.evaluation.analysis import Analysis
 from stepscope.measurements.counted import Counted
 from stepscope.report import sentences, shares
 from stepscope.report.ended import status_in_words
@@ -70,8 +69,11 @@ def _utilisation(analysis: Analysis, resource: str) -> Figure:
     The use of cores is that of the run itself, if it was measured, of those that it may use. Sources without
     samples over time have only a median.
     """
-    if resource == "CPU" and analysis.run_cores:
-        return _own_cores(analysis.run_cores)
+    if resource == "CPU" and (nodes := analysis.run_cores):
+        shares = [100 * node.own / node.allowed for node in nodes]
+        allowed, others = sum(node.allowed for node in nodes), sum(node.others for node in nodes)
+        note = f"of the {allowed:g} cores it may use; others {percent(100 * others / allowed)}"
+        return Figure("CPU in use", span(min(shares), max(shares)), note)
     traced = [device for device in analysis.devices if device.seconds]
     if resource == "GPU" and traced:
         busy = [100 * device.busy / device.seconds for device in traced]
@@ -103,13 +105,6 @@ def _means(analysis: Analysis, resource: str) -> list[float]:
     return found
 
 
-def _own_cores(cores: Sequence[RunCores]) -> Figure:
-    shares = [100 * node.own / node.allowed for node in cores]
-    allowed, others = sum(node.allowed for node in cores), sum(node.others for node in cores)
-    note = f"of the {allowed:g} cores it may use; others {percent(100 * others / allowed)}"
-    return Figure("CPU in use", span(min(shares), max(shares)), note)
-
-
 def _steps(analysis: Analysis) -> Figure:
     if not analysis.steps:
         return Figure("Steps", "–", "none recorded")
@@ -126,10 +121,10 @@ def _throughput(analysis: Analysis) -> list[Figure]:
     """Returns tokens or samples per second, and MFU, if the script counts them."""
     paces = {each.name: each for each in analysis.counted if each.per_second is not None}
     found = []
-    for each in (paces.get("tokens") or paces.get("samples"),):
-        if each is not None and each.per_second is not None:
-            pace = f"{_amount(each.per_second)} {each.name}/s"
-            found.append(Figure("Throughput", pace, f"{_amount(each.total)} {each.name} in all"))
+    each = paces.get("tokens") or paces.get("samples")
+    if each is not None and each.per_second is not None:
+        pace = f"{_amount(each.per_second)} {each.name}/s"
+        found.append(Figure("Throughput", pace, f"{_amount(each.total)} {each.name} in all"))
     if analysis.flops_utilisation is not None:
         said = "of the peak that the script gives"
         if not any(each.name == FLOPS for each in analysis.counted):
