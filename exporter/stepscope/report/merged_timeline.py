@@ -114,7 +114,10 @@ def write_timeline(
     if STEPS in has:
         ranks.add_stays(facts)
     if FINDINGS in has:
-        _add_gaps(out, findings, facts, start, end)
+        track = out.track(findings, "Not recorded")
+        spans = [(gap.start or start, gap.end or end, gap) for gap in facts.gaps]
+        for begin, until, gap in sorted(spans, key=lambda span: span[:2]):
+            track.add(f"{gap.what}: {gap.reason}", begin, max(begin, until), {"node": gap.node})
     if SAMPLES in has:
         samples.write(out, clocks, facts)
     if chosen.gpu_below is not None:
@@ -157,7 +160,7 @@ class _Clocks:
         return self.ahead.get(node, 0.0)
 
 
-# -- findings and gaps ---------------------------------------------------------------------------------
+# -- findings ------------------------------------------------------------------------------------------
 
 
 def _add_findings(
@@ -184,13 +187,6 @@ def _spans(rule: RuleResult, clocks: _Clocks) -> list[tuple[str, float, float]]:
         )
         for band in rule.bands
     ]
-
-
-def _add_gaps(out: TraceFile, process: int, facts: RunFacts, start: float, end: float) -> None:
-    track = out.track(process, "Not recorded")
-    spans = [(gap.start or start, gap.end or end, gap) for gap in facts.gaps]
-    for begin, until, gap in sorted(spans, key=lambda span: span[:2]):
-        track.add(f"{gap.what}: {gap.reason}", begin, max(begin, until), {"node": gap.node})
 
 
 # -- ranks ---------------------------------------------------------------------------------------------

@@ -141,15 +141,10 @@ def read_dump(path: Path) -> RankDump:
     with naming(path, "a dump of PyTorch's flight recorder", "copy the file again, or remove it"):
         data = path.read_bytes()
         content = loads(data) if data.startswith(b"\x80") else json.loads(data)
-        rank = _rank(path)
-        return _dump(rank, str(path), content)
-
-
-def _rank(path: Path) -> int:
-    match = _NAME.fullmatch(path.name)
-    if match is None:
-        raise ValueError("its name does not end in the rank")
-    return int(match["rank"])
+        match = _NAME.fullmatch(path.name)
+        if match is None:
+            raise ValueError("its name does not end in the rank")
+        return _dump(int(match["rank"]), str(path), content)
 
 
 def _dump(rank: int, file: str, content: dict[str, Any]) -> RankDump:
