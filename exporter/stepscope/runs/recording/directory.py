@@ -282,12 +282,15 @@ class _Stream:
         listed = pieces(self._folder, self._table, self._finished)
         for piece in listed:
             if self._finished + 1 < piece.number:
-                self._note_missing(self._finished + 1, piece.number - 1)
+                first, last = self._finished + 1, piece.number - 1  # removed, or they never had a row
+                names = " to ".join(map(self._name, dict.fromkeys((first, last))))
+                self.gaps.lose(f"{names} {'is' if first == last else 'are'} missing", certain=False)
             table, unread, is_part = self._read(piece)
             name = self._name(piece.number)
             torn = f"{unread} bytes of {name} are damaged or incomplete" if unread else ""
             if table is not None and len(table):
-                self._note_loss(metadata_of(table.schema))
+                if loss := metadata_of(table.schema).get("lost"):  # rows before this piece
+                    self.gaps.lose(f"they were not recorded: {loss['why']}", certain=False)
                 yield table
             if is_part or piece is not listed[-1]:  # a journal is closed before the next one is opened
                 self._finished = piece.number
@@ -303,16 +306,6 @@ class _Stream:
     def gaps_so_far(self, missing: int = 0) -> list[Gap]:
         """Returns all gaps; `missing` rows are known to follow the last one."""
         return self.gaps.so_far(missing or None, self._torn)
-
-    def _note_loss(self, metadata: dict[str, Any]) -> None:
-        """Notes why the writer could not record the rows before this piece, if so."""
-        if loss := metadata.get("lost"):
-            self.gaps.lose(f"they were not recorded: {loss['why']}", certain=False)
-
-    def _note_missing(self, first: int, last: int) -> None:
-        """Notes that pieces are gone: removed, or they never had a row."""
-        names = " to ".join(map(self._name, dict.fromkeys((first, last))))
-        self.gaps.lose(f"{names} {'is' if first == last else 'are'} missing", certain=False)
 
     def _name(self, number: int) -> str:
         return f"`{self._folder.name}/{self._table}-{number:06d}`"

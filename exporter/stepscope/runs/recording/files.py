@@ -9,7 +9,7 @@ import os
 import re
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from math import inf
 from pathlib import Path
 from types import NoneType
@@ -92,9 +92,9 @@ class RunFile:
 
     def _checked(self) -> "RunFile":
         """Returns itself. Raises ValueError if a field has another type or is a number that cannot be."""
-        for name, kind in _FIELDS.items():
-            if not isinstance(getattr(self, name), kind):
-                raise ValueError(f"{name} is {getattr(self, name)!r}")
+        for item in fields(self):
+            if not isinstance(value := getattr(self, item.name), _KINDS[item.type]):
+                raise ValueError(f"{item.name} is {value!r}")
         for known in filter(None, (self.start, self.end)):
             moment(known)
         if not 0 < self.interval < inf:
@@ -102,21 +102,12 @@ class RunFile:
         return self
 
 
-_MOMENT = (float, int, NoneType)
-_FIELDS: dict[str, type | tuple[type, ...]] = {
-    "name": str,
-    "run": str,
-    "no_steps": str,
-    "start": _MOMENT,
-    "end": _MOMENT,
-    "command": str,
-    "exit_status": (int, NoneType),
-    "ended": str,
-    "stopped_by": str,
-    "exception": dict,
-    "restarted_after": dict,
-    "interval": (float, int),
-    "versions": dict,
+_KINDS: dict[Any, type | tuple[type, ...]] = {  # of values, by the type of their field
+    str: str,
+    float: (float, int),
+    float | None: (float, int, NoneType),
+    int | None: (int, NoneType),
+    dict[str, str]: dict,
 }
 
 

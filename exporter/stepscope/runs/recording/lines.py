@@ -77,10 +77,8 @@ def read_lines(folder: Path, node: str) -> tuple[ThreadTime, ...]:
     """Returns the samples of a node, its ranks in order; () if there are none. Raises DamageError."""
     values = _read(folder)
     try:
-        tick, threads = (
-            finite(values.get("tick_seconds", TICK_SECONDS)),
-            _from_json(values.get("threads", [])),
-        )
+        tick = finite(values.get("tick_seconds", TICK_SECONDS))
+        threads = _from_json(values.get("threads", []))
         if not 0 < tick < 60:
             raise ValueError(f"a tick of {tick} s")
         sources = {str(place): _printable(text) for place, text in dict(values.get("sources", {})).items()}

@@ -57,10 +57,6 @@ WORKER_COLUMNS = {  # null: not known
     "worker_threads": pa.int64(),
     "fetch_counts": pa.list_(pa.int64()),
 }
-LOADER_COLUMNS = (
-    *("phase", "workers", "pin_memory", "prefetch_factor", "batch_size"),
-    *("persistent_workers", "restart_seconds"),
-)
 
 STEPS_SCHEMA = pa.schema(
     [
@@ -88,6 +84,8 @@ LOADER_TYPE = pa.struct(
         ("restart_seconds", pa.float64()),
     ]
 )
+
+LOADER_COLUMNS = [item.name for item in LOADER_TYPE if not item.name.startswith("wait")]
 
 RANKS_SCHEMA = pa.schema(
     [
