@@ -137,8 +137,8 @@ class Windows:
         """
         try:
             self._begin_run()
-            # Not where another one ends: the step may be in a scope that PyTorch's profiler has seen begin.
-            # At its end, a new profiler would write into what the one before has freed.
+            # Not where another one ends: the step may be in a scope of C++ that PyTorch's profiler has seen
+            # begin, as of Dynamo. At its end, a new profiler would write into what the one before has freed.
             may_begin = phase == "train" and self._open is None and not self._ended
             self._ended = False
             if self._open is not None:

@@ -523,6 +523,52 @@ def test_a_fork_in_a_window_leaves_it_to_the_parent(windows: Parts) -> None:
     assert len(list(windows.traces("fork").iterdir())) == 2
 
 
+SCOPES = """
+from stepscope.training.session import session
+def begin():  # thousands: a few writes into freed memory may go unseen
+    entered = [torch.profiler.record_function("scope") for _ in range(3000)]
+    for scope in entered: scope.__enter__()
+    return entered
+def end(entered):
+    for scope in reversed(entered): scope.__exit__(None, None, None)
+def train(open):
+    while (session.windows is not None and session.windows._open is not None) != open:
+        step(*data[:8])
+def own():
+    profile = torch.profiler.profile()
+    profile.start()
+    return profile
+step(*data[:8])
+train(True)
+entered = begin()
+train(False)
+train(True)
+end(entered)
+print("ended in the next window")
+entered = begin()
+profile = own()
+end(entered)
+print("ended in the profiler of the script")
+entered = begin()
+profile.stop()
+print(sum(each.name == "scope" for each in profile.events()))
+train(True)
+end(entered)
+print("ended in a window after it")
+"""
+
+
+def test_scopes_that_outlast_their_profiler_end_in_no_memory_that_it_has_freed(tmp_path: Path) -> None:
+    profile = {"STEPSCOPE_PROFILE": "every=3,steps=1", "STEPSCOPE_PROFILE_DIR": str(tmp_path / "profiles")}
+    trained = train(MODEL, SCOPES, folder=tmp_path, **profile)
+    assert trained.output.splitlines() == [
+        "ended in the next window",
+        "ended in the profiler of the script",
+        "3000",
+        "ended in a window after it",
+    ]
+
+
 RANKS = """
 model = DDP(model)
 for number, (x, y) in enumerate(loader):

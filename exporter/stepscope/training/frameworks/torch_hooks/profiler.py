@@ -3,6 +3,9 @@
 `torch.autograd.profiler` starts all profilers of PyTorch by three functions of its module. They are replaced:
 while the script's own profiler runs, or warms up, no window begins; an open window ends before it starts.
 
+A scope of `record_function` may last longer than the profiler in which it began. If another profiler is on when
+it ends, PyTorch writes into what the first one has freed. So all scopes end before a profiler starts.
+
 Once a profiler was used, kineto has a thread, for which its library waits when the process ends. A forked
 process has no such thread and would wait forever: so it ends as multiprocessing ends its processes.
 """
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import os
 from contextlib import suppress
 
@@ -59,6 +63,8 @@ def _noting(runs: bool) -> Callable[..., Callable[..., Any]]:
                 try:
                     if runs and session.windows is not None:
                         session.windows.by_the_script()
+                    if runs and profiler.used and not torch.autograd._profiler_enabled():
+                        _end_scopes()
                 except Exception as error:  # noqa: BLE001 - nothing may raise into training
                     failed("the script's profiler", error)
                 profiler.of_script = runs
@@ -79,7 +85,7 @@ class TorchProfiler:
         self.is_ours = False  # within a call from here
         self._profile: Any = None
         self._modules: ModuleCalls | None = None
-        self._used = False
+        self.used = False  # in this process
         self._counted: Any = None  # the ledger of the run in which a window had the shapes for its FLOPs
         self._has_shapes = False
 
@@ -93,9 +99,10 @@ class TorchProfiler:
     def start(self, kind: str = OPERATORS) -> None:
         self.is_ours = True
         try:
-            if not self._used:
-                self._used = True
+            if not self.used:
+                self.used = True
                 _let_forked_processes_end()
+            _end_scopes()
             self._has_shapes = kind == SHAPES or (kind == OPERATORS and _needs_flops(self._counted))
             self._profile = torch.profiler.profile(
                 profile_memory=kind == MEMORY, record_shapes=self._has_shapes
@@ -141,6 +148,14 @@ class TorchProfiler:
 
     def knows_rank(self) -> bool:
         return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
+
+
+def _end_scopes() -> None:
+    """Ends the scopes that are open, while no profiler is on: when they end again, PyTorch does nothing."""
+    scope = torch.autograd.profiler.record_function
+    for each in gc.get_objects():
+        if issubclass(type(each), scope) and (record := getattr(each, "record", None)) is not None:
+            torch.ops.profiler._record_function_exit._RecordFunction(record)
 
 
 def _needs_flops(counted: Any) -> bool:
