@@ -7,9 +7,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from stepscope.commands.cli import main
+from stepscope.commands.run.hang_stacks import HangStacks
+from stepscope.runs.recording.stacks import read_stacks
 
 from tests.support.pytorch import needs_torch
 from tests.support.ranks import launcher
@@ -161,3 +164,12 @@ def test_a_rank_that_comes_late_is_stopped_and_is_killed(
     ]
     missing = [(rank["rank"], rank["state"]) for rank in second["ranks"] if not rank["waits"]]
     assert missing == [(1, "stopped")]
+
+
+def test_stacks_of_eight_ranks_are_taken_and_then_nothing_is_new(tmp_path: Path) -> None:
+    ranks = [{"rank": rank, "node": "node-1", "waits": False} for rank in range(10)]
+    hang = SimpleNamespace(details_of=lambda _: {"hangs": [{"end": None, "ranks": ranks}]})
+    stacks = HangStacks(tmp_path, tmp_path)
+    assert stacks.update(hang)  # type: ignore[arg-type]
+    assert not stacks.update(hang)  # type: ignore[arg-type]
+    assert [each.rank for each in read_stacks(tmp_path)] == list(range(8))

@@ -27,13 +27,14 @@ class HangStacks:
 
         Raises OSError if they cannot be written.
         """
-        wanted = [rank for rank in _wanted(analysis) if rank["rank"] not in self._stacks]
-        for rank in wanted[: MOST - len(self._stacks)]:
+        new = [rank for rank in _wanted(analysis) if rank["rank"] not in self._stacks]
+        new = new[: MOST - len(self._stacks)]
+        for rank in new:
             text = self._text(rank["rank"])
             self._stacks[rank["rank"]] = RankStack(rank["node"], rank["rank"], time.time(), text)
-        if wanted:
+        if new:
             write_stacks(self._recording, list(self._stacks.values()))
-        return bool(wanted)
+        return bool(new)
 
     def _text(self, rank: int) -> str:
         """Returns the stack, or why there is none."""
