@@ -113,6 +113,7 @@ class Training:
         self.ranks = (rank, 4)
         self.stand_in = Profiler()
         self.profiler: OfFramework | None = self.stand_in
+        self.capturing = False
         self.complaints: list[str] = []
         self.windows = Windows(self, lambda _, text: self.complaints.append(text))
         self.recorder: Recorder = make_recorder(
@@ -123,6 +124,9 @@ class Training:
         if os.environ.get("STEPSCOPE_PROFILE"):
             self.ledger.look_at(1.0)
         self.now = 100.0
+
+    def captures(self) -> bool:
+        return self.capturing
 
     def step(self, count: int = 1, phase: str = "train") -> None:
         for _ in range(count):
@@ -455,6 +459,24 @@ def test_a_window_of_slow_steps_waits_for_ten_of_them(plan: Any, monkeypatch: py
     now += 2 * 10**9
     training.windows.end_if_idle()
     assert training.stand_in.calls == "sta sto "
+
+
+def test_no_window_begins_or_ends_while_work_is_put_into_a_cuda_graph(plan: Any) -> None:
+    training = plan("2:6")
+    training.step()
+    training.capturing = True
+    training.step(2)
+    assert not training.stand_in.calls
+    training.capturing = False
+    training.step(3)
+    training.capturing = True
+    training.step()
+    training.windows.end_if_idle()
+    assert training.stand_in.calls == "sta "
+    training.capturing = False
+    training.step()
+    assert training.stand_in.calls == "sta sto wri "
+    assert training.steps() == [(4, 7, "written")]
 
 
 def test_no_window_begins_in_the_step_in_which_another_one_ended(plan: Any) -> None:

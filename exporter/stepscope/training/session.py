@@ -23,6 +23,8 @@ PROFILE = "STEPSCOPE_PROFILE"  # environment variable: profile windows (window_p
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stepscope.training.windows import Profiler, Windows
 
 
@@ -42,6 +44,7 @@ class Session:
         self.lock = allocate_lock()
         self.complained: set[str] = set()
         self.profiler: Profiler | None = None  # of the framework, from its hooks on
+        self.captures: Callable[[], bool] = bool  # whether work is put into a CUDA graph now
         self.windows: Windows | None = None  # once it is time to look for one
 
 

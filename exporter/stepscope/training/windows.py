@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         ledger: Ledger | None
         ranks: tuple[int, int]
         profiler: Profiler | None
+        captures: Callable[[], bool]
 
     class Profiler(Protocol):
         """The profiler of a framework, or of Python. All functions but `why_not` may raise any exception."""
@@ -137,6 +138,10 @@ class Windows:
         """
         try:
             self._begin_run()
+            if self._session.captures():  # a profiler would wait for the GPU, which ends that with an error
+                if self._open is not None and phase == "train":
+                    self._open.marks.append(time.time_ns())
+                return recorded + 1
             # Not where another one ends: the step may be in a scope of C++ that PyTorch's profiler has seen
             # begin, as of Dynamo. At its end, a new profiler would write into what the one before has freed.
             may_begin = phase == "train" and self._open is None and not self._ended
@@ -176,7 +181,7 @@ class Windows:
         Hooks call it, because only the thread that began a window can end it. Never raises.
         """
         window = self._open
-        if window is None or window.thread != get_ident():
+        if window is None or window.thread != get_ident() or self._session.captures():
             return
         if time.time_ns() - window.marks[-1] > 1e9 * window.patience:
             self.end(f"training paused for {window.patience:.0f} s")

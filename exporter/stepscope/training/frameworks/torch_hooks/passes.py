@@ -91,7 +91,7 @@ def _timed_forward(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*arguments, **keywords)
         try:
             begin = None
-            if session.windows is not None and not device.captures():
+            if session.windows is not None:
                 session.windows.end_if_idle()
             if gradients():
                 if automatic.evaluation is not None:

@@ -3,8 +3,8 @@
 `torch.autograd.profiler` starts all profilers of PyTorch by three functions of its module. They are replaced:
 while the script's own profiler runs, or warms up, no window begins; an open window ends before it starts.
 
-A scope of `record_function` may last longer than the profiler in which it began. If another profiler is on when
-it ends, PyTorch writes into what the first one has freed. So all scopes end before a profiler starts.
+A scope of `record_function` may last longer than the profiler in which it began. If another profiler is on
+when it ends, PyTorch writes into what the first one has freed. So all scopes end before a profiler starts.
 
 Once a profiler was used, kineto has a thread, for which its library waits when the process ends. A forked
 process has no such thread and would wait forever: so it ends as multiprocessing ends its processes.
@@ -22,6 +22,7 @@ import torch
 
 from stepscope.training import layout
 from stepscope.training.automatic import automatic
+from stepscope.training.frameworks.torch_hooks.device import device
 from stepscope.training.frameworks.torch_hooks.module_calls import ModuleCalls
 from stepscope.training.frameworks.torch_hooks.patches import failed, on_removal, replace
 from stepscope.training.session import session
@@ -45,7 +46,7 @@ def install() -> None:
         for name in names:
             if hasattr(module, name):
                 replace(module, name, _noting(runs))
-    session.profiler = profiler
+    session.profiler, session.captures = profiler, device.captures
     on_removal(_remove)
 
 
