@@ -647,7 +647,10 @@ x, y = data.tensors
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range(104):
     loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
-    if step and step % 50 == 0: {loss_of(model(x), y).item() for _ in range(200)}
+    if step and step % 50 == 0:
+        slow = model.register_forward_pre_hook(lambda *_: time.sleep(0.01))
+        for _ in range(100): loss_of(model(x), y).item()
+        slow.remove()
 """
 USES_ALL = """
 x, y = data.tensors
@@ -757,8 +760,8 @@ for step in range({steps}):
 
 
 LOOKED_AT = {
-    "uses all": USES_ALL,  # before those with a pass that is unused
     "validates": VALIDATES,
+    "uses all": USES_ALL,  # after a run with a pass that is unused
     "validates seldom": VALIDATES_SELDOM,
     "alone": GROUPS % True,
     "together": GROUPS % False,
