@@ -202,6 +202,13 @@ def test_a_py_dataset_that_only_validates_is_known_if_no_other_loader_trains(
     assert published == [each | rest for each in known]
 
 
+def test_only_a_loop_of_keras_that_counts_keeps_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(computing, "adapter", None)
+    monkeypatch.setattr(computing, "in_loop", False)
+    keras_hooks._epoch_begins(SimpleNamespace(data_adapter=ArrayDataAdapter()))
+    assert computing.adapter is None
+
+
 @pytest.mark.parametrize(
     ("variant", "backend", "fetched"),  # phases in which Keras also fetches batches outside of its graphs
     [

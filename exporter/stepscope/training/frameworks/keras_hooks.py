@@ -229,7 +229,8 @@ def _name_framework(name: str) -> None:
 
 
 def _epoch_begins(iterator: Any) -> None:
-    computing.adapter = getattr(iterator, "data_adapter", None)
+    if computing.in_loop:  # whose end lets go of it
+        computing.adapter = getattr(iterator, "data_adapter", None)
 
 
 def _asks(iterator: Any) -> Asked | None:
