@@ -249,12 +249,13 @@ class Windows:
                 self._begin_again(window)
             return
         complete = done > window.last
+        reason = "" if complete or window.last == inf else f"it lasted {window.plan.seconds:g} s"
         ends = complete or time.perf_counter() - window.began >= window.plan.seconds
         if ends:
             window.profiler.wait()
         window.marks.append(time.time_ns())
         if ends:
-            self._close("" if complete else _why_early(window))
+            self._close(reason)
 
     def _begin_again(self, window: _Open) -> None:
         """Drops a window into which an evaluation fell before its first step: it begins after that."""
@@ -308,9 +309,7 @@ class Windows:
     # -- one window ------------------------------------------------------------------------------------
 
     def _start(self, plan: Plan, done: int, last: float) -> None:
-        before = time.perf_counter()
-        listed = {"plan": plan.text, "first": done, "last": None, "start": time.time(), "end": None}
-        listed |= {"pause_seconds": 0.0, "trace": "", "bytes": 0, "state": "open", "reason": ""}
+        before, listed = time.perf_counter(), _begun(plan, done)
         profiler = self._profiler(plan)
         assert profiler is not None
         window = _Open(plan, profiler, last, listed)
@@ -399,10 +398,8 @@ class Windows:
                 listed |= {"state": "removed", "reason": OLDEST}
 
     def _skip(self, plan: Plan, done: int, reason: str) -> None:
-        now = time.time()
-        listed = {"plan": plan.text, "first": done, "last": None, "start": now, "end": now}
-        listed |= {"pause_seconds": 0.0, "trace": "", "bytes": 0, "state": "open", "reason": ""}
-        self._fail(plan, listed, reason, "skipped")
+        listed = _begun(plan, done)
+        self._fail(plan, listed | {"end": listed["start"]}, reason, "skipped")
 
     def _fail(self, plan: Plan, listed: dict[str, Any], reason: str, state: str = "failed") -> None:
         said = "was skipped" if state == "skipped" else state
@@ -429,6 +426,11 @@ class Windows:
         self._folder.write_list(name, {**identity, "windows": self._listed})
 
 
+def _begun(plan: Plan, done: int) -> dict[str, Any]:
+    begun = {"plan": plan.text, "first": done, "last": None, "start": time.time(), "end": None}
+    return begun | {"pause_seconds": 0.0, "trace": "", "bytes": 0, "state": "open", "reason": ""}
+
+
 def _lines() -> WindowLines | None:
     try:
         from stepscope.training.window_lines import sample_lines  # few processes have windows
@@ -453,7 +455,3 @@ def _said(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}".rstrip(": ")
-
-
-def _why_early(window: _Open) -> str:
-    return "" if window.last == inf else f"it lasted {window.plan.seconds:g} s"

@@ -102,7 +102,8 @@ class _Reader:
         job = _by_name(document, ("ProfilerConfig",), OF_JOB)
         given = _by_name(job.get("ProfilerConfig", job), TOP, INSTEAD)
         parameters = self._part(given, "ProfilingParameters", (*PARTS, *TOP, *INSTEAD))
-        if _is_true(given.get("DisableProfiler")) or _is_false(parameters.get("ProfilerEnabled")):
+        disabled, enabled = given.get("DisableProfiler"), parameters.get("ProfilerEnabled")
+        if str(disabled).lower() == "true" or str(enabled).lower() == "false":
             raise UserError(
                 f"{self._path}: disables the profiler; enable it, or run the command without `stepscope run`"
             )
@@ -226,14 +227,6 @@ def _object(text: str, where: str) -> Any:
         return json.loads(re.sub(r",(\s*[}\]])", r"\1", text))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: is not JSON ({error}); give a ProfilerConfig as JSON") from error
-
-
-def _is_true(value: Any) -> bool:
-    return str(value).lower() == "true"
-
-
-def _is_false(value: Any) -> bool:
-    return str(value).lower() == "false"
 
 
 def _duration(seconds: float) -> str:
