@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from stepscope.common.status import Status
+from stepscope.evaluation.account import Account, Key, Leaf
 from stepscope.evaluation.engine import Evaluator, evaluate
 from stepscope.measurements.gpu_errors import ErrorsOfGpu
 from stepscope.measurements.heatmap import HeatmapOfNode
@@ -14,6 +15,7 @@ from stepscope.measurements.timeline import StepsOfNode
 from stepscope.report.sentences import counts
 from stepscope.report.verdict import status_of_run
 from stepscope.rules.cpu_bottleneck import CPUBottleneck
+from stepscope.runs.model import Gap
 
 from tests.support import analysis as made
 from tests.support.source import START, MemorySource, node_samples, node_steps, run_facts
@@ -96,3 +98,18 @@ def test_a_run_has_failed_if_its_command_did_and_is_healthy_if_nothing_was_found
     assert status_of_run(made.slow_loader(rules=[made.rule("A", Status.FOUND), made.rule()])) is Status.FOUND
     assert status_of_run(made.nothing_found()) is Status.HEALTHY
     assert status_of_run(made.one_sample()) is Status.COLLECTING
+
+
+@pytest.mark.parametrize(("part", "lost"), [("before_first_step", 0), ("train", 700)])
+def test_no_live_run_is_said_to_have_too_little_data_for_good(part: str, lost: int) -> None:
+    """Nearly all of the run is before its first step, or nearly all of its samples are missing."""
+    shares = {Key(part): 0.95, Key("train", "forward"): 0.05}
+    leaves = tuple(Leaf(key, share, {0: 720 * share}) for key, share in shares.items())
+    for status in (Status.NOT_ENOUGH_DATA, Status.COLLECTING):
+        run = made.slow_loader(
+            rules=[made.rule("IOBottleneck"), made.rule("LowGPUUtilization", status)],
+            account=Account(720.0, 1, leaves),
+            gaps=[Gap("samples", "not taken", count=lost)],
+            end=None,
+        )
+        assert status_of_run(run) is status

@@ -106,20 +106,21 @@ def status_of_run(analysis: Analysis) -> Status:
     """Returns the state of the run as a whole: a command that failed did, whatever was found."""
     if failed(analysis):
         return Status.STOPPED if stopped(analysis) else Status.FAILED
-    states = counts(analysis)
     if problems_of(analysis):
         return Status.FOUND
-    if _hides_a_device(analysis) or unseen(analysis) or _outside_steps(analysis) > MOST_OUTSIDE:
-        return Status.NOT_ENOUGH_DATA
-    if unproven(analysis):
-        return Status.COLLECTING if Status.COLLECTING in states else Status.NOT_ENOUGH_DATA
-    if idle := perhaps_idle(analysis):
-        return idle[1].status
+    too_little = Status.COLLECTING if Status.COLLECTING in counts(analysis) else Status.NOT_ENOUGH_DATA
+    if (
+        _hides_a_device(analysis)
+        or unseen(analysis)
+        or _outside_steps(analysis) > MOST_OUTSIDE
+        or unproven(analysis)
+        or perhaps_idle(analysis)
+    ):
+        return too_little
     if _knows_where_time_goes(analysis):
-        return Status.NOT_ENOUGH_DATA if unrecorded(analysis) > MOST_UNRECORDED else Status.HEALTHY
-    if Status.COLLECTING in states:
-        return Status.COLLECTING
-    return Status.HEALTHY if is_accounted(analysis.account) else Status.NOT_ENOUGH_DATA
+        return too_little if unrecorded(analysis) > MOST_UNRECORDED else Status.HEALTHY
+    is_whole = too_little is Status.NOT_ENOUGH_DATA and is_accounted(analysis.account)
+    return Status.HEALTHY if is_whole else too_little
 
 
 def unrecorded(analysis: Analysis) -> float:
