@@ -215,7 +215,7 @@ def test_runs_of_which_nothing_is_known_are_said_to_be_incomparable() -> None:
         (Status.FOUND, Status.HEALTHY, "went away"),
         (Status.FOUND, Status.FOUND, "stayed"),
         (Status.HEALTHY, Status.FOUND, "appeared"),
-        (Status.NOT_ENOUGH_DATA, Status.FOUND, "appeared"),
+        (Status.NOT_ENOUGH_DATA, Status.FOUND, "found, but not judged in A"),
         (Status.FOUND, Status.NOT_ENOUGH_DATA, "can no longer be judged"),
         (Status.HEALTHY, Status.NOT_ENOUGH_DATA, None),
         (Status.HEALTHY, Status.HEALTHY, None),

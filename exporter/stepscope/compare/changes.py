@@ -1,7 +1,7 @@
 """Lists what differs between the two runs: their settings, and the rules that fired."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from stepscope.common.status import Status
 from stepscope.common.words import UNKNOWN
@@ -18,8 +18,8 @@ LOADER_SETTINGS = {
     "pin_memory": "pinned memory",
     "prefetch_factor": "prefetch factor",
 }
-Fate = Literal["went away", "stayed", "appeared", "can no longer be judged"]
-FATES: tuple[Fate, ...] = ("appeared", "stayed", "can no longer be judged", "went away")
+Fate = Literal["appeared", "found, but not judged in A", "stayed", "can no longer be judged", "went away"]
+FATES: tuple[Fate, ...] = get_args(Fate)
 
 
 @dataclass(frozen=True)
@@ -102,5 +102,6 @@ def _place_in_a(rule: ChangedRule, order: list[str]) -> int:
 
 def _fate(a: RuleResult, b: RuleResult) -> Fate:
     if b.status is Status.FOUND:
-        return "stayed" if a.status is Status.FOUND else "appeared"
+        judged: Fate = "stayed" if a.status is Status.FOUND else "appeared"
+        return judged if a.status.judged else "found, but not judged in A"
     return "went away" if b.status is Status.HEALTHY else "can no longer be judged"

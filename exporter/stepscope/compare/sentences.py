@@ -213,7 +213,9 @@ def _rules_in_short(comparison: Comparison) -> list[str]:
     for rule in comparison.rules:
         by_fate.setdefault(rule.fate, []).append(rule.rule)
     said = [
-        f"{listing(by_fate[fate])} {fate}" for fate in ("went away", "appeared", "stayed") if fate in by_fate
+        f"{listing(by_fate[fate])} {fate}"
+        for fate in ("went away", "appeared", "found, but not judged in A", "stayed")
+        if fate in by_fate
     ]
     return [f"{capitalised('; '.join(said))}."] if said else []
 
