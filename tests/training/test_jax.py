@@ -2,11 +2,13 @@
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stepscope.commands.run.hooks import STARTUP
 from stepscope.exporter.ledgers.reader import LedgerReader, LedgerTotals, open_ledgers
 from stepscope.runs.model import COMPONENTS
+from stepscope.training.frameworks import jax_hooks
 
 from tests.support.framework_scripts import SCRIPTS, run_python
 
@@ -126,6 +128,39 @@ def test_a_loop_of_flax_makes_steps_and_its_evaluation_makes_none(
     totals = train(tmp_path, "flax_loop", how, run(tmp_path, str(SCRIPTS / "flax_loop.py"), how))
     assert totals is not None
     assert totals.steps == {"train": steps}
+
+
+def test_threads_that_compile_and_call_functions_meanwhile_end_no_hook(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jax_hooks, "_functions", jax_hooks._Functions())
+    made = [jax_hooks._Function() for _ in range(9)]
+
+    def compiles(function: jax_hooks._Function) -> jax_hooks._Function:
+        with monkeypatch.context() as tracing:
+            tracing.setattr(jax_hooks._running, "functions", [function])
+            jax_hooks._gradient_begins()
+        return function
+
+    class Forgotten(dict[int, Any]):
+        """What another thread forgets once this one has looked it up, after it compiled a function."""
+
+        def __contains__(self, key: object) -> bool:
+            compiles(made.pop())
+            return True
+
+        def get(self, key: int, default: Any = None) -> Any:
+            compiles(made.pop())
+            return default
+
+    kept = [compiles(made.pop()) for _ in range(2)]
+    for function in kept:
+        function.returned = Forgotten()
+    update = jax_hooks._Function()
+    update.gets_back = True
+    monkeypatch.setattr(jax_hooks, "_arrays", lambda _: [object()])
+    jax_hooks._compare(update, None)
+    assert (len(made), update.updates) == (5, False)
 
 
 def test_a_compiled_function_has_all_that_it_has_without_hooks(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
 from itertools import product
@@ -409,6 +409,55 @@ def test_a_loop_goes_on_after_another_one_that_its_callback_ran(monkeypatch: pyt
     assert not computing.in_loop
 
 
+def test_an_evaluation_goes_on_after_others_that_its_callbacks_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Callbacks:
+        def __init__(self, act: Callable[[], None]) -> None:
+            self.act = act
+
+        def on_test_begin(self) -> None:
+            pass
+
+        def on_test_batch_end(self) -> None:
+            self.act()
+
+        def on_test_end(self) -> None:
+            self.act()
+
+    class Trainer:
+        def evaluate(self, act: Callable[[], None] = lambda: None) -> None:
+            callbacks = Callbacks(act)
+            callbacks.on_test_begin()
+            callbacks.on_test_batch_end()
+            callbacks.on_test_batch_end()
+            callbacks.on_test_end()
+
+    open_steps: list[tuple[float, ...]] = []
+    batches: list[str] = []
+    recorder = SimpleNamespace(
+        so_far=lambda: open_steps[-1] if open_steps else None,
+        counts_here=lambda: True,
+        in_automatic_step=lambda: open_steps.append((0.0,)) or True,
+        show_phase=lambda _: None,
+    )
+    loop = SimpleNamespace(batch_ended=lambda phase, _: batches.append(phase), begin_anew=open_steps.clear)
+    monkeypatch.setattr(keras_hooks, "_loop", keras_hooks._Loop())
+    monkeypatch.setattr(keras_hooks, "recorder", recorder)
+    monkeypatch.setattr(keras_hooks, "automatic", loop)
+    keras_hooks.hook_loops(SimpleNamespace(CallbackList=Callbacks), "", "")
+    keras_hooks.hook_calls_of_loops(Trainer)
+    is_of_user = []
+
+    def act() -> None:
+        is_of_user.append(computing.in_callback)
+        Trainer().evaluate()
+        is_of_user.append(computing.in_callback)
+
+    Trainer().evaluate(act)
+    assert is_of_user == [True] * 6
+    assert batches == ["eval"] * (2 + 3 * 2)
+    assert (computing.in_loop, computing.in_callback) == (False, False)
+
+
 @pytest.mark.parametrize("jit", [True, False])
 def test_a_batch_of_a_new_shape_that_train_on_batch_gives_to_xla_compiles(
     jit: bool, monkeypatch: pytest.MonkeyPatch
@@ -464,6 +513,29 @@ def test_a_graph_that_another_thread_runs_hides_no_step(graphs: list[object]) ->
     thread.start()
     thread.join()
     tensorflow_hooks._returned(tensorflow_hooks._called(train), True)
+    assert graphs == [train]
+
+
+def test_replicas_are_of_the_graph_that_started_them_whatever_another_thread_calls(
+    graphs: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Untraced(Graph):
+        def experimental_get_tracing_count(self) -> int:
+            return 0
+
+    def in_thread(function: Callable[..., Any], *arguments: object) -> None:
+        thread = Thread(target=function, args=arguments)
+        thread.start()
+        thread.join()
+
+    train, act = Untraced(), Untraced()
+    call = tensorflow_hooks._called(train)
+    tensorflow_hooks._replicas_run(None, None)
+    in_thread(tensorflow_hooks._called, act)
+    with monkeypatch.context() as tracing:
+        tracing.setattr(tensorflow_hooks, "runs_eagerly", lambda: False)
+        in_thread(tensorflow_hooks.optimizer_is_traced)
+    tensorflow_hooks._returned(call, True)
     assert graphs == [train]
 
 

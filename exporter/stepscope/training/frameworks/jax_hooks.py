@@ -17,7 +17,7 @@ from functools import partial, wraps
 from threading import local
 from time import perf_counter
 from types import FunctionType, MethodType
-from weakref import WeakKeyDictionary, WeakSet, ref
+from weakref import WeakKeyDictionary, ref
 
 from stepscope.training.automatic import automatic
 from stepscope.training.frameworks.around import around, nothing, replace, timed
@@ -106,6 +106,7 @@ class _Function:
     def __init__(self) -> None:
         self.has_gradients = False
         self.gets_back = False  # arrays that it has returned
+        self.updates = False  # it gets back what it returned, and gradients, but computes none
         self.trains = False
         self.looks = LOOKS
         self.returned: dict[int, Callable[[], object]] = {}  # arrays of its latest call, by their identity
@@ -160,14 +161,13 @@ class _Running(local):
 
 
 class _Functions:
-    """Compiled functions. `updating`: those that get back what they returned, and gradients.
+    """Compiled functions. `of_gradients`: those that compute gradients, or get them and update.
 
     `named` is the ledger of the run that has JAX as its framework.
     """
 
     def __init__(self) -> None:
-        self.with_gradients: WeakSet[_Function] = WeakSet()
-        self.updating: WeakSet[_Function] = WeakSet()
+        self.of_gradients: WeakKeyDictionary[_Function, None] = WeakKeyDictionary()
         self.named: Ledger | None = None
 
 
@@ -315,7 +315,7 @@ def _called_ahead(compiled: Any, *arguments: Any, **keywords: Any) -> Call | Non
 def _gradient_begins(*_: object, **__: object) -> None:
     for function in _running.functions:
         function.has_gradients = True
-        _functions.with_gradients.add(function)
+        _functions.of_gradients[function] = None
     if not _running.functions:
         automatic.trains()
 
@@ -324,15 +324,17 @@ def _compare(function: _Function, arguments: object) -> None:
     """Looks which functions' arrays are among the arguments of a call."""
     arrays = _arrays(arguments)
     function.gets_back = function.gets_back or _has(arrays, function.returned)
-    if not function.has_gradients:
-        gradients = *_functions.with_gradients, *_functions.updating  # which also add them up
-        if function.gets_back and any(_has(arrays, other.returned) for other in gradients):
-            _functions.updating.add(function)
+    # Other threads may add functions meanwhile: `keyrefs` copies at once.
+    others = [other for each in _functions.of_gradients.keyrefs() if (other := each())]
+    if not function.has_gradients:  # an update also adds them up
+        if function.gets_back and any(_has(arrays, other.returned) for other in others):
+            function.updates = True
+            _functions.of_gradients[function] = None
     elif function.gets_back:
         function.trains = True
     else:
-        for other in _functions.updating:
-            other.trains = other.trains or _has(arrays, other.returned)
+        for other in others:
+            other.trains = other.trains or (other.updates and _has(arrays, other.returned))
 
 
 def _saw(call: Call, result: object) -> None:
@@ -355,7 +357,7 @@ def _arrays(tree: object) -> list[Any]:
 
 
 def _has(arrays: list[Any], returned: dict[int, Callable[[], object]]) -> bool:
-    return any(id(array) in returned and returned[id(array)]() is array for array in arrays)
+    return any(returned.get(id(array), nothing)() is array for array in arrays)
 
 
 # -- outside of compiled functions ---------------------------------------------------------------------

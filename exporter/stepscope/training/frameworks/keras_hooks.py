@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from threading import local
 from types import GeneratorType
 from weakref import ref
@@ -108,7 +108,6 @@ class _Loop(local):
     def __init__(self) -> None:
         self.begin: Moment = ()  # of the latest batch that is not trained on
         self.is_alone = False  # an evaluation outside `fit`
-        self.of_callback = False  # the evaluation, inside `fit`
         self.fits: list[Callable[[], object]] = []  # return the callbacks: a callback may call `fit`, too
 
 
@@ -118,9 +117,10 @@ _loop = _Loop()
 def hook_loops(module: Any, backend: str, version: str) -> None:
     """Hooks the callbacks of a module that has CallbackList. `version` is that of Keras."""
     callbacks, name = getattr(module, "CallbackList", None), f"{version} on {backend}"
+    parts = ("epoch", *(f"{loop}{part}" for loop in ("train", "test", "predict") for part in ("", "_batch")))
+    for part, end in product(parts, ("begin", "end")):
+        around(callbacks, f"on_{part}_{end}", _calls_back, _called_back)
     around(callbacks, "on_train_begin", partial(_training_begins, backend, name))
-    for event in ("on_epoch_begin", "on_epoch_end", "on_train_batch_begin", "on_train_batch_end"):
-        around(callbacks, event, _calls_back, _called_back)
     after(callbacks, "on_epoch_begin", _epoch)
     after(callbacks, "on_train_batch_end", _trained)
     after(callbacks, "on_train_end", _training_ended)
@@ -136,17 +136,17 @@ def hook_calls_of_loops(trainer: Any) -> None:
         around(trainer, name, _loop_is_called, _loop_was_left)
 
 
-def _loop_is_called(*_: object, **__: object) -> tuple[int, bool, bool]:
-    return len(_loop.fits), computing.in_loop, computing.in_callback
+def _loop_is_called(*_: object, **__: object) -> tuple[int, bool, bool, bool, bool]:
+    return len(_loop.fits), bool(_loop.begin), _loop.is_alone, computing.in_loop, computing.in_callback
 
 
-def _loop_was_left(before: tuple[int, bool, bool], done: bool) -> None:
-    """Makes the loop around it, if there is one, the running one again after an error or an interrupt."""
+def _loop_was_left(before: tuple[int, bool, bool, bool, bool], done: bool) -> None:
+    """Makes the loop around it, if there is one, the running one again, also after an error."""
+    fits, evaluates, _loop.is_alone, in_loop, computing.in_callback = before
+    _loop.begin = (recorder.so_far() or ()) if evaluates else ()
     if not done:
-        fits, in_loop, in_callback = before
-        _loop.begin = ()
         del _loop.fits[fits:]
-        computing.in_loop, computing.in_callback = in_loop, in_callback
+        computing.in_loop = in_loop
         if not in_loop:
             computing.adapter = None
         automatic.begin_anew()
@@ -154,7 +154,7 @@ def _loop_was_left(before: tuple[int, bool, bool], done: bool) -> None:
 
 
 def _calls_back(*_: object, **__: object) -> tuple[bool]:
-    """Begins the callbacks of `fit`."""
+    """Begins the callbacks of a loop."""
     before, computing.in_callback = computing.in_callback, True
     return (before,)
 
@@ -198,7 +198,7 @@ def _evaluation_begins(phase: str, name: str, *_: object, **__: object) -> None:
         _name_framework(name)
         begin = recorder.so_far()
     _loop.begin = begin or ()
-    _loop.of_callback, computing.in_callback = computing.in_callback, False
+    computing.in_callback = False
     recorder.show_phase(phase)
 
 
@@ -211,7 +211,6 @@ def _evaluated(phase: str, *_: object, **__: object) -> None:
 
 def _evaluation_ended(*_: object, **__: object) -> None:
     _loop.begin = ()
-    computing.in_callback = _loop.of_callback
     recorder.show_phase("train")
     if _loop.is_alone:
         _training_ended()

@@ -198,7 +198,7 @@ class _Running(local):
 
 
 class _Graphs:
-    """The graphs of this process. `tracing`: those of the thread that called one last."""
+    """The graphs of this process. `tracing`: those of the thread whose replicas were started last."""
 
     def __init__(self) -> None:
         self.tracing: list[Any] = []
@@ -231,8 +231,6 @@ def _called(function: Any, *arguments: Any, **keywords: Any) -> tuple[Any, int |
         functions.append(function)
         return function, None, 0, 0.0
     traced = function.experimental_get_tracing_count()
-    if not traced:
-        _graphs.tracing = functions
     tensorflow = sys.modules["tensorflow"]
     data, distribute = tensorflow.data, tensorflow.distribute
     kinds = data.Iterator, data.Dataset, distribute.DistributedIterator, distribute.DistributedDataset
@@ -299,6 +297,7 @@ def _replicas_run(
     _strategy: object, _function: object, args: Any = (), *_: object, **__: object
 ) -> tuple[Any] | None:
     """Begins to time a step of Keras 2. Those of Keras 3 have their own graph, which XLA may compile."""
+    _graphs.tracing = _running.functions
     return step_is_traced(args) if len(_running.functions) == 1 else None
 
 
