@@ -260,6 +260,7 @@ def run_with(**shares: float) -> Analysis:
         ({"train__compile": 0.8, "train__forward": 0.2}, ["Compiling"]),
         ({"train__forward": 0.66, "eval__forward": 0.34}, ["Evaluation steps"]),
         ({"train__forward": 0.68, "eval__forward": 0.32}, []),
+        ({"eval__forward": 0.6, "predict__forward": 0.4}, []),  # nothing was trained
         ({"train__forward": 0.1, "eval__forward": 0.1, "after_last_step": 0.8}, ["Evaluation steps"]),
         ({"train__forward": 0.1, "eval__forward": 0.09, "after_last_step": 0.8}, []),
         ({"eval__forward": 0.9, "eval__host": 0.1}, ["Evaluation steps: your own code"]),

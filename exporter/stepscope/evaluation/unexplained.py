@@ -562,7 +562,9 @@ def _is_of_keras(line: LineTime) -> bool:
 def _evaluation(
     account: Account, analysis: Analysis, explained: Collection[str], found: Sequence[LargePart]
 ) -> Iterator[LargePart]:
-    """Yields large phases other than the main one, without the parts of them that were `found`."""
+    """Yields large phases next to training, without the parts of them that were `found`."""
+    if account.main_phase in CALLED_IN_STEPS:
+        return  # a script that evaluates and predicts, but trains nothing
     steps = sum(account.share(phase) for phase in PHASES)
     for phase in PHASES:
         called = sum(
