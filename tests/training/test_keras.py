@@ -185,7 +185,11 @@ class ArrayDataAdapter:
 
 @pytest.mark.parametrize(
     ("trained_on", "known"),
-    [(ArrayDataAdapter(), [{"keras_py_dataset_workers": 0}]), (SimpleNamespace(), [])],
+    [
+        (ArrayDataAdapter(), [{"keras_py_dataset_workers": 0}]),
+        (SimpleNamespace(), []),
+        (None, [{"keras_py_dataset_workers": 0}]),  # nothing was trained
+    ],
 )
 def test_a_py_dataset_that_only_validates_is_known_if_no_other_loader_trains(
     trained_on: object, known: list[dict[str, float]], monkeypatch: pytest.MonkeyPatch
@@ -194,7 +198,8 @@ def test_a_py_dataset_that_only_validates_is_known_if_no_other_loader_trains(
     monkeypatch.setattr("stepscope.training.frameworks.computing.publish", published.append)
     loop = Computing()
     loop.in_loop, loop.adapter = True, trained_on
-    loop.waits("train")
+    if trained_on is not None:
+        loop.waits("train")
     validated = SimpleNamespace(workers=1, use_multiprocessing=False, max_queue_size=10)
     loop.adapter = SimpleNamespace(py_dataset=validated, enqueuer=None)
     loop.waits("eval")
@@ -207,6 +212,23 @@ def test_only_a_loop_of_keras_that_counts_keeps_its_data(monkeypatch: pytest.Mon
     monkeypatch.setattr(computing, "in_loop", False)
     keras_hooks._epoch_begins(SimpleNamespace(data_adapter=ArrayDataAdapter()))
     assert computing.adapter is None
+
+
+@pytest.mark.parametrize("phases", ["predict", "train predict"])
+def test_the_maps_of_a_pipeline_are_known_of_training_or_of_a_script_that_only_predicts(
+    phases: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class MapDataset:
+        def _inputs(self) -> list[object]:
+            return []
+
+    published: list[dict[str, float]] = []
+    monkeypatch.setattr(tensorflow_hooks, "publish", published.append)
+    monkeypatch.setattr(tensorflow_hooks, "computing", Computing())
+    dataset = MapDataset()
+    for phase in phases.split():
+        tensorflow_hooks._of_phase(lambda: dataset, phase)
+    assert published == [{"tf_data_sequential_maps": 1.0}]
 
 
 @pytest.mark.parametrize(

@@ -64,17 +64,21 @@ class Computing(local):
         self.in_loop = False  # Keras's own, which says itself what a step is
         self.in_callback = False  # of that loop: what it calls is the user's code, and no part of the model
         self.adapter: Any = None  # Keras's, of the data of its loop
-        self.trains_on_arrays = False  # so the only loader may be that of an evaluation
+        self.trained_on = ""  # the class of that adapter: with arrays, an evaluation may have the only loader
         # Return the optimizer, or the graph with one, whose steps count, and another that made the latest.
         self.steps_with: Callable[[], object] = nothing
         self.rival: Callable[[], object] = nothing
+
+    def is_of_run(self, phase: str) -> bool:
+        """Returns whether a loader of this phase is the run's: it trains, or nothing was trained so far."""
+        return phase == "train" or not self.trained_on
 
     def waits(self, phase: str) -> Waits:
         """Returns what counts the waits for the loader in Keras's loop, and publishes how it works."""
         python = getattr(self.adapter, "py_dataset", None) if self.in_loop else None
         if phase == "train":
-            self.trains_on_arrays = type(self.adapter).__name__ == "ArrayDataAdapter"
-        if python is not None and (phase == "train" or self.trains_on_arrays):
+            self.trained_on = type(self.adapter).__name__
+        if python is not None and (self.is_of_run(phase) or self.trained_on == "ArrayDataAdapter"):
             ahead = self.adapter.enqueuer is not None
             publish(
                 {

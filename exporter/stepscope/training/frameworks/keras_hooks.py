@@ -245,7 +245,8 @@ def _asks(iterator: Any) -> Asked | None:
 def _of_phase(phase: str) -> Waits:
     tensorflow = sys.modules.get("tensorflow")
     dataset = getattr(computing.adapter, "_dataset", None)
-    if phase == "train" and tensorflow is not None and isinstance(dataset, tensorflow.data.Dataset):
+    is_pipeline = tensorflow is not None and isinstance(dataset, tensorflow.data.Dataset)
+    if computing.is_of_run(phase) and is_pipeline:
         publish(settings_of_dataset(dataset))
     return computing.waits(phase)
 

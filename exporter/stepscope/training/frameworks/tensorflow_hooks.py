@@ -143,7 +143,7 @@ def _waits_of(dataset: Any) -> LoaderWaits:
 def _of_phase(dataset_of: Callable[[], Any], phase: str) -> Waits:
     dataset = dataset_of()  # that the iterator keeps, as long as it lives
     of_arrays = computing.in_loop and not hasattr(computing.adapter, "_dataset")  # Keras made it
-    if phase == "train" and dataset is not None and not of_arrays:
+    if computing.is_of_run(phase) and dataset is not None and not of_arrays:
         publish(settings_of_dataset(dataset))
     return computing.waits(phase)
 
