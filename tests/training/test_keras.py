@@ -19,6 +19,7 @@ import pytest
 from stepscope.commands.run.hooks import STARTUP
 from stepscope.exporter.ledgers.reader import LedgerReader, LedgerTotals, open_ledgers
 from stepscope.runs.model import COMPONENTS
+from stepscope.training.automatic import AutomaticSteps
 from stepscope.training.frameworks import keras_hooks, tensorflow_hooks
 from stepscope.training.frameworks.computing import Computing, computing
 from stepscope.training.frameworks.keras_hooks import batches_at_once, fetching_first
@@ -431,6 +432,24 @@ def test_a_loop_goes_on_after_another_one_that_its_callback_ran(monkeypatch: pyt
     assert not computing.in_loop
 
 
+def test_the_first_batch_of_a_script_that_only_predicts_is_a_step_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moments = iter([(5.0,), (7.0,), (9.0,)])
+    steps: list[tuple[float, ...]] = []
+    recorder = SimpleNamespace(
+        first_batch_came=lambda: True,
+        so_far=lambda: next(moments),
+        take_step_out=lambda _, begin, end: steps.append((*begin, *end)),
+    )
+    monkeypatch.setattr("stepscope.training.automatic.recorder", recorder)
+    loop = AutomaticSteps()
+    loop.came((1.0, 5.0, None, True))
+    loop.batch_ended("predict", (1.0,))
+    loop.batch_ended("predict", (7.0,))
+    assert steps == [(5.0, 7.0), (7.0, 9.0)]
+
+
 def test_an_evaluation_goes_on_after_others_that_its_callbacks_ran(monkeypatch: pytest.MonkeyPatch) -> None:
     class Callbacks:
         def __init__(self, act: Callable[[], None]) -> None:
@@ -458,7 +477,7 @@ def test_an_evaluation_goes_on_after_others_that_its_callbacks_ran(monkeypatch: 
     recorder = SimpleNamespace(
         so_far=lambda: open_steps[-1] if open_steps else None,
         counts_here=lambda: True,
-        in_automatic_step=lambda: open_steps.append((0.0,)) or True,
+        in_automatic_step=lambda: open_steps.insert(0, (0.0,)) is None,
         show_phase=lambda _: None,
     )
     loop = SimpleNamespace(batch_ended=lambda phase, _: batches.append(phase), begin_anew=open_steps.clear)

@@ -56,6 +56,7 @@ class AutomaticSteps:
         "end_compiled",
         "evaluated",
         "evaluation",
+        "first",
         "is_evaluation",
         "trained",
         "undecided",
@@ -74,6 +75,7 @@ class AutomaticSteps:
         # disabled, and the wait for it, once that is over.
         self.waits: LoaderWaits | None = None
         self.asked: Moment = ()
+        self.first: Moment = ()  # when the first batch of the run came: time before it is in no step
         self.evaluated = False
         self.wait: Wait | None = None
         # The begin and the end of an evaluation without a loader, as far as it is known.
@@ -124,7 +126,7 @@ class AutomaticSteps:
         """Ends the wait for the batch."""
         self.wait = wait
         if wait[3] and recorder.first_batch_came():
-            self.asked = recorder.so_far() or ()
+            self.asked = self.first = recorder.so_far() or ()
 
     def ended(self) -> None:
         """Takes back the latest request: its loader has no batch left, or raised an error."""
@@ -195,7 +197,7 @@ class AutomaticSteps:
         if end is not None:
             self._count(phase, self.wait)
             self._forget()
-            recorder.take_step_out(phase, begin, end)
+            recorder.take_step_out(phase, max(begin, self.first), end)
 
     def _end_batch(self, now: Moment) -> None:
         """Ends the latest batch, and settles what is known by now."""
