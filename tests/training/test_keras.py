@@ -474,10 +474,15 @@ def test_an_evaluation_goes_on_after_others_that_its_callbacks_ran(monkeypatch: 
 
     open_steps: list[tuple[float, ...]] = []
     batches: list[str] = []
+
+    def begin_step() -> bool:
+        open_steps.append((0.0,))
+        return True
+
     recorder = SimpleNamespace(
         so_far=lambda: open_steps[-1] if open_steps else None,
         counts_here=lambda: True,
-        in_automatic_step=lambda: open_steps.insert(0, (0.0,)) is None,
+        in_automatic_step=begin_step,
         show_phase=lambda _: None,
     )
     loop = SimpleNamespace(batch_ended=lambda phase, _: batches.append(phase), begin_anew=open_steps.clear)
