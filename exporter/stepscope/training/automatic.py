@@ -113,7 +113,9 @@ class AutomaticSteps:
                 self.evaluated = self.evaluated or not gradients
                 return place
             self._end_batch(now)
-            if self.undecided and (self.waits is not waits or len(self.undecided) > MOST_UNDECIDED):
+            waiting = len(self.undecided)
+            another, most = self.waits is not waits, MOST_UNDECIDED
+            if (waiting and another) or waiting > most or (waiting > 1 and self._are_set_up()):
                 self._decide()
                 recorder.in_automatic_step()
             now = recorder.so_far() or ()  # without what was taken out
@@ -214,16 +216,23 @@ class AutomaticSteps:
     def _decide(self) -> None:
         """Decides about batches after which no backward pass came. Drops the step of what was only read."""
         if self.undecided:
-            (begin, _, _), (_, end, _) = self.undecided[0], self.undecided[-1]
-            if end[1 + _FORWARD] == begin[1 + _FORWARD]:
-                if session.ledger is not None and not session.ledger.has_steps():
-                    self.undecided.clear()
-                    recorder.drop_automatic_step()
-            elif len(self.undecided) > 1:
+            if self._are_set_up():
+                self.undecided.clear()
+                recorder.drop_automatic_step()
+            elif len(self.undecided) > 1 and self._were_used():
                 self._take_out()
         for _, _, wait in self.undecided:
             self._count("train", wait)
         self.undecided.clear()
+
+    def _are_set_up(self) -> bool:
+        """Returns whether the batches were only read, before the first step."""
+        return session.ledger is not None and not session.ledger.has_steps() and not self._were_used()
+
+    def _were_used(self) -> bool:
+        """Returns whether a module was called since the batches were requested."""
+        (begin, _, _), (_, end, _) = self.undecided[0], self.undecided[-1]
+        return end[1 + _FORWARD] != begin[1 + _FORWARD]
 
     def _take_out(self) -> None:
         """Makes steps of evaluation of the batches before the latest."""

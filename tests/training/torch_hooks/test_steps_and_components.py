@@ -922,6 +922,23 @@ def test_the_set_up_after_all_data_were_read_is_no_part_of_the_first_step(size: 
     assert trained.only.steps[0].start >= float(trained.output)
 
 
+SKIPS_SOME = """
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for number, (x, y) in enumerate(DataLoader(data, batch_size=8)):
+    if number < 8:
+        print(time.time())
+        continue
+    loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+"""
+
+
+def test_batches_that_a_resumed_run_skips_are_no_part_of_the_first_step(tmp_path: Path) -> None:
+    trained = train(SKIPS_SOME, folder=tmp_path)
+    assert trained.only.totals.steps == {"train": 4}
+    assert trained.only.steps[0].start >= float(trained.output.split()[-1])
+
+
 READS_AHEAD = """
 import queue, threading
 batches = queue.Queue(2)
