@@ -194,6 +194,12 @@ def test_computing_may_gain_more_than_was_waited_for_if_its_own_threads_take_tur
     assert problem.shared_seconds == pytest.approx(800 * 30 / 32 - 300)
 
 
+def test_processes_of_one_rank_that_wait_at_the_same_time_wait_no_longer_than_the_run() -> None:
+    run = run_with({"torch_threads": 8.0}, forward=0.8)
+    threads = [ThreadTime("node-a", 0, "training", 6, 4000.0, 500.0, 2000.0, 0.0, ())]
+    assert found(replace(run, threads=threads)) == [("Too many threads", 500)]
+
+
 @pytest.mark.parametrize(
     ("gauge", "value", "title"),
     [

@@ -505,8 +505,12 @@ def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterat
         if (loader["worker_threads"] or 0) > (loader["workers"] or 0)
     )
     wanted = threads * ranks + of_workers
-    of_main = (thread for thread in analysis.threads if thread.role in MAIN_THREADS)
-    waited = max((thread.core_wait_seconds for thread in of_main), default=0.0) * own / (own + others)
+    waits = (  # of processes of one rank at the same time, the mean
+        thread.core_wait_seconds * min(1.0, run_seconds / thread.seconds)
+        for thread in analysis.threads
+        if thread.role in MAIN_THREADS and thread.seconds
+    )
+    waited = max(waits, default=0.0) * own / (own + others)
     is_long = waited >= analysis.large * run_seconds
     each, cores = max(1, round(allowed / ranks)), sum(analysis.cores.values())
     if wanted > TOO_MANY * allowed and own > others and is_long:
