@@ -603,8 +603,9 @@ def test_own_code_of_which_lines_show_most_is_not_unseen() -> None:
         assert unseen(unclear) == share
 
 
-def test_what_pytorch_does_for_a_step_is_not_the_user_s_own_code() -> None:
-    loss = line("train.py:3", 240.0, library="torch.nn.functional.cross_entropy")
+@pytest.mark.parametrize("library", ["torch.nn.functional.cross_entropy", "torch._functorch.apis.wrapped"])
+def test_what_pytorch_does_for_a_step_is_not_the_user_s_own_code(library: str) -> None:
+    loss = line("train.py:3", 240.0, library=library)
     metric, print_ = line("train.py:4", 120.0), line("train.py:5", 20.0)
     (found,) = unexplained(with_lines("train__host", 400, loss, metric, print_))
     assert found.seconds_lost == pytest.approx(400 * 3 / 9.5), "lines with less than a tenth are no place"

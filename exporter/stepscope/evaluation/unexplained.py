@@ -51,7 +51,7 @@ LOOP = (*PHASES, BETWEEN, PROFILING, UNFINISHED)
 # Functions of PyTorch that are a part of each step or set-up; "import" as in training/line_names.py.
 USUAL = (
     *("import", "torch.nn.", "torch.optim.", "torch.autograd.", "torch._tensor.backward"),
-    *("torch._compile.", "torch.distributed."),
+    *("torch._compile.", "torch._functorch.", "torch.distributed."),
 )
 # What hands a batch to JAX waits meanwhile for earlier steps, of which only so many may run. Samples count as
 # running what waits for a core then, too. A list that is converted waits for no lock.
