@@ -61,6 +61,8 @@ def test_a_script_that_calls_operations_of_jax_one_by_one_is_advised_to_compile_
 
     assert "jax.jit" in said("jax._src.numpy.array_methods.op")
     assert "jax.jit" not in said("jax._src.api.block_until_ready")
+    assert "jax.jit" not in said(compiles := "jax._src.pjit.cache_miss"), "it is compiled already"
+    assert "jax.lax.scan" in said(compiles)
 
 
 def test_a_plain_script_s_verdict_names_its_busy_thread_and_line() -> None:

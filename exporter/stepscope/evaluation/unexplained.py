@@ -130,6 +130,11 @@ COMPILE_STEP = (
     "Compile the step: decorate its function with `jax.jit` (or `nnx.jit`, `eqx.filter_jit`). Outside of "
     "compiled functions, Python calls each operation by itself."
 )
+JITTED = "jax._src.pjit.cache_miss"  # calls a compiled function, which is compiled first
+COMPILE_LESS = (
+    "JAX compiles the function that this line calls. It unrolls Python loops: write them with "
+    "`jax.lax.scan` or `jax.lax.fori_loop`, which compile one turn."
+)
 SEND_TENSORS = (
     "Collectives of objects pickle, send and unpickle them. Gather tensors (`dist.all_gather_into_tensor`), "
     "or collect on each rank and gather once, at the end."
@@ -140,7 +145,8 @@ START_ONCE = (
 )
 # Operations and transformations of JAX, but no array that is made, read or printed.
 DISPATCHES = re.compile(
-    r"(jax|optax|flax|equinox)\.(?!_src\.(array\.|numpy\.array_constructors|api\.(device|block)))"
+    r"(jax|optax|flax|equinox)\."
+    r"(?!_src\.(array\.|numpy\.array_constructors|api\.(device|block)|pjit\.cache_miss))"
 )
 RECEIVES = "torch.multiprocessing.reductions."  # what another process hands over, tensor by tensor
 # Functions of multiprocessing and concurrent.futures that start or end processes.

@@ -11,7 +11,7 @@ from statistics import median_low
 from stepscope.common.words import listing, percent, rate, share
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.places import MAIN_THREADS, Place, places
-from stepscope.evaluation.unexplained import COMPILE_STEP, DISPATCHES
+from stepscope.evaluation.unexplained import COMPILE_LESS, COMPILE_STEP, DISPATCHES, JITTED
 from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import LineTime, ThreadTime
 
@@ -187,6 +187,8 @@ def process_verdict(analysis: Analysis) -> list[str]:
         sentences.append("Start fewer processes, or give each fewer threads (OMP_NUM_THREADS=1).")
     elif main and _calls_jax(main) > BUSY * main.seconds:
         sentences.append(COMPILE_STEP)
+    elif main and sum(line.total for line in main.lines if line.library == JITTED) > BUSY * main.seconds:
+        sentences.append(COMPILE_LESS)
     elif main and own < MORE_THAN_ONE and sum(line.total for line in main.others) > BUSY * main.seconds:
         sentences.append(f"Its other threads run Python on one core: {places(main.others)[0].words}. {TURNS}")
     shown = [] if main is None else [place for place in places(main.lines)[:SHOWN] if place.share >= LEAST]
