@@ -118,6 +118,8 @@ class AutomaticSteps:
             if (waiting and another) or waiting > most or (waiting > 1 and self._are_set_up()):
                 self._decide()
                 recorder.in_automatic_step()
+                if recorder.begin_wait() is not None:  # a new step
+                    place = 0
             now = recorder.so_far() or ()  # without what was taken out
         self.waits, self.asked, self.evaluated = waits, now, not gradients
         self.wait = None

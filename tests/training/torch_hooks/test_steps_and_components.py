@@ -925,7 +925,10 @@ def test_the_set_up_after_all_data_were_read_is_no_part_of_the_first_step(size: 
 SKIPS_SOME = """
 model = Net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for number, (x, y) in enumerate(DataLoader(data, batch_size=8)):
+def late(samples):
+    time.sleep(0.05)
+    return [torch.stack(each) for each in zip(*samples)]
+for number, (x, y) in enumerate(DataLoader(data, batch_size=8, collate_fn=late)):
     if number < 8:
         print(time.time())
         continue
@@ -936,7 +939,9 @@ for number, (x, y) in enumerate(DataLoader(data, batch_size=8)):
 def test_batches_that_a_resumed_run_skips_are_no_part_of_the_first_step(tmp_path: Path) -> None:
     trained = train(SKIPS_SOME, folder=tmp_path)
     assert trained.only.totals.steps == {"train": 4}
-    assert trained.only.steps[0].start >= float(trained.output.split()[-1])
+    first = trained.only.steps[0]
+    assert first.start >= float(trained.output.split()[-1])
+    assert first.components[COMPONENTS.index("data_wait")] >= 0.05
 
 
 READS_AHEAD = """
