@@ -20,6 +20,10 @@ busy machine, where ranks that worked longer or were stopped were not named, bec
 
 The six from `gradients_of_backbone` on are misses of 31 others, with truths from before they ran. Nothing was
 said about five of them. For `denormal_numbers`, made again since, it was the advice that did not help.
+
+The four from `skips_what_was_seen` on are short forms of 37 others, with truths from before they ran. The
+first was explained with neighbours until that was fixed. Its items and the steps of `file_lock` were then
+changed on a busy machine.
 """
 
 from __future__ import annotations
@@ -549,4 +553,29 @@ SECOND = (
         report="chainer/chainer/issues/2554",
     ),
     Situation("one_sample_per_step", "trains sample by sample", says="batches"),
+    Situation(
+        "skips_what_was_seen",
+        "a resumed run fetches and drops what it has seen",
+        ("before_first_step",),
+        says="sampler",
+        never="num_workers|more workers",
+        report="huggingface/transformers/issues/21934",
+    ),
+    Situation(
+        "rank1_polls",
+        "rank 1 looks for a file of rank 0 every 10 seconds",
+        ("before_first_step",),
+        says="rank 1",
+        ranks=2,
+    ),
+    Situation(
+        "arrays_in_queue",
+        "a process of its own pickles arrays into a queue",
+        (*HOST, *WAIT),
+        ("HostBound",),
+        says="shared memory",
+    ),
+    Situation(
+        "file_lock", "another program locks the file of results", HOST, ("HostBound",), says=r"a lock\b"
+    ),
 )
