@@ -114,6 +114,7 @@ class Training:
         self.stand_in = Profiler()
         self.profiler: OfFramework | None = self.stand_in
         self.capturing = False
+        self.captures = lambda: self.capturing
         self.complaints: list[str] = []
         self.windows = Windows(self, lambda _, text: self.complaints.append(text))
         self.recorder: Recorder = make_recorder(
@@ -124,9 +125,6 @@ class Training:
         if os.environ.get("STEPSCOPE_PROFILE"):
             self.ledger.look_at(1.0)
         self.now = 100.0
-
-    def captures(self) -> bool:
-        return self.capturing
 
     def step(self, count: int = 1, phase: str = "train") -> None:
         for _ in range(count):

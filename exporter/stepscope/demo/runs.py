@@ -51,9 +51,9 @@ class SimulatedRun:
         self.cpu_seconds = 0.0
         self._random = Random(f"{scenario.name} {seed} node")
         ranks = range(scenario.ranks) if self.place.ranks is None else self.place.ranks
-        place = self.place.first_pid, self.place.launch, self.place.attempt
+        launched = self.place.first_pid, self.place.launch, self.place.attempt
         self.ledgers = [
-            RankLedger(directory, name, rank, scenario, wall, local, *place)
+            RankLedger(directory, name, rank, scenario, wall, local, *launched)
             for local, rank in enumerate(ranks)
         ]
         self._coming = steps_of_ranks(scenario, Random(f"{scenario.name} {seed} steps"))

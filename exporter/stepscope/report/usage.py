@@ -75,7 +75,7 @@ def _sentence_for(use: _Use) -> str:
 
 def _bounds(uses: list[_Use]) -> dict[str, str]:
     """Returns the lowest and the highest value of each percentile that was read on all nodes, in words."""
-    found = {}
+    found: dict[str, str] = {}
     for name in ("cpu_p50", "cpu_p95", "gpu_p50", "gpu_p95"):
         values = [getattr(use, name) for use in uses]
         if all(map(math.isfinite, values)):

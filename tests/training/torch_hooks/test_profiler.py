@@ -559,8 +559,12 @@ print("ended in a window after it")
 
 
 def test_scopes_that_outlast_their_profiler_end_in_no_memory_that_it_has_freed(tmp_path: Path) -> None:
-    profile = {"STEPSCOPE_PROFILE": "every=3,steps=1", "STEPSCOPE_PROFILE_DIR": str(tmp_path / "profiles")}
-    trained = train(MODEL, SCOPES, folder=tmp_path, **profile)
+    trained = train(
+        *(MODEL, SCOPES),
+        folder=tmp_path,
+        STEPSCOPE_PROFILE="every=3,steps=1",
+        STEPSCOPE_PROFILE_DIR=str(tmp_path / "profiles"),
+    )
     assert trained.output.splitlines() == [
         "ended in the next window",
         "ended in the profiler of the script",

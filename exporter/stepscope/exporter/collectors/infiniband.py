@@ -70,7 +70,8 @@ class InfinibandCollector(Collector):
         if now < self._due:
             return
         folders = sorted(self.directory.glob("*/ports/*"))
-        ports = self.within_limit({(folder.parts[-3], folder.name): folder for folder in folders})
+        found: dict[LabelValues, Path] = {(folder.parts[-3], folder.name): folder for folder in folders}
+        ports = self.within_limit(found)
         self.up.publish({port: float(_is_up(folder)) for port, folder in ports.items()})
         for file, (family, unit) in self.counters.items():
             family.publish({port: unit * count for port, count in self._counts(ports, file)})
