@@ -310,6 +310,8 @@ for epoch in range(6):
         left_on.add(bool(window_lines._sampling))
         Windows.look = interrupted
 Windows.look = look
+import gc
+gc.collect()  # what interrupts keep alive, such as the optimizer
 print(at > 500, left_on)
 """
 IDLE = """
