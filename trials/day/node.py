@@ -503,10 +503,13 @@ class _Exporter:
         at_disk = np.isin(busy, (State.STARTING, State.SAVING))
         hot = numbers.random(count) < activity.hot_core
         waits = numbers.random(count) < np.where(at_disk, 0.3, activity.io)
-        if activity.fault == "slow storage":
-            first_tick, last_tick = (int(edge / TICK) for edge in activity.faulty)
-            waits[first_tick:last_tick] |= numbers.random(len(waits[first_tick:last_tick])) < 0.95
         idle = lowest < 0.1
+        if activity.fault in ("slow storage", "suspension"):
+            faulty = slice(*(int(edge / TICK) for edge in activity.faulty))
+            if activity.fault == "slow storage":
+                waits[faulty] |= numbers.random(len(waits[faulty])) < 0.95
+            else:  # the exporter counts no sample in which the run uses no core
+                idle[faulty] = False
         for cause, above, ticks in (("cpu", HOT_CORE, hot), ("io", HOT_IO, waits)):
             add(
                 "gpu_starved_samples_total", ticks & idle, cause=cause, cause_above=above, gpu_below=IDLE_LOAD
