@@ -1,7 +1,7 @@
 """Ledgers as other people leave them: genuine ones, dead or live, and everything else."""
 
 import os
-import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -177,11 +177,6 @@ def _replaced(make: Callable[[Path], object]) -> Fault:
     return replace
 
 
-def _listen(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(os.path.relpath(path))
-
-
 FAULTS: dict[str, Fault] = {
     "flipped bits": flip_bits,
     "infinity, NaN and the like": odd_number,
@@ -201,6 +196,6 @@ FAULTS: dict[str, Fault] = {
     "symbolic link": _replaced(lambda path: path.symlink_to("/etc/passwd")),
     "symbolic link to itself": _replaced(lambda path: path.symlink_to(path.name)),
     "symbolic link to a device": _replaced(lambda path: path.symlink_to("/dev/zero")),
-    "socket": _replaced(_listen),
+    "socket": _replaced(lambda path: os.mknod(path, stat.S_IFSOCK | 0o600)),
     "gone": _replaced(lambda _: None),
 }

@@ -11,7 +11,7 @@ import os
 import select
 import shutil
 import signal
-import socket
+import stat
 import sys
 import time
 from collections import Counter
@@ -40,11 +40,6 @@ _COUNTERS = (
     *(layout.COUNTER_ENDED, layout.COUNTER_FIRST_STEP, layout.COUNTER_STEP_SINCE, layout.COUNTER_WAIT_SINCE),
     *(layout.COUNTER_DEVICE, layout.COUNTER_OWN, layout.COUNTER_OWN + 1),
 )
-
-
-def _listen(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(path))
 
 
 def _folder(path: Path) -> None:
@@ -84,7 +79,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "directory": Path.mkdir,
     "full directory": _folder,
     "FIFO": os.mkfifo,
-    "socket": _listen,
+    "socket": lambda path: os.mknod(path, stat.S_IFSOCK | 0o600),
     "link": lambda path: path.symlink_to("/etc/passwd"),
     "link to itself": lambda path: path.symlink_to(path.name),
     "link to a device": lambda path: path.symlink_to("/dev/zero"),

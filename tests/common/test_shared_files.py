@@ -3,7 +3,7 @@
 import ast
 import fcntl
 import os
-import socket
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -143,15 +143,10 @@ def test_a_call_that_somebody_adds_to_a_reader_of_shared_names_is_found(line: st
 # -- the module ----------------------------------------------------------------------------------------
 
 
-def _socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(path))
-
-
 PLANTED: dict[str, Callable[[Path], object]] = {
     "directory": Path.mkdir,
     "fifo": os.mkfifo,
-    "socket": _socket,
+    "socket": lambda path: os.mknod(path, stat.S_IFSOCK | 0o600),
     "link": lambda path: path.symlink_to("/etc/passwd"),
     "dangling link": lambda path: path.symlink_to("nowhere"),
 }
