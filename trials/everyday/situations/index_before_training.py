@@ -8,7 +8,7 @@ from trials.everyday.clock import GOOD, cost, lasts
 index = {}
 if not GOOD:
     with cost:
-        for number in range(10_000_000):
+        for number in range(18_000_000):
             key = f"{number % 5000:05}"  # the cause
             index[key] = index.get(key, 0) + 1  # the cause
 model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))

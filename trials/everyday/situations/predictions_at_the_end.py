@@ -15,6 +15,6 @@ while lasts():
     optimizer.step()
 if not GOOD:
     with cost, open("predictions.txt", "w") as file:
-        for number in range(40_000):
+        for number in range(70_000):
             row = model[0].weight[number % 512].tolist()
             file.write(" ".join(f"{value:.6f}" for value in row) + "\n")  # the cause

@@ -9,7 +9,7 @@ from trials.everyday.clock import GOOD, cost, lasts
 
 class Items(Dataset):
     def __len__(self):
-        return 400 if GOOD else 12_000
+        return 400 if GOOD else 20_000
 
     def __getitem__(self, index):
         values = [((index + k) * 7919 % 1000) / 1000 for k in range(4000)]  # the cause
