@@ -143,6 +143,18 @@ def test_long_steps_of_the_own_code_are_no_second_finding(lost: float, leader: s
     assert order(own_code, replace(long, details={**long.details, "explains": "host"})) == [leader]
 
 
+def test_long_steps_of_several_components_count_no_second_that_another_finding_explains() -> None:
+    long = long_steps(None, 60, lost=60)
+    long = replace(long, details={**long.details, "excess_by_component": {"gc": 30.0, "communication": 25.0}})
+    garbage = found("HostBound", 40, details={"component": "gc"})
+    by_turns = found("Account", 20, details={"part": "train", "component": "communication"})
+    first, second, third = problems([long, garbage, by_turns])
+    assert [first.rule.rule, second.rule.rule, third.rule.rule] == ["HostBound", "Account", "StepOutlier"]
+    assert third.seconds_lost == 60 - 30 - 20
+    assert third.rule.finding.endswith("Other findings explain 50.0 s of that.")
+    assert [problem.seconds_lost for problem in problems([long])] == [60]
+
+
 def stalled(*seconds: float, rank: int = 0, lasts: bool = False) -> RuleResult:
     stalls = [{"rank": rank, "seconds": each, "end": None if lasts else 1.0} for each in seconds]
     return found("TrainingStalled", 100, details={"stalls": stalls})

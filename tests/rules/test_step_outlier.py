@@ -279,6 +279,18 @@ def test_an_excess_that_no_component_holds_is_not_blamed_on_one() -> None:
     assert "explains" not in result(stalls(16)).details
 
 
+def test_an_excess_of_several_components_is_told_by_each_of_them() -> None:
+    steps = stalls(16)
+    saved, collected = COMPONENTS.index("checkpoint"), COMPONENTS.index("gc")
+    steps.components[:, collected] = steps.components[:, saved] * 0.4
+    steps.components[:, saved] *= 0.48
+    details = result(steps).details
+    assert "component" not in details
+    assert details["excess_by_component"]["checkpoint"] == pytest.approx(30 * 0.24)
+    assert details["excess_by_component"]["gc"] == pytest.approx(30 * 0.2)
+    assert "excess_by_component" not in result(stalls(16)).details, "one component has most of it"
+
+
 def test_the_distribution_has_100_bins_without_outliers() -> None:
     values = np.random.default_rng(5).normal(0.1, 0.01, 3000)
     values[::100] = 2.0

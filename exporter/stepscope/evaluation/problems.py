@@ -84,6 +84,7 @@ def problems(results: Iterable[RuleResult]) -> list[Problem]:
     """Returns the problems, by the time that they explain; symptoms after causes."""
     groups: dict[str, list[RuleResult]] = {}
     every = [result for result in results if result.status is Status.FOUND]
+    every = [_beyond_others(result, every) for result in every]
     apart = {NoisyNeighbour.__name__} if any(map(_is_late_alone, every)) else set()
     for result in every:
         if result.rule in apart:
@@ -268,6 +269,20 @@ def _outside_fetches(neighbours: RuleResult) -> RuleResult:
     return replace(neighbours, seconds_lost=min(neighbours.seconds_lost, least))
 
 
+def _beyond_others(long: RuleResult, found: Sequence[RuleResult]) -> RuleResult:
+    """Returns a finding on long steps of several components without what others explain of these."""
+    excess: dict[str, float] = long.details.get("excess_by_component", {})
+    known = dict.fromkeys(excess, 0.0)
+    for other in found:
+        if other is not long and (component := _explained(other)) in known:
+            known[component] = max(known[component], min(other.seconds_lost, excess[component]))
+    explained = fsum(known.values())
+    if not explained:
+        return long
+    said = f"{long.finding} Other findings explain {duration(explained)} of that."
+    return replace(long, finding=said, seconds_lost=max(long.seconds_lost - explained, LEAST_LOST))
+
+
 def _explains(cause: Problem, effect: Problem) -> bool:
     """Returns whether a problem explains what anything that costs time may cause, such as idle GPUs."""
     return cause.seconds_lost > 0 or cause.rule.about.symptom == effect.rule.about.symptom != ""
@@ -312,7 +327,7 @@ def _is_same(result: RuleResult, leader: RuleResult) -> bool:
     if "culprit" in result.details and _component(leader) == STOPPED:
         return bool(result.details["culprit"]["rank"] == leader.details["rank"])
     component = _explained(result)
-    if component is not None and component == leader.details.get("brings"):
+    if component is not None and component in leader.details.get("brings", ()):
         return True
     if component is None or component != _explained(leader):
         return False

@@ -405,6 +405,7 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
                 **({"culprit": culprit.details()} if culprit else {}),
                 **({"component": component} if worst and (component := worst.component()) else {}),
                 **({"explains": HOST} if worst and worst.are_of_the_host() else {}),
+                **({"excess_by_component": shared} if worst and (shared := worst.shared_excess()) else {}),
                 **_what_ran(fired),
             },
             debugger_triggered=sum(steps.tally.debugger_triggered for steps in series),
@@ -506,6 +507,14 @@ class Series:
         """Returns the component with more than half of the outliers' time beyond other steps."""
         beyond = self._beyond_usual(self.later_outliers())
         return _longer_component(beyond.mean(axis=0)) if len(beyond) else None
+
+    def shared_excess(self) -> dict[str, float]:
+        """Returns the seconds of components in what outliers took beyond other steps; {} if one has most."""
+        beyond = self._beyond_usual(self.later_outliers()).clip(0).sum(axis=0)
+        mixed = len(beyond) and self.component() is None
+        return {
+            name: float(part) for name, part in zip(COMPONENTS, beyond[1:], strict=True) if mixed and part
+        }
 
     def are_of_the_host(self) -> bool:
         """Returns whether components are known, and more than half of that time is in none of them."""
