@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from stepscope.evaluation.places import MAIN_THREADS, Place, places
+from stepscope.evaluation.places import LEAST_PLACE, MAIN_THREADS, Place, places
 from stepscope.exporter.ledgers.ages import HOST as HOST
 from stepscope.exporter.ledgers.spent import BEFORE as BEFORE
 from stepscope.exporter.ledgers.spent import BETWEEN as BETWEEN
@@ -247,10 +247,11 @@ def lines_of(key: Key, threads: Iterable[ThreadTime]) -> Iterator[LineTime]:
     threads = list(threads)
     outside = BETWEEN if any(line.component == HOST for each in threads for line in each.lines) else HOST
     part, component = key
-    if component == "data_wait" and not _runs_itself(threads, part):
+    if component == "data_wait":
         for role in ("loader worker", "child"):  # children: of a loader that is not PyTorch's
             workers = (thread for thread in threads if thread.role == role)
-            if fetched := [line for thread in workers for line in thread.lines if line.place]:
+            fetched = [line for thread in workers for line in thread.lines if line.place]
+            if fetched and _wait_for(fetched, threads, part):
                 yield from fetched
                 return
     for thread in threads:
@@ -267,11 +268,13 @@ def _waits_for_processes(line: LineTime) -> bool:
     return most == "child" or line.library.startswith(("multiprocessing.", "torch.multiprocessing."))
 
 
-def _runs_itself(threads: Iterable[ThreadTime], part: str) -> bool:
-    """Returns whether main threads, instead of waiting for data, mostly make it: a sampler, a collation."""
+def _wait_for(fetched: Iterable[LineTime], threads: Iterable[ThreadTime], part: str) -> bool:
+    """Returns whether main threads wait for these lines: else they make data, or workers hand it over."""
     lines = [line for thread in threads if thread.role in MAIN_THREADS for line in thread.lines]
     waits = [line for line in lines if _is_of(line, part, "data_wait")]
-    return sum(line.seconds.get("running", 0.0) for line in waits) > sum(line.total for line in waits) / 2
+    waited = sum(line.total for line in waits)
+    mostly_wait = sum(line.seconds.get("running", 0.0) for line in waits) <= waited / 2
+    return mostly_wait and sum(line.total for line in fetched) >= LEAST_PLACE * waited
 
 
 def _is_of(line: LineTime, part: str, component: str, outside: str = HOST) -> bool:
