@@ -22,6 +22,7 @@ from stepscope.evaluation.places import places
 from stepscope.evaluation.problems import problems, problems_of, small_problems
 from stepscope.evaluation.settings import Settings
 from stepscope.evaluation.unexplained import is_accounted, is_busy, perhaps_idle, unexplained, unseen
+from stepscope.measurements.steps import StepDistribution
 from stepscope.report.verdict import status_of_run, verdict
 from stepscope.runs.model import COMPONENTS, PHASES, LineTime, RankFacts, ThreadTime
 from stepscope.runs.open import open_source
@@ -243,11 +244,26 @@ def test_a_script_that_waits_for_the_ranks_it_started_does_nothing_before_their_
 # -- findings ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("fetched", "late"), [(1.1, "collate.py:23"), (0.9, "train.py:42")])
+def test_workers_that_were_hardly_seen_at_work_are_not_what_the_main_thread_waits_for(
+    fetched: float, late: str
+) -> None:
+    """They hand over hundreds of small tensors, which the main thread receives for ten seconds."""
+    received = LineTime("train", "data_wait", "train.py:42", "", "", "", "", {"running": 4.9, "other": 5.1})
+    main = ThreadTime("a", 0, "training", 1, 20.0, 5.0, 0.0, 0.0, (received,))
+    idle = LineTime("", "", "", "", "selectors.select", "", "", {"other": 20.0})
+    work = line("collate.py:23", fetched)
+    worker = ThreadTime("a", 0, "loader worker", 1, 20.0, fetched, 0.0, 0.0, (idle, work))
+    assert [each.place for each in lines_of(Key("train", "data_wait"), [main, worker])] == [late]
+
+
 def run_with(**shares: float) -> Analysis:
     """An analysis of 1,000 s without a judged rule. `train_host=0.2`: that share of the run."""
     leaves = [Leaf(Key(*name.split("__")), part, {0: 1000 * part}) for name, part in shares.items()]
     account = Account(1000.0, 1, tuple(leaves))
-    return replace(nothing_found(), rules=[], start=START, end=START + 1000, gpu_use=[], account=account)
+    return replace(
+        nothing_found(), rules=[], steps=[], start=START, end=START + 1000, gpu_use=[], account=account
+    )
 
 
 @pytest.mark.parametrize(
@@ -603,6 +619,14 @@ def test_own_code_of_which_lines_show_most_is_not_unseen() -> None:
         assert unseen(unclear) == share
 
 
+@pytest.mark.parametrize(("steps", "found"), [(1_990_000, True), (2_010_000, False)])
+def test_what_the_plain_python_of_any_step_takes_is_no_own_code_to_mend(steps: int, found: bool) -> None:
+    """A loss of two tensor operations takes a third of a step of 0.3 ms."""
+    run = with_lines("train__host", 300, line("train.py:3", 1.0))
+    short = replace(run, steps=[StepDistribution(0, "train", steps, *[5e-4] * 7, [], [])])
+    assert bool(unexplained(short)) == found
+
+
 @pytest.mark.parametrize("library", ["torch.nn.functional.cross_entropy", "torch._functorch.apis.wrapped"])
 def test_what_pytorch_does_for_a_step_is_not_the_user_s_own_code(library: str) -> None:
     loss = line("train.py:3", 240.0, library=library)
@@ -712,6 +736,32 @@ def test_garbage_that_the_own_code_makes_is_part_of_its_cost(
     own = next(found for found in unexplained(run) if found.about.subject == "Your own code")
     assert own.seconds_lost == pytest.approx(together)
     assert len(problems([host_bound, own])) == (1 if together > 400 else 2)
+
+
+def test_objects_that_ranks_exchange_cost_their_communication_and_their_garbage_too() -> None:
+    library = "torch.distributed.distributed_c10d.all_gather_object"
+    exchange = line("train.py:23", 100.0, library=library)
+    run = with_lines("train__host", 90, exchange)
+    assert run.account is not None
+    averages = line("train.py:18", 20.0, library="torch._tensor.backward")
+    parts = {
+        "communication": (150.0, (replace(exchange, seconds={"running": 80.0}), averages)),
+        "gc": (140.0, (exchange,)),
+    }
+    leaves = [
+        Leaf(Key("train", name), lost / 1000, {0: lost}, lines) for name, (lost, lines) in parts.items()
+    ]
+    run = replace(run, account=replace(run.account, leaves=(*leaves, *run.account.leaves)))
+    own = next(found for found in unexplained(run) if found.about.subject == "Your own code")
+    assert own.seconds_lost == pytest.approx(90 + 0.8 * 150 + 140)
+    rows = [{"node": "a", "rank": 0, "triggered": 1}]
+    collected = rule(
+        "HostBound", Status.FOUND, seconds_lost=140.0, details={"component": "gc", "ranks": rows}
+    )
+    assert [problem.title for problem in problems([collected, *unexplained(run)])] == ["Your own code"]
+    straggler = rule("Straggler", Status.FOUND, seconds_lost=1.0)
+    waiting = unexplained(replace(run, rules=[straggler]))
+    assert own.about.subject not in [found.about.subject for found in waiting], "they may wait for it here"
 
 
 def test_a_line_that_takes_most_of_the_time_after_training_is_a_finding() -> None:

@@ -72,6 +72,7 @@ CALLED_IN_STEPS = {  # of phases: the loops of Keras that a script calls in the 
 }
 KNOWN = 0.05  # of the run: with more unknown, nobody knows whether it was healthy
 MOST_NAMED = 4  # ranks of several that make the others wait
+PLAIN_PYTHON = 1e-4  # seconds that a step without own work is outside of modules: its calls, loss and clock
 SEEN = 0.5  # of a part's time in samples: with less, many pauses were too short to be seen in any line
 BUSY_GPU = 70.0  # percent, on average
 REMEDIES = {
@@ -226,7 +227,7 @@ class LargePart(NamedTuple):
     title: str = ""  # instead of the key's
     rank: int | None = None  # if one rank alone is the reason,
     explains: str = ""  # and the component in which the others wait for it
-    brings: str = ""  # a component that costs time only because of this part, which is in the share
+    brings: Sequence[str] = ()  # components that cost time only because of this part, which is in the share
     places: Sequence[str] = ()  # the lines that it is about; (): all of the part
 
 
@@ -422,19 +423,22 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
     sampled = any(leaf.lines for leaf in account.leaves)
     for leaf in account.leaves:
         part, component = leaf.key
-        spent = leaf.share
+        spent, large, exchanged = leaf.share, analysis.large, 0.0
         if component == HOST:
-            spent = spent * (own_share(leaf) if sampled else 1.0) - waited
+            exchanged = 0.0 if analysis.found(Straggler) else _exchanged(leaf, account)
+            spent = spent * (own_share(leaf) if sampled else 1.0) - waited + exchanged
+            steps = sum(each.count for each in analysis.steps if each.phase == part)
+            large += PLAIN_PYTHON * steps / account.seconds
         if component == HOST and not sampled and leaf.share == of_main:
             continue  # nothing was timed in steps, as in Debugger's of TensorFlow: what they did is not known
-        if component in USEFUL or spent < analysis.large or component in judged:
+        if component in USEFUL or spent < large or component in judged:
             continue
         if component == COMPILE and part in PHASES and 0 < analysis.compiled_steps <= COMPILES_ONCE:
             if _is_long_start(leaf, _loop(account) - leaf.share, account, analysis):
                 evidence = f"Compiling took {count(analysis.compiled_steps, 'step')}"
                 yield LargePart(leaf.key, spent, KEEP_COMPILED, evidence)
         elif part == main and component in REMEDIES:
-            garbage = _garbage_of(leaf, account) if component == HOST else 0.0
+            garbage = _garbage_of(leaf, account, spent) if component == HOST else 0.0
             evidence = f"{share(spent + garbage, of_main)} of the time of steps"
             if garbage:
                 evidence += f", {share(garbage, of_main)} to collect the garbage of these lines"
@@ -442,9 +446,8 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
             waits = WAIT_LESS_WITH_JAX if remedies is OF_JAX else WAIT_LESS
             remedy = _of_line(leaf, waits) or remedies[component]
             at = tuple(place.line.place for place in own_places(leaf)) if component == HOST else ()
-            yield LargePart(
-                leaf.key, spent + garbage, remedy, evidence, brings=GC if garbage else "", places=at
-            )
+            brings = [name for name, part in ((COMMUNICATION, exchanged), (GC, garbage)) if part]
+            yield LargePart(leaf.key, spent + garbage, remedy, evidence, brings=brings, places=at)
         elif part == BETWEEN:
             place = leaf.places[0].line.place if leaf.places else None
             of_place = [line.library for line in leaf.lines if line.place and line.place == place]
@@ -476,17 +479,30 @@ def _judged(analysis: Analysis) -> set[str]:
     return judged | {HOST} if is_busy(analysis) else judged
 
 
-def _garbage_of(own: Leaf, account: Account) -> float:
+def _garbage_of(own: Leaf, account: Account, spent: float) -> float:
     """Returns the share of the run in which garbage is collected, if mostly in the lines of the part itself.
 
-    Python collects when enough objects were made, in the line that makes them.
+    Python collects when enough objects were made, in the line that makes them. `spent`: their share.
     """
     lines = {place.line.place for place in own.places if place.share >= LEAST_PLACE and place.line.place}
-    for leaf in account.leaves:
-        if leaf.key == Key(own.key.part, GC) and leaf.share < own.share:
-            here = sum(place.share for place in leaf.places if place.line.place in lines)
-            return leaf.share if here > MOST else 0.0
-    return 0.0
+    collected = account.share(own.key.part, GC)
+    return collected if collected < spent and _in_lines(lines, own.key.part, GC, account) > MOST else 0.0
+
+
+def _exchanged(own: Leaf, account: Account) -> float:
+    """Returns the share of the run in which lines of the part communicate, if they exchange objects.
+
+    They pickle and unpickle them, too: that is in the part itself.
+    """
+    lines = {place.line.place for place in own.places if OBJECTS.match(place.line.library)}
+    in_lines = _in_lines(lines, own.key.part, COMMUNICATION, account)
+    return in_lines * account.share(own.key.part, COMMUNICATION) if in_lines > MOST else 0.0
+
+
+def _in_lines(lines: Collection[str], part: str, component: str, account: Account) -> float:
+    """Returns the share of a component's time in these lines."""
+    leaves = [leaf for leaf in account.leaves if leaf.key == Key(part, component)]
+    return sum(place.share for leaf in leaves for place in leaf.places if place.line.place in lines)
 
 
 def _remedies(analysis: Analysis) -> dict[str, str]:
