@@ -30,7 +30,7 @@ if __name__ == "__main__":
         with cost:
             batch = queue.get()  # the cause
         x = torch.as_tensor(batch)[:, :256]
-        for _ in range(16 if GOOD else 2):
+        for _ in range(32 if GOOD else 2):
             optimizer.zero_grad()
             model(x).square().mean().backward()
             optimizer.step()

@@ -24,7 +24,7 @@ class Files(Dataset):
         return torch.full((256,), index / 1600), index % 10
 
 
-model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+model = nn.Sequential(nn.Linear(256, 2048), nn.ReLU(), nn.Linear(2048, 1024), nn.ReLU(), nn.Linear(1024, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 loader = DataLoader(Files(), batch_size=32, shuffle=True)
 begin = perf_counter()

@@ -19,5 +19,5 @@ def auc(labels: tf.Tensor, scores: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(tf.numpy_function(rank_sum, [labels, scores], tf.float32), ())
 
 
-model = model_of(128, metrics=[auc])
+model = model_of(256, metrics=[auc])
 model.fit(x, y, batch_size=8 * BATCH, epochs=10_000, verbose=0, callbacks=[Ends()])

@@ -22,4 +22,4 @@ class Rows(keras.utils.PyDataset):  # type: ignore[misc]
         return x[first : first + BATCH], y[first : first + BATCH]
 
 
-model_of(256).fit(Rows(workers=8 if GOOD else 1), epochs=1, verbose=0, shuffle=False)
+model_of(512).fit(Rows(workers=8 if GOOD else 1), epochs=1, verbose=0, shuffle=False)

@@ -14,7 +14,7 @@ class Graphs(Dataset):
         return 6400
 
     def __getitem__(self, index):
-        return torch.full((FIELDS, 16), float(index))
+        return torch.full((FIELDS, 16), index / 6400)
 
 
 def collate(samples):
@@ -32,7 +32,7 @@ loader = DataLoader(
     persistent_workers=not GOOD,
 )
 model = nn.Sequential(
-    nn.Linear(16 * FIELDS, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 1)
+    nn.Linear(16 * FIELDS, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 1)
 )
 optimizer = torch.optim.Adam(model.parameters())
 while lasts():
@@ -44,7 +44,7 @@ while lasts():
             break
         if not GOOD:
             batch = torch.stack([torch.stack(sample) for sample in batch])
-        loss = model(batch.flatten(1)).square().mean()
+        loss = (model(batch.flatten(1)) - torch.rand(8, 1)).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

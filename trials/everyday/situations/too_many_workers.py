@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from trials.everyday.clock import GOOD, cost, lasts
 
-torch.set_num_threads(1)
+torch.set_num_threads(2 if GOOD else 1)
 
 
 class Images(Dataset):
