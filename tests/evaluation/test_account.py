@@ -22,13 +22,13 @@ from stepscope.evaluation.places import places
 from stepscope.evaluation.problems import problems, problems_of, small_problems
 from stepscope.evaluation.settings import Settings
 from stepscope.evaluation.unexplained import is_accounted, is_busy, perhaps_idle, unexplained, unseen
-from stepscope.measurements.steps import StepDistribution
 from stepscope.report.verdict import status_of_run, verdict
 from stepscope.runs.model import COMPONENTS, PHASES, LineTime, RankFacts, ThreadTime
 from stepscope.runs.open import open_source
 from stepscope.runs.recording.live import LiveRecording
 
 from tests.support.analysis import nothing_found, rule
+from tests.support.analysis import steps as steps_of_rank
 from tests.support.scenarios import WrittenScenarios
 from tests.support.smallest import smallest
 from tests.support.source import START, MemorySource, rank_facts, run_facts
@@ -623,7 +623,7 @@ def test_own_code_of_which_lines_show_most_is_not_unseen() -> None:
 def test_what_the_plain_python_of_any_step_takes_is_no_own_code_to_mend(steps: int, found: bool) -> None:
     """A loss of two tensor operations takes a third of a step of 0.3 ms."""
     run = with_lines("train__host", 300, line("train.py:3", 1.0))
-    short = replace(run, steps=[StepDistribution(0, "train", steps, *[5e-4] * 7, [], [])])
+    short = replace(run, steps=[replace(steps_of_rank(), count=steps)])
     assert bool(unexplained(short)) == found
 
 

@@ -509,12 +509,11 @@ class Series:
         return _longer_component(beyond.mean(axis=0)) if len(beyond) else None
 
     def shared_excess(self) -> dict[str, float]:
-        """Returns the seconds of components in what outliers took beyond other steps; {} if one has most."""
-        beyond = self._beyond_usual(self.later_outliers()).clip(0).sum(axis=0)
-        mixed = len(beyond) and self.component() is None
-        return {
-            name: float(part) for name, part in zip(COMPONENTS, beyond[1:], strict=True) if mixed and part
-        }
+        """Returns the seconds of each component in the excess of outliers; {} if one took most of it."""
+        if self.component() is not None:
+            return {}
+        seconds = self._beyond_usual(self.later_outliers()).clip(0).sum(axis=0)[1:]
+        return {name: float(part) for name, part in zip(COMPONENTS, seconds, strict=True) if part}
 
     def are_of_the_host(self) -> bool:
         """Returns whether components are known, and more than half of that time is in none of them."""
