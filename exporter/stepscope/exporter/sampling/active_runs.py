@@ -3,7 +3,8 @@
 import time
 from collections.abc import Collection, Iterable
 
-UNNAMED = "unnamed-[0-9]+T[0-9]+"  # the names of runs whose processes do not use Stepscope
+_UNNAMED = "unnamed-{}T{}"  # a run whose processes do not use Stepscope: the date and time of its start
+UNNAMED = _UNNAMED.format("[0-9]+", "[0-9]+")  # matches their names
 
 
 class ActiveRuns:
@@ -38,6 +39,6 @@ class ActiveRuns:
         if self.unnamed and self.unnamed_pids.isdisjoint(own):
             self.unnamed = None
         if own and self.unnamed is None:
-            self.unnamed = time.strftime("unnamed-%Y%m%dT%H%M%S", time.gmtime(now))
+            self.unnamed = time.strftime(_UNNAMED.format("%Y%m%d", "%H%M%S"), time.gmtime(now))
         self.unnamed_pids = frozenset(own)
         return {self.unnamed} if self.unnamed else set()
