@@ -75,7 +75,8 @@ class CommunicationBound(ComponentShare):
     until_the_end = True
     # Ranks that communicate longer wait for another one.
     lost = (
-        f"min without (rank) (run_instance_rank:stepscope_{component}:ratio) and ignoring (rank, rule) {{}}"
+        "0 * {} + on (cluster, run) group_left () "
+        f"min by (cluster, run) (run_instance_rank:stepscope_{component}:ratio)"
     )
     every = 4 * MINUTE
 

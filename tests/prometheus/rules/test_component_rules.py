@@ -89,15 +89,17 @@ def test_a_window_without_steps_has_no_share_and_one_with_a_short_step_has(
     test.status(rule, 26 * 60, 0)
 
 
-def test_communication_costs_what_the_rank_of_a_node_that_communicates_least_spends(test: RuleTest) -> None:
+def test_communication_costs_what_the_rank_of_the_run_that_communicates_least_spends(test: RuleTest) -> None:
     names = ("stepscope_step_duration_seconds", "stepscope_step_component_seconds")
-    for node, shares in (("a", {0: 0.75, 1: 0.5, 2: 0.0625}), ("b", {3: 0.0625})):
+    for node, shares in (("a", {0: 0.75, 1: 0.5, 2: 0.0625}), ("b", {3: 0.03125})):
         ranks = [
             node_steps([1.0] * 120, rank=rank, communication=[share] * 120) for rank, share in shares.items()
         ]
         test.add(only(scraped_steps(ranks, 9, instance=node), *names))
     test.firing("CommunicationBound", 120, 2, instance="a")
-    test.equals('stepscope:rule_lost_ratio{rule="CommunicationBound"}', 120, 0.0625)
+    for rank in (0, 1):
+        lost = f'stepscope:rule_lost_ratio{{rule="CommunicationBound", instance="a", rank="{rank}"}}'
+        test.equals(lost, 120, 0.03125)
 
 
 def test_without_steps_there_is_no_target(test: RuleTest) -> None:

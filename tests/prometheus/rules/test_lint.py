@@ -47,7 +47,7 @@ OF_ALL = {FINDING, "stepscope:rule_status", "stepscope:rule_parameter", "stepsco
 RECORDED = re.compile(r"""\b([a-zA-Z_]\w*(?::\w+)+)(?:\{rule="(\w+)")?""")
 SMOOTHED = re.compile(r"\b(rate|increase|\w+_over_time|deriv)\(|\boffset\b")
 # Peers of a rank are on all nodes of its run; readings of other exporters and schedulers know no run.
-ACROSS_NODES = {"CollectiveHang", "Straggler", "TrainingStalled"} | {
+ACROSS_NODES = {"CollectiveHang", "CommunicationBound", "Straggler", "TrainingStalled"} | {
     "stepscope-meta",
     "stepscope-outage",
     "stepscope-hardware",
