@@ -187,6 +187,32 @@ def test_of_a_run_that_has_not_begun_only_that_and_what_is_broken_is_told(webhoo
     }
 
 
+def test_a_gpu_that_dies_under_several_runs_is_one_message(webhook: Told) -> None:
+    server, stub = webhook
+    platform = {"audience": "platform", "gpu": "3"}
+    server.post(
+        *(
+            an_alert("GPUError", run, severity="critical", trouble="xid", **platform)
+            for run in ("bert", "resnet")
+        ),
+        *(an_alert("RunFailed", run, audience="platform", fault="GPU") for run in ("bert", "resnet")),
+        an_alert("GPULost", run="", trouble="silent", **platform),
+        an_alert("RowRemapping", run="", trouble="pending", **platform),
+        # on another node, only the driver says so
+        an_alert("GPULost", "gpt", "gpu-node-2", trouble="silent", **platform),
+        an_alert("RunFailed", "gpt", "gpu-node-2", audience="platform", fault="GPU"),
+        # another GPU of the node
+        an_alert("PCIeReplays", audience="platform", gpu="4"),
+    )
+    assert heard(server, stub, expected=3) == {
+        ("GPUError", "bert", "gpu-node-1"),
+        ("GPUError", "resnet", "gpu-node-1"),
+        ("GPULost", "gpt", "gpu-node-2"),
+        ("PCIeReplays", "resnet", "gpu-node-1"),
+    }
+    assert server.suppressed() == {"GPULost", "RowRemapping", "RunFailed"}
+
+
 def test_slack_is_told_what_where_since_when_how_bad_and_what_to_do(slack: Told) -> None:
     server, stub = slack
     alert = an_alert("CPUBottleneck", starts_at=STARTED)

@@ -180,17 +180,17 @@ class Window:
         return (self.seconds + self.hold) / self.sample_interval
 
 
-def going_on(now: Moment, gpus: Collection[Labels], hold: float) -> set[Labels]:
-    """Returns the GPUs of runs that have not ended."""
-    ended = now.held("stepscope_run_end_time_seconds", hold)
+def going_on(now: Moment, gpus: Collection[Labels], hold: float, ago: float = 0.0) -> set[Labels]:
+    """Returns the GPUs of runs that had not ended `ago` seconds before."""
+    ended = now.held("stepscope_run_end_time_seconds", hold, ago=ago)
     return {labels for labels in gpus if without(labels, "gpu") not in ended}
 
 
-def of_run(now: Moment, readings: Vector, values: Vector, hold: float) -> Vector:
-    """Returns the value of each GPU for each run that uses it and has not ended."""
+def of_run(now: Moment, readings: Vector, values: Vector, hold: float, ago: float = 0.0) -> Vector:
+    """Returns the value of each GPU for each run that uses it and had not ended `ago` seconds before."""
     return {
         labels: values[gpu]
-        for labels in going_on(now, readings, hold)
+        for labels in going_on(now, readings, hold, ago)
         if (gpu := without(labels, "run")) in values
     }
 

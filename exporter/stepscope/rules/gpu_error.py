@@ -52,6 +52,7 @@ COUNTED_BY_DCGM = (
 )
 TICKS = "stepscope_sampler_ticks_total"
 RECENT = 5 * MINUTE  # an error is new until this age
+EVERY = 2 * MINUTE  # an error often ends its run: one that has ended since the last evaluation counts
 FAILED = partial(Alert, severity="critical", keep_firing=3600)
 NEW_XIDS, NEW_ECC = (
     f"run_instance_gpu:stepscope_gpu_{kind}_errors:delta{time_span(RECENT)}" for kind in ("xid", "ecc")
@@ -101,7 +102,7 @@ class GPUError(Tallied[GPUErrorParameters, ErrorCounts, ErrorsOfGpu]):
         numbers = looked_up(f"{XID_ERRORS}{{}}", ("cluster", "job", "instance", "gpu"), " {{ .Labels.xid }}")
         return PrometheusRules(
             targets=scraping.held(GPUS) > 0,
-            every=2 * MINUTE,
+            every=EVERY,
             records=[
                 Record(
                     NEW_XIDS,
@@ -110,9 +111,13 @@ class GPUError(Tallied[GPUErrorParameters, ErrorCounts, ErrorsOfGpu]):
                         f"    {xids_now} - {xids_before} > 0\n"
                         f"      or ({xids_now} unless {xids_before}) and {scraped_before}\n  )\n",
                         scraping,
+                        EVERY,
                     ),
                 ),
-                Record(NEW_ECC, for_each_run(f"sum without (severity) (({_new_ecc(window)})) > 0", scraping)),
+                Record(
+                    NEW_ECC,
+                    for_each_run(f"sum without (severity) (({_new_ecc(window)})) > 0", scraping, EVERY),
+                ),
             ],
             alerts=[
                 FAILED(
@@ -158,15 +163,15 @@ class GPUError(Tallied[GPUErrorParameters, ErrorCounts, ErrorsOfGpu]):
                     labels={"trouble": trouble},
                 )
             )
-        return PrometheusRules(targets=xid, every=2 * MINUTE, alerts=alerts)
+        return PrometheusRules(targets=xid, every=EVERY, alerts=alerts)
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[ErrorCounts]:
         window = scraping.last(RECENT)
         readings = now.held(GPUS, window.hold)
-        xids = of_run(now, readings, summed(_new_xids(now, window), "xid"), window.hold)
+        xids = of_run(now, readings, summed(_new_xids(now, window), "xid"), window.hold, EVERY)
         more = summed(_new_ecc(window).value(now), "severity")
         new_ecc = {labels: errors for labels, errors in more.items() if errors > 0}
-        ecc = of_run(now, readings, new_ecc, window.hold)
+        ecc = of_run(now, readings, new_ecc, window.hold, EVERY)
         labels = list({**xids, **ecc})
         view = ErrorCounts(np.ones(len(labels), bool), (column(xids, labels), column(ecc, labels)))
         return Scraped(labels, view, {NEW_XIDS: xids, NEW_ECC: ecc})

@@ -196,6 +196,26 @@ def test_new_errors_of_a_gpu_are_critical_and_those_of_programs_are_not(test: Ru
         test.status("GPUError", 600, 0, instance=node)
 
 
+def test_an_error_that_ends_its_run_at_once_is_told_and_one_after_a_run_blames_none(test: RuleTest) -> None:
+    for node, end, error in (("dies", 40, 40), ("dies-later", 41, 40), ("over", 28, 40)):
+        run = f'job="stepscope",instance="{node}",run="run"'
+        test.add(readings(node, 80))
+        test.add({f"stepscope_run_end_time_seconds{{{run}}}": [*[None] * end, *[1.0] * (80 - end)]})
+        for counter, labelled in (
+            ("gpu_xid_errors_total", labels(node, xid="79")),
+            ("gpu_ecc_errors_total", labels(node, severity="uncorrected")),
+        ):
+            before = None if "xid" in counter else 0.0
+            errors: Values = [*[before] * error, *[1.0] * (80 - error)]
+            test.add({f"stepscope_{counter}{{{labelled}}}": errors})
+    test.firing("GPUError", 585, 0)
+    for at in (600, 705, 1000):
+        test.firing("GPUError", at, 4)
+        for node in ("dies", "dies-later"):
+            test.firing("GPUError", at, 1, instance=node, trouble="xid")
+            test.firing("GPUError", at, 1, instance=node, trouble="memory")
+
+
 def test_an_error_names_its_xid(test: RuleTest) -> None:
     counter = f"stepscope_gpu_xid_errors_total{{{labels('node-a', xid='79')}}}"
     test.add({**readings("node-a", 60), counter: [*[None] * 40, *[1.0] * 20]})

@@ -1,6 +1,6 @@
 """Alerts on Stepscope itself: no alert must mean that all is well, not that nothing is measured.
 
-They have no `kind`, unlike those of rules: no cause silences them.
+They have no `kind`, unlike those of rules: of all causes, only the error of a GPU silences them.
 """
 
 from functools import partial
@@ -225,7 +225,8 @@ def _failed_runs(failed: RunFailed) -> list[Silence]:
         *(
             Silence(
                 "RunFailed",
-                failed_run(expression, labels={"fault": fault}),
+                # Over before GPUError, which silences it.
+                failed_run(expression, labels={"fault": fault}, keep_firing=15 * MINUTE),
                 recommendation,
                 DASHBOARD,
                 of_run=True,

@@ -17,14 +17,14 @@ G = TypeVar("G")
 G_co = TypeVar("G_co", covariant=True)
 
 
-def going_on(scraping: Scraping) -> str:
-    """Returns the condition that selects GPUs of runs that have not ended."""
-    return f"unless ignoring (gpu) {scraping.held('stepscope_run_end_time_seconds')}"
+def going_on(scraping: Scraping, ago: float = 0.0) -> str:
+    """Returns the condition that selects GPUs of runs that had not ended `ago` seconds before."""
+    return f"unless ignoring (gpu) {scraping.held('stepscope_run_end_time_seconds', ago)}"
 
 
-def for_each_run(expression: str, scraping: Scraping) -> str:
-    """Returns the value of each GPU for each run that uses it and has not ended."""
-    gpus = f"clamp({scraping.held(GPUS)} {going_on(scraping)}, 1, 1)"
+def for_each_run(expression: str, scraping: Scraping, ago: float = 0.0) -> str:
+    """Returns the value of each GPU for each run that uses it and had not ended `ago` seconds before."""
+    gpus = f"clamp({scraping.held(GPUS)} {going_on(scraping, ago)}, 1, 1)"
     return f"({expression})\n  * ignoring (run) group_right ()\n{gpus}"
 
 
