@@ -38,7 +38,7 @@ class Recording(Protocol):
     """Keeps samples and steps. `runs.recording.live` has one, which needs numpy and pyarrow."""
 
     def begin(
-        self, node: str, interval: float, run: str | None, training: TrainingCollector | None, clock: Clock
+        self, node: str, interval: float, run: str | None, training: TrainingCollector | None
     ) -> None: ...
 
     def keep(self, sample: Sample) -> None: ...
@@ -92,7 +92,7 @@ class Exporter:
             training.remember_in(state_directory)
         self._recording = recording
         if recording:
-            recording.begin(self.node, interval, run, training, clock)
+            recording.begin(self.node, interval, run, training)
         self._counters = SampleCounters(
             state_directory,
             lambda: training.active_runs if training else (),

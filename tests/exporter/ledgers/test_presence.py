@@ -10,9 +10,15 @@ from pathlib import Path
 from subprocess import Popen
 
 import pytest
+from stepscope.demo.node import SimulatedClock
 from stepscope.exporter.collectors.training import TrainingCollector
+from stepscope.exporter.exporter import Exporter
 from stepscope.exporter.ledgers.reader import LedgerError, LedgerReader, open_ledgers
+from stepscope.exporter.sampling.collector import Collector
 from stepscope.exporter.sampling.sample import Sample
+from stepscope.runs.model import NodeSamples
+from stepscope.runs.recording.directory import RecordingDirectory
+from stepscope.runs.recording.live import LiveRecording
 from stepscope.training import layout
 
 from tests.support.places import put_counters, put_place
@@ -207,3 +213,30 @@ def test_any_moment_gives_an_age_that_can_be(two: Node, since: float) -> None:
     two.after(MINUTE)
     ages = two.values("rank_component_age_seconds").values()
     assert all(0 <= age < 2 * MINUTE for age in ages)
+
+
+class Slow(Collector):
+    """Takes two seconds of each tick, as one that waits for a driver or a core."""
+
+    name = "slow"
+
+    def __init__(self, clock: SimulatedClock) -> None:
+        self._clock = clock
+
+    def collect(self, sample: Sample) -> None:
+        self._clock.advance(2.0)
+
+
+def test_a_rank_is_recorded_at_the_time_of_the_look_at_it_however_long_the_tick_takes(
+    two: Node, tmp_path: Path
+) -> None:
+    """A rank that has gone on meanwhile would be recorded as still waiting, after its next steps."""
+    clock, recording = SimulatedClock(time.time()), tmp_path / "recording"
+    collectors = [two.collector, Slow(clock)]
+    exporter = Exporter(collectors, clock=clock, recording=LiveRecording(recording), node="node")
+    exporter.tick()
+    exporter.catch_up()
+    recorded = RecordingDirectory(recording)
+    (samples,) = (each for each in recorded.read() if isinstance(each, NodeSamples))
+    exporter.close()
+    assert [rank.last_alive for rank in recorded.facts.ranks] == [*samples.times, *samples.times]

@@ -69,6 +69,7 @@ class TrainingCollector(Collector):
         self.owners: Mapping[str, int] = {}  # the user of each run
         self.ranks: Sequence[tuple[LedgerHeader, LedgerTotals, bool]] = ()  # whether alive
         self.presences: Sequence[Presence] = ()  # of `ranks`
+        self.looked = 0.0  # when that was, in seconds since the epoch
         self._families = Families()
         self.families = self._families.all
 
@@ -136,7 +137,7 @@ class TrainingCollector(Collector):
             ledger.look(now.monotonic, self._state)
         if self.keep_steps:
             self.ranks = [(self._header(each), each.totals, each.alive) for each in ledgers]
-            self.presences = [each.presence for each in ledgers]
+            self.presences, self.looked = [each.presence for each in ledgers], now.wall
         self._families.ended.publish(dict.fromkeys(self._endings(runs).items(), 1))
         self._families.publish(runs, now.monotonic, self._lost, self.folder.refused)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from stepscope.exporter.collectors.training import TrainingCollector
 from stepscope.exporter.sampling.sample import Sample
-from stepscope.exporter.sampling.sampler import Clock
 
 
 class LiveRecording:
@@ -20,9 +19,7 @@ class LiveRecording:
         self._directory = directory
         self._record_lines = lines
 
-    def begin(
-        self, node: str, interval: float, run: str | None, training: TrainingCollector | None, clock: Clock
-    ) -> None:
+    def begin(self, node: str, interval: float, run: str | None, training: TrainingCollector | None) -> None:
         # numpy and pyarrow, only for recordings
         from stepscope.runs.recording.lines import continued
         from stepscope.runs.recording.writer import RecordingWriter, folder_of
@@ -38,7 +35,6 @@ class LiveRecording:
         )
         self._lines_written: deque[Set[str]] = deque()  # files whose samples are recorded
         self._training = training
-        self._clock = clock
         self._paused: dict[tuple[str, int], dict[str, float]] = {}  # by run and rank
         self._refusals = 0  # that the writer knows
         if training:
@@ -86,7 +82,7 @@ class LiveRecording:
         for header, records in self._training.take_steps():
             self._writer.steps(header, records)
         training = self._training
-        self._writer.ranks(training.ranks, self._clock.time(), training.presences, dict(self._paused))
+        self._writer.ranks(training.ranks, training.looked, training.presences, dict(self._paused))
         if len(training.folder.refusals) > self._refusals:
             self._refusals = len(training.folder.refusals)
             refusals = training.folder.refusals.items()
