@@ -594,6 +594,25 @@ def test_who_holds_the_interpreter_lock_is_named_if_the_main_thread_waits_for_it
     assert not problems_of(replace(run, threads=[alone]))
 
 
+def test_what_processes_of_one_rank_wait_for_at_the_same_time_is_lost_once() -> None:
+    """Six at a time, of a run of 1,000 s: as in Hogwild, whose processes have no ranks of their own."""
+    six = ThreadTime(
+        *("node-a", 0, "training", 6, 6000.0, 4800.0, 600.0, 0.0),
+        lines=(line("train.py:30", 6000.0, library="torch._tensor.backward"),),
+        known_seconds=6000.0,
+        others=(line("train.py:14", 3000.0, function="summarise"),),
+    )
+    run = replace(run_with(train__backward=1.0), threads=[six])
+    assert [each.seconds_lost for each in unexplained(run)] == [100.0], "each waits 100 s for the lock"
+    assert unexplained(replace(run, large=0.11)) == []
+    slow = with_lines("before_first_step", 600, line("train.py:1", 1.0, library="import"))
+    (found,) = unexplained(replace(slow, threads=[replace(six, ran_seconds=0.0)]))
+    assert found.about.subject == "Before the first step", "each waits 100 s for a core, and starts for 600"
+    without = account(START, START + 1000, [], {}, [replace(six, role="script")])
+    assert without is not None
+    assert without.share("without_steps", "core") == pytest.approx(0.1)
+
+
 def test_time_that_was_seen_in_no_line_is_nobody_s_own_code_unless_no_line_was_sampled_at_all() -> None:
     run = run_with(train__host=0.3, train__forward=0.7)
     assert unexplained(run)

@@ -8,6 +8,7 @@ from stepscope.common.status import Status
 from stepscope.evaluation.analysis import Analysis, RunCores
 from stepscope.evaluation.problems import problems_of
 from stepscope.measurements.timeline import StepMark, StepTimeline
+from stepscope.runs.model import ThreadTime
 
 from tests.support.analysis import nothing_found, rule
 
@@ -67,6 +68,14 @@ def test_what_was_found_explains_its_seconds_of_growing_steps() -> None:
         every = problems_of(replace(run(GROWING), rules=[starved]))
         lost = [problem.seconds_lost for problem in every if problem.title == growing.title]
         assert lost == pytest.approx(left)
+
+
+def test_processes_of_one_rank_that_lack_a_core_at_the_same_time_explain_it_once() -> None:
+    (growing,) = problems_of(run(GROWING))
+    waited = 6 * growing.seconds_lost / 2
+    threads = [ThreadTime("a", 0, "training", 6, 600.0, 0.0, waited, 0.0)]
+    (problem,) = problems_of(replace(run(GROWING), threads=threads))
+    assert problem.seconds_lost == pytest.approx(growing.seconds_lost / 2)
 
 
 def test_neighbours_may_be_why_steps_got_slower() -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stepscope.evaluation.analysis import Analysis
-from stepscope.evaluation.places import MAIN_THREADS
 from stepscope.runs.model import LineTime
 
 SHOWN = 10
@@ -46,8 +45,8 @@ def compared_lines(a: Analysis, b: Analysis) -> list[ComparedLine]:
 
 def _shares(analysis: Analysis) -> dict[_Key, float]:
     seconds: dict[_Key, float] = {}
-    for thread in analysis.threads:
-        for line in thread.lines if thread.role in MAIN_THREADS else ():
+    for thread in analysis.main_threads:
+        for line in thread.lines:
             seconds[_key(line)] = seconds.get(_key(line), 0.0) + line.total
     whole = sum(seconds.values())
     return {key: value / whole for key, value in seconds.items()} if whole else {}

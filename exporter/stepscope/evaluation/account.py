@@ -217,7 +217,8 @@ def _component_of_start(line: LineTime) -> str:
 
 def _main_thread(threads: Iterable[ThreadTime], seconds: float) -> dict[Key, float]:
     """Returns what the main thread of a process without steps does, in at most `seconds`."""
-    known = [thread for thread in threads if thread.role in MAIN_THREADS and thread.seconds > 0]
+    sampled_threads = (thread for thread in threads if thread.role in MAIN_THREADS and thread.seconds > 0)
+    known = [thread.within(seconds) for thread in sampled_threads]
     thread = max(known, key=lambda thread: thread.seconds, default=None)
     sampled = sum(line.total for line in thread.lines) if thread else 0.0
     if thread is None or not sampled:

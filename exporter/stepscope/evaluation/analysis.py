@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from math import nan
+from math import inf, nan
 from typing import Any, Literal
 
 from stepscope.common.status import Status
 from stepscope.evaluation.account import Account
+from stepscope.evaluation.places import MAIN_THREADS
 from stepscope.measurements.counted import Counted
 from stepscope.measurements.energy import Energy
 from stepscope.measurements.heatmap import Heatmap, LowGpuSamples
@@ -362,6 +363,16 @@ class Analysis:
         if self.start is None or self.last_seen is None:
             return None
         return max(0.0, self.last_seen - self.start - self.unobserved_seconds)
+
+    @property
+    def main_threads(self) -> list[ThreadTime]:
+        """Returns the threads whose time is the run's, as far as they were sampled.
+
+        What processes of one rank spend at the same time counts once: their mean.
+        """
+        within = self.run_seconds if self.run_seconds is not None else inf
+        sampled = (thread for thread in self.threads if thread.role in MAIN_THREADS and thread.seconds)
+        return [thread.within(within) for thread in sampled]
 
     @property
     def uses_gpus(self) -> bool:

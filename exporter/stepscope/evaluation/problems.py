@@ -10,7 +10,7 @@ from stepscope.common.status import Status
 from stepscope.common.words import duration, listing, share
 from stepscope.evaluation.account import Key, lines_of
 from stepscope.evaluation.analysis import Analysis, RuleResult
-from stepscope.evaluation.places import LEAST_PLACE, MAIN_THREADS, Place, places
+from stepscope.evaluation.places import LEAST_PLACE, Place, places
 from stepscope.evaluation.restarts import restarted
 from stepscope.evaluation.shared_cores import CHEAPER, shared_seconds
 from stepscope.evaluation.slow_settings import slow_settings
@@ -215,7 +215,7 @@ def _data_is_in_time(analysis: Analysis) -> bool:
     reads for example. Then no number of loader workers is known to be wrong.
     """
     account = analysis.account
-    main = [thread for thread in analysis.threads if thread.role in MAIN_THREADS and thread.seconds]
+    main = analysis.main_threads
     if account is None or not account.useful_share or not main:
         return False
     waited = max(thread.core_wait_seconds / thread.seconds for thread in main)

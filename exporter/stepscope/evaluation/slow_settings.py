@@ -452,8 +452,8 @@ def _one_sample(analysis: Analysis, account: Account, run_seconds: float) -> Ite
 
 def _with_a_core(analysis: Analysis, account: Account) -> float:
     """Returns the share of training steps in which main threads did not wait for a core."""
-    main = (thread for thread in analysis.threads if thread.role in MAIN_THREADS)
-    waited, spent = sum(thread.train_core_wait_seconds for thread in main), account.share(FORWARD.part)
+    waited = sum(thread.train_core_wait_seconds for thread in analysis.main_threads)
+    spent = account.share(FORWARD.part)
     return max(1 - waited / (spent * account.seconds), 0.0) if spent else 1.0
 
 
@@ -505,11 +505,7 @@ def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterat
         if (loader["worker_threads"] or 0) > (loader["workers"] or 0)
     )
     wanted = threads * ranks + of_workers
-    waits = (  # of processes of one rank at the same time, the mean
-        thread.core_wait_seconds * min(1.0, run_seconds / thread.seconds)
-        for thread in analysis.threads
-        if thread.role in MAIN_THREADS and thread.seconds
-    )
+    waits = (thread.core_wait_seconds for thread in analysis.main_threads)
     waited = max(waits, default=0.0) * own / (own + others)
     is_long = waited >= analysis.large * run_seconds
     each, cores = max(1, round(allowed / ranks)), sum(analysis.cores.values())

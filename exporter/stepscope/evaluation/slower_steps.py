@@ -8,7 +8,6 @@ import numpy as np
 from stepscope.common.status import Status
 from stepscope.common.words import duration, number, share
 from stepscope.evaluation.analysis import Analysis, RuleResult
-from stepscope.evaluation.places import MAIN_THREADS
 from stepscope.evaluation.unexplained import finding
 from stepscope.measurements.timeline import StepTimeline
 
@@ -36,8 +35,7 @@ def slower_steps(analysis: Analysis, found: Sequence[RuleResult]) -> Iterator[Ru
             continue
         first, last = medians
         beyond = sum(max(mark.seconds - first, 0.0) for mark in timeline.marks if mark.phase == "train")
-        threads = (thread for thread in analysis.threads if thread.role in MAIN_THREADS)
-        waited = max((thread.core_wait_seconds for thread in threads), default=0.0)
+        waited = max((thread.core_wait_seconds for thread in analysis.main_threads), default=0.0)
         known = max((one.seconds_lost for one in found if one.status is Status.FOUND), default=0.0)
         lost = min(beyond * timeline.every, run_seconds) - waited - known
         if lost > 0:

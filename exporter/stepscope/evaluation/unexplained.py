@@ -29,7 +29,7 @@ from stepscope.evaluation.account import (
     name_of,
 )
 from stepscope.evaluation.analysis import ACCOUNT, Analysis, GpuUse, RuleResult
-from stepscope.evaluation.places import LEAST_PLACE, MAIN_THREADS, Place, places
+from stepscope.evaluation.places import LEAST_PLACE, Place, places
 from stepscope.measurements.hangs import COMMUNICATION, STOPPED
 from stepscope.measurements.own_times import slow_ranks
 from stepscope.rules.low_gpu_utilization import LowGPUUtilization
@@ -350,7 +350,7 @@ def _alone(key: Key, analysis: Analysis, least: float) -> _Alone | None:
     """
     for ignored in (lambda _: False, _waits):
         found: dict[int, list[Place]] = defaultdict(list)
-        for thread in analysis.threads:
+        for thread in analysis.main_threads:
             own = own_places(Leaf(key, 0.0, {}, tuple(lines_of(key, [thread]))))
             if thread.rank is not None:
                 found[thread.rank] += [place for place in own if not ignored(place.line)]
@@ -372,8 +372,8 @@ def _is_long_start(leaf: Leaf, loop: float, account: Account, analysis: Analysis
     It spent more time there than later, or `late` seconds. `loop`: the share of the run from there on.
     """
     cut_short = analysis.end is None or bool(analysis.exit_status or analysis.stopped_by)
-    main = [thread for thread in analysis.threads if thread.role in MAIN_THREADS]
-    waited = max((thread.core_wait_seconds for thread in main), default=0.0)  # NoisyNeighbour has that
+    waits = (thread.core_wait_seconds for thread in analysis.main_threads)  # NoisyNeighbour has that
+    waited = max(waits, default=0.0)
     seconds = leaf.seconds / account.ranks - waited
     is_late = seconds >= late and leaf.share >= analysis.large
     return not cut_short and loop > 0 and (is_late or (seconds >= LONG_BEFORE and leaf.share > loop))
@@ -401,8 +401,8 @@ def _by_turns(account: Account, analysis: Analysis, explained: float) -> Iterato
 
 def _interpreter_lock(analysis: Analysis, run_seconds: float) -> list[LargePart]:
     """Returns the wait for other threads of the process that hold Python's interpreter lock."""
-    of_main = [thread for thread in analysis.threads if thread.role in MAIN_THREADS]
-    thread = max(of_main, key=lambda each: each.interpreter_wait_seconds, default=None)
+    main = analysis.main_threads
+    thread = max(main, key=lambda each: each.interpreter_wait_seconds, default=None)
     if thread is None or thread.interpreter_wait_seconds < analysis.large * run_seconds:
         return []
     waited = thread.interpreter_wait_seconds
@@ -617,8 +617,7 @@ def _evaluation(
 
 def _of_restarts(phase: str, analysis: Analysis) -> float:
     """Returns the share of the waits for data in which main threads start or end loader workers."""
-    main = [thread for thread in analysis.threads if thread.role in MAIN_THREADS]
-    waits = [line for thread in main for line in thread.lines if line.phase == phase]
+    waits = [line for thread in analysis.main_threads for line in thread.lines if line.phase == phase]
     waits = [line for line in waits if line.component == "data_wait"]
     restarts = sum(line.total for line in waits if RESTARTS_WORKERS.fullmatch(line.library))
     return restarts / sum(line.total for line in waits) if restarts else 0.0

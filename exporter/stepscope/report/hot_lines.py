@@ -10,7 +10,7 @@ from statistics import median_low
 
 from stepscope.common.words import listing, percent, rate, share
 from stepscope.evaluation.analysis import Analysis
-from stepscope.evaluation.places import MAIN_THREADS, Place, places
+from stepscope.evaluation.places import Place, places
 from stepscope.evaluation.unexplained import COMPILE_LESS, COMPILE_STEP, DISPATCHES, JITTED
 from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import LineTime, ThreadTime
@@ -210,8 +210,7 @@ def knows_lines(analysis: Analysis) -> bool:
 
 
 def _main_thread(analysis: Analysis) -> ThreadTime | None:
-    threads = [thread for thread in analysis.threads if thread.role in MAIN_THREADS and thread.seconds]
-    return max(threads, key=lambda thread: thread.seconds, default=None)
+    return max(analysis.main_threads, key=lambda thread: thread.seconds, default=None)
 
 
 def _cores(analysis: Analysis) -> tuple[float, float]:

@@ -571,6 +571,22 @@ class ThreadTime:
         held = sum(line.total for line in self.others)
         return min(max(0.0, running - self.ran_seconds - self.core_wait_seconds), held)
 
+    def within(self, seconds: float) -> "ThreadTime":
+        """Returns the mean of its processes at the same time, in a run of these seconds."""
+        part = max(min(seconds / self.seconds, 1.0), 1 / max(self.processes, 1))
+        if part == 1.0:
+            return self
+        totals = (each.name for each in fields(self) if each.name.endswith("seconds"))
+        lines, others = (
+            tuple(
+                replace(line, seconds={state: part * n for state, n in line.seconds.items()}) for line in each
+            )
+            for each in (self.lines, self.others)
+        )
+        return replace(
+            self, **{name: part * getattr(self, name) for name in totals}, lines=lines, others=others
+        )
+
 
 @dataclass(frozen=True)
 class GpuFacts:
