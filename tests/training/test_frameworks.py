@@ -3,6 +3,8 @@
 import gzip
 import importlib.util
 import json
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from stepscope.commands.run.hooks import STARTUP
 from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
 from stepscope.runs.model import COMPONENTS
 from stepscope.training.automatic import AutomaticSteps
-from stepscope.training.frameworks.computing import Computing
+from stepscope.training.frameworks.computing import Computing, PythonSeconds
 
 from tests.support.framework_scripts import run_script
 
@@ -94,3 +96,22 @@ def test_a_profile_window_has_the_steps_of_the_framework(script: str, package: s
     [ledger] = open_ledgers(tmp_path)
     with LedgerReader(ledger) as reader:
         assert reader.totals().steps["train"] == STEPS
+
+
+def test_seconds_that_several_threads_add_at_once_are_all_counted() -> None:
+    python, before = PythonSeconds(), sys.getswitchinterval()
+
+    def call() -> None:
+        for _ in range(100_000):
+            python.add("seconds", 1.0)
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert python._seconds == {"seconds": 400_000.0}

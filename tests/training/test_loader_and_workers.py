@@ -557,3 +557,23 @@ def test_fetches_count_in_the_run_of_their_process_in_which_they_were_made(ledge
         with LedgerReader(path) as reader:
             fetches.append((reader.header.start, sum(reader.totals().fetch_counts)))
     assert [count for _, count in sorted(fetches)] == [2, 3, 4, 5]
+
+
+FETCHES_IN_A_SIGNAL = """
+import signal
+from stepscope.training import fetch as module
+def fetches(*_):
+    with stepscope.fetch: pass
+def interrupted(*arguments, bisect_left=module.bisect_left):  # while the fetch is counted
+    module.bisect_left = bisect_left
+    signal.raise_signal(signal.SIGUSR1)
+    return bisect_left(*arguments)
+signal.signal(signal.SIGUSR1, fetches)
+module.bisect_left = interrupted
+fetches()
+"""
+
+
+def test_a_fetch_of_a_signal_handler_does_not_wait_for_the_one_that_it_interrupts(ledgers: Path) -> None:
+    totals = run_to_end(FETCHES_IN_A_SIGNAL, ledgers).totals
+    assert sum(totals.fetch_counts) == 2

@@ -47,7 +47,6 @@ class _Slot:
         self.look_again = perf_counter() + LOOK_AGAIN
         self.run = session.ledger  # None: this process works for another one, or its run has ended
         self.ledger = ledger  # kept, because closing it would drop the lock on the slot
-        self.lock = allocate_lock()  # threads of this process share the slot
         self.values: memoryview[float] | None = None
         if ledger is not None and number is not None:
             size = layout.WORKER_DOUBLES * 8
@@ -63,14 +62,17 @@ class _Slot:
         return _has_ended(self.ledger)
 
     def count(self, seconds: float, cpu_seconds: float, core_wait_seconds: float) -> None:
+        """Counts a fetch. Threads share the slot: no call is between reading a sum and writing it.
+
+        A lock would wait forever for a fetch that a signal handler has interrupted.
+        """
         values = self.values
         if values is None:
             return
-        with self.lock:
-            values[layout.WORKER_SECONDS] += seconds
-            values[layout.WORKER_CPU_SECONDS] += cpu_seconds
-            values[layout.WORKER_CORE_WAIT_SECONDS] += core_wait_seconds
-            values[layout.WORKER_COUNTS + bisect_left(FETCH_BOUNDS, seconds)] += 1.0
+        values[layout.WORKER_SECONDS] += seconds
+        values[layout.WORKER_CPU_SECONDS] += cpu_seconds
+        values[layout.WORKER_CORE_WAIT_SECONDS] += core_wait_seconds
+        values[layout.WORKER_COUNTS + bisect_left(FETCH_BOUNDS, seconds)] += 1.0
 
 
 class CoreWait:

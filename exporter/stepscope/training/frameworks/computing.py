@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from threading import local
 from weakref import ref
 
@@ -29,13 +30,13 @@ class PythonSeconds:
     """Seconds so far of functions of Python that graphs and pipelines call, by their gauges."""
 
     def __init__(self) -> None:
-        self._seconds: dict[str, float] = {}
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._published: dict[str, float] = {}
         self._run: object = None  # its ledger
 
     def add(self, gauge: str, seconds: float) -> None:
         """Counts a call. Any thread may make it."""
-        self._seconds[gauge] = self._seconds.get(gauge, 0.0) + seconds
+        self._seconds[gauge] += seconds  # no call in between: no other thread's seconds are lost
 
     def publish(self) -> None:
         """Publishes what came since the run began. Only the training thread calls this."""
