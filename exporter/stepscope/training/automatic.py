@@ -188,12 +188,15 @@ class AutomaticSteps:
 
     def begin_anew(self) -> None:
         """Drops the open step: a framework says that its loop begins here, or has ended."""
-        if not recorder.counts_here():
-            return
-        self.evaluation = None
+        if recorder.counts_here():
+            self.forget()
+            recorder.drop_automatic_step()
+
+    def forget(self) -> None:
+        """Forgets what was not decided of an earlier loop, or of a run that has ended."""
+        self.compiled = self.evaluation = None
         self.unusual.discard("evaluation")
         self._forget()
-        recorder.drop_automatic_step()
 
     def batch_ended(self, phase: str, begin: Moment) -> None:
         """Makes a step of a batch of which a framework says that it is not trained on, and when it began."""
@@ -253,3 +256,4 @@ class AutomaticSteps:
 
 
 automatic = AutomaticSteps()
+session.forgets.append(automatic.forget)

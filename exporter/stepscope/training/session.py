@@ -24,8 +24,11 @@ PROFILE = "STEPSCOPE_PROFILE"  # environment variable: profile windows (window_p
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeVar
 
     from stepscope.training.windows import Profiler, Windows
+
+    State = TypeVar("State")
 
 
 class Session:
@@ -46,9 +49,16 @@ class Session:
         self.profiler: Profiler | None = None  # of the framework, from its hooks on
         self.captures: Callable[[], bool] = bool  # whether work is put into a CUDA graph now
         self.windows: Windows | None = None  # once it is time to look for one
+        self.forgets: list[Callable[[], None]] = []  # what hooks know of a run, once it has ended
 
 
 session = Session()
+
+
+def of_run(state: State) -> State:
+    """Returns this state of hooks. It begins anew after each run of this process."""
+    session.forgets.append(lambda: vars(state).update(vars(type(state)())))
+    return state
 
 
 def start(
@@ -176,6 +186,7 @@ def finish() -> None:
             session.again += "+"
             os.environ.pop(WORKER_OF, None)
             ledger.finish()
+        _forget_run()
 
 
 def complain(about: str, text: str) -> None:
@@ -344,6 +355,11 @@ def _answer_requests(ledger: str) -> None:
         complain("stacks", f"`stepscope stacks` will get no stack of this process: {error}")
 
 
+def _forget_run() -> None:
+    for forget in session.forgets:
+        forget()
+
+
 _watched = False
 
 
@@ -363,3 +379,4 @@ def _forked() -> None:
     session.unnamed = None
     if session.ledger is not None:
         session.parents_ledger, session.ledger = session.ledger, None
+    _forget_run()

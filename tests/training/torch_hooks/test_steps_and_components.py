@@ -511,7 +511,7 @@ optimizer = torch.optim.SGD(head.parameters(), lr=0.01)
 state = torch.ones(1, 4).double()
 profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
 for i in range(90):
-    if i == 30: profiler.start()  # the third look is at the 60th step
+    if i == 60: profiler.start()  # the third look is at the 80th step
     state = cell(state)
     head(state).sum().backward(retain_graph=True); optimizer.step(); optimizer.zero_grad()
 profiler.stop()
@@ -538,6 +538,14 @@ for i, (x, y) in enumerate(DataLoader(data, batch_size=4)):
 """
 
 
+FOLD = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+globals().setdefault("optimizers", []).append(optimizer)
+for x, y in DataLoader(data, batch_size=24):
+    loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+"""
+
+
 ERROR = """
 for i, (x, y) in enumerate(DataLoader(data, batch_size=8)):
     loss = loss_of(model(x if i < 5 else x[:, :3]), y)
@@ -551,7 +559,7 @@ for i, (x, y) in enumerate(DataLoader(data, batch_size=8)):
 def timed(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """One process: its 20th step counts operators; at last a loop changes the hooks, and an error ends it."""
     loops = {"of rows": OF_ROWS, "growing": GROWING, "plain": PLAIN, "late": LATE, "workers": LATE_WORKERS}
-    loops["usual"] = USUAL
+    loops |= {"fold 1": FOLD, "fold 2": FOLD, "usual": USUAL}
     loops["error"] = ERROR
     return train(*map(each, loops, loops.values()), folder=tmp_path_factory.mktemp("timed"), status=1)
 
@@ -599,6 +607,12 @@ def test_the_operators_of_a_step_are_counted_after_the_20th(timed: Trained) -> N
     of_layer = 2  # a matrix is transposed and multiplied
     assert (gauges[OPERATORS], gauges[LEAVES]) == (of_rows + of_layer, 2)
     assert (gauges[FIRST_OPERATORS], gauges[DOUBLES]) == (gauges[OPERATORS], 0)
+
+
+def test_the_first_step_of_a_run_counts_although_the_optimizer_of_the_run_before_lives_on(
+    timed: Trained,
+) -> None:
+    assert [of(timed, name).totals.steps for name in ("fold 1", "fold 2")] == [{"train": 4}] * 2
 
 
 def test_a_graph_that_grows_keeps_the_count_of_its_first_look(timed: Trained) -> None:
@@ -686,8 +700,8 @@ for _ in range(24):
 """
 
 
-# Hooks look at the 20th step of each.
-AT_FIRST = "\nfrom stepscope.training.frameworks.torch_hooks.steps import _steps; _steps.ended = 0\n"
+# Of each, the model and the optimizer outlive the run, as in a list of what was tried.
+KEPT = "\nglobals().setdefault('kept', []).append((model, optimizer))\n"
 HEAD_ONLY = """
 body, head = torch.nn.Linear(16, 30), torch.nn.Linear(30, 2)
 optimizer = torch.optim.Adam([{"params": head.parameters()}], lr=0.01)
@@ -783,7 +797,7 @@ LOOKED_AT = {
 @pytest.fixture(scope="module")
 def gauges(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Mapping[str, float]]:
     """What is known of each after the looks of hooks: all are trained in one process."""
-    scripts = (each(name, AT_FIRST + script) for name, script in LOOKED_AT.items())
+    scripts = (each(name, script + KEPT) for name, script in LOOKED_AT.items())
     trained = train(*scripts, folder=tmp_path_factory.mktemp("looked-at"))
     return {name: of(trained, name).totals.gauges for name in LOOKED_AT}
 

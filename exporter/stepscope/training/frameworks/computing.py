@@ -12,7 +12,7 @@ from stepscope.training.frameworks.published import publish
 from stepscope.training.layout import PY_PROCESSES, PY_QUEUE, PY_WORKERS
 from stepscope.training.loader import Waits, batch_size_of, settings_of
 from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
-from stepscope.training.session import recorder, session
+from stepscope.training.session import of_run, recorder, session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ class PythonSeconds:
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._published: dict[str, float] = {}
-        self._run: object = None  # its ledger
 
     def add(self, gauge: str, seconds: float) -> None:
         """Counts a call. Any thread may make it."""
@@ -40,14 +39,9 @@ class PythonSeconds:
 
     def publish(self) -> None:
         """Publishes what came since the run began. Only the training thread calls this."""
-        if self._seconds == self._published:
-            return
-        if self._run is not session.ledger:  # what came before belongs to an earlier one
-            self._run = session.ledger
-            for gauge, seconds in self._published.items():
-                self._seconds[gauge] -= seconds
-        self._published = dict(self._seconds)
-        publish({gauge: seconds for gauge, seconds in self._published.items() if seconds})
+        if self._seconds != self._published:
+            self._published = dict(self._seconds)
+            publish(self._published)
 
 
 class Computing(local):
@@ -56,7 +50,7 @@ class Computing(local):
     The only instance is `computing`.
     """
 
-    python = PythonSeconds()
+    python = of_run(PythonSeconds())
 
     def __init__(self) -> None:
         self.is_inside = False  # a call that counts: what it calls counts as a part of it
@@ -140,7 +134,7 @@ class Computing(local):
         automatic.step_ended(NOT_OPENED)
 
 
-computing = Computing()
+computing = of_run(Computing())
 
 
 def forward(*_: object, **__: object) -> int | None:

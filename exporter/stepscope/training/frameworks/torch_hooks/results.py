@@ -16,7 +16,7 @@ import torch
 from stepscope.training.automatic import automatic
 from stepscope.training.frameworks.published import publish, publish_found
 from stepscope.training.layout import FORWARD_UNUSED, FORWARD_USED, ONE_SAMPLE, PADDING
-from stepscope.training.session import session
+from stepscope.training.session import of_run, session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ class Results:
         self._steps = 0  # that ended since the look began
         self._passes: list[list[Any]] = []  # of seconds, and whether a backward pass goes through
         self._handles: list[Any] = []
-        self._run: object = None  # its ledger
         self._watched_steps = 0  # of all looks of the run
         self._used = self._unused = 0.0
         self._samples = 0  # of the largest batch of a look
@@ -54,9 +53,6 @@ class Results:
     def begin(self) -> None:
         """Begins a look, with the next training step."""
         self.forget()
-        if self._run is not session.ledger:
-            self._run = session.ledger
-            self._watched_steps, self._used, self._unused = 0, 0.0, 0.0
         if not compiles_backward():
             self.watched = True
             automatic.unusual.add(_LOOK)
@@ -86,9 +82,6 @@ class Results:
     def step_ended(self) -> None:
         """Ends a training step, and the look with the one that follows those that were watched."""
         if _LOOK not in automatic.unusual:
-            return
-        if self._run is not session.ledger:
-            self.forget()
             return
         self._steps += 1
         self.watched = self._steps < _WATCHED
@@ -152,4 +145,6 @@ def compiles_backward() -> bool:
 
 
 results = Results()
+session.forgets.append(results.forget)
+of_run(results)
 CODES = tuple(each.__code__ for each in (Results.passed, _Use.__init__, _Use.__call__, _functions, is_plain))

@@ -40,7 +40,7 @@ from stepscope.training.layout import (
     WATCHED_EVERY,
 )
 from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
-from stepscope.training.session import recorder
+from stepscope.training.session import of_run, recorder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class _Steps:
         self.inner = 0  # steps that the elected optimizer is in, within its own: it calls `super().step()`
 
 
-_steps = _Steps()
+_steps = of_run(_Steps())
 # The code of the function around each `step`, in which PyTorch calls the hooks.
 _wraps = getattr(Optimizer, "profile_hook_step", None)
 _WRAPPER = getattr(_wraps and _wraps(lambda _: None), "__code__", None)
@@ -339,7 +339,7 @@ class _Distributed:
         return passes / max(steps, 1)
 
 
-distributed = _Distributed()
+distributed = of_run(_Distributed())
 
 
 def _updated_one_by_one(optimizer: Optimizer) -> int:

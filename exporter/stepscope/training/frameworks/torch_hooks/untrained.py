@@ -12,6 +12,7 @@ from torch.nn import Parameter
 from stepscope.training.frameworks.published import publish_found
 from stepscope.training.frameworks.torch_hooks.steps import updated
 from stepscope.training.layout import UNTRAINED
+from stepscope.training.session import of_run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,4 +56,4 @@ class Untrained:
     CODE = look.__code__
 
 
-untrained = Untrained()
+untrained = of_run(Untrained())
