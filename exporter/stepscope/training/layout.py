@@ -229,14 +229,14 @@ GAUGES_AT = RING_END
 SCRIPT_GAUGES, FRAMEWORK_GAUGES = 32, 16  # at most
 # Gauges of the hooks: 1 if autograd's anomaly detection was on, PyTorch's threads in this process, how many
 # tensors the optimizer updates one by one, how many in double precision, the bytes of unused parameters that
-# were searched for, and at which share of the looks the script's own profiler ran. Then the operators of a
-# forward pass that its backward pass goes through, and the tensors that get gradients; at most MOST_OPERATORS
-# together; and the operators at the first look. Then the seconds per step of forward passes of the trained
-# model that a backward pass goes through, and of those that none does although autograd recorded them.
-# Only if not 0: the share of the gradients that no optimizer used for at least 20 steps; how many tensors in
-# half precision are updated on a CPU without instructions for it; the share of denormal numbers of some
-# tensors and of their state; 1 if the model gets one sample per pass; the share of a batch that is padding in
-# each of its samples.
+# were searched for, and at which share of the looks the script's own profiler ran. Then the operators that
+# all backward passes of a step go through, and the tensors that get gradients in one of them, counted until
+# they are MOST_OPERATORS together; and the operators at the first look. Then the seconds per step of forward
+# passes of the trained model that a backward pass goes through, and of those that none does although autograd
+# recorded them. Only if not 0: the share of the gradients that no optimizer used for at least 20 steps; how
+# many tensors in half precision are updated on a CPU without instructions for it; the share of denormal
+# numbers of some tensors and of their state; 1 if the model gets one sample per pass; the share of a batch
+# that is padding in each of its samples.
 ANOMALY_DETECTION, THREADS, TENSORS = "anomaly_detection", "torch_threads", "optimizer_single_tensors"
 UNUSED_PARAMETERS, DOUBLES, PROFILED = "unused_parameter_bytes", "optimizer_double_tensors", "profiler_ratio"
 OPERATORS, LEAVES, MOST_OPERATORS = "graph_operators", "graph_leaves", 5000

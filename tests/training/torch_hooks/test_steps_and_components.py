@@ -522,6 +522,11 @@ for _ in range(21):
     torch.stack([out[i] * 2 for i in range(8)]).sum().backward()
     optimizer.step(); optimizer.zero_grad()
 """
+ACCUMULATES = """
+for _ in range(21):
+    for row in data.tensors[0][:8]: model.inner[0](row[None]).sum().backward()
+    optimizer.step(); optimizer.zero_grad()
+"""
 LATE = """
 from torch.utils.checkpoint import checkpoint
 class Late(Net):
@@ -559,7 +564,7 @@ for i, (x, y) in enumerate(DataLoader(data, batch_size=8)):
 def timed(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """One process: its 20th step counts operators; at last a loop changes the hooks, and an error ends it."""
     loops = {"of rows": OF_ROWS, "growing": GROWING, "plain": PLAIN, "late": LATE, "workers": LATE_WORKERS}
-    loops |= {"fold 1": FOLD, "fold 2": FOLD, "usual": USUAL}
+    loops |= {"fold 1": FOLD, "fold 2": FOLD, "accumulates": ACCUMULATES, "usual": USUAL}
     loops["error"] = ERROR
     return train(*map(each, loops, loops.values()), folder=tmp_path_factory.mktemp("timed"), status=1)
 
@@ -613,6 +618,12 @@ def test_the_first_step_of_a_run_counts_although_the_optimizer_of_the_run_before
     timed: Trained,
 ) -> None:
     assert [of(timed, name).totals.steps for name in ("fold 1", "fold 2")] == [{"train": 4}] * 2
+
+
+def test_the_operators_of_all_backward_passes_of_a_step_are_counted(timed: Trained) -> None:
+    gauges = of(timed, "accumulates").totals.gauges
+    of_pass = 3  # a matrix is transposed and multiplied, the result is summed
+    assert (gauges[OPERATORS], gauges[LEAVES], gauges[FIRST_OPERATORS]) == (8 * of_pass, 2, 8 * of_pass)
 
 
 def test_a_graph_that_grows_keeps_the_count_of_its_first_look(timed: Trained) -> None:

@@ -31,11 +31,11 @@ from stepscope.training.frameworks.torch_hooks.patches import (
     switched_off,
 )
 from stepscope.training.frameworks.torch_hooks.results import CODES, compiles_backward, results
-from stepscope.training.frameworks.torch_hooks.steps import distributed, trains, updated
+from stepscope.training.frameworks.torch_hooks.steps import distributed, ended, trains, updated
 from stepscope.training.frameworks.torch_hooks.untrained import untrained
 from stepscope.training.layout import FIRST_OPERATORS, LEAVES, MOST_OPERATORS, OPERATIONS, OPERATORS
 from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
-from stepscope.training.session import recorder, session
+from stepscope.training.session import of_run, recorder, session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -131,8 +131,8 @@ def _timed_forward(original: Callable[..., Any]) -> Callable[..., Any]:
 def _quick_backward(original: Callable[..., Any]) -> Any:
     careful: Any = _timed_backward(original)
     timed: Any = recorder.time_backward(original, careful, _is_usual_backward, automatic, is_compiling)
-    _codes.extend((timed.__code__, careful.__code__, _is_usual_backward.__code__, _graph.__code__))
-    _codes.extend((untrained.CODE, updated.__code__))
+    _codes.extend((timed.__code__, careful.__code__, _is_usual_backward.__code__, _Graphs.CODE))
+    _codes.extend((untrained.CODE, updated.__code__, ended.__code__))
     return timed
 
 
@@ -158,9 +158,8 @@ def _timed_backward(original: Callable[..., Any]) -> Callable[..., Any]:
             if results.watched and compiles_backward():
                 results.forget()
             if OPERATORS in automatic.unusual:
-                automatic.unusual.discard(OPERATORS)
                 with suppress(Exception):  # then they are not known
-                    publish(_graph(tensors))
+                    publish(_graphs.add(tensors))
             place = enter(_BACKWARD)
             if device.measures:
                 device.begins(_BACKWARD)
@@ -186,30 +185,50 @@ def _timed_backward(original: Callable[..., Any]) -> Callable[..., Any]:
     return timed
 
 
-def _graph(tensors: Any) -> dict[str, float]:
-    """Returns the gauges of the graph of these tensors: about a microsecond for each of its nodes.
+class _Graphs:
+    """The graphs that the backward passes of a step go through: many, if it accumulates gradients."""
 
-    It has no other code in it, as of a comprehension: Dynamo would compile that, and only skips this.
-    """
-    found: set[Any] = set()
-    for tensor in tensors if isinstance(tensors, (list, tuple)) else [tensors]:
-        found.add(tensor.grad_fn)
-    found.discard(None)
-    reached, leaves = list(found), 0
-    while reached and len(found) < MOST_OPERATORS:
-        following = reached.pop().next_functions
-        leaves += not following
-        for function, _ in following:
-            if function is not None and function not in found:
-                found.add(function)
-                reached.append(function)
-    for function in reached:
-        leaves += not function.next_functions
-    untrained.look(found)
-    graph = {OPERATORS: float(len(found) - leaves), LEAVES: float(leaves)}
-    if session.ledger is not None and FIRST_OPERATORS not in session.ledger.gauges:
-        graph[FIRST_OPERATORS] = graph[OPERATORS]
-    return graph
+    def __init__(self) -> None:
+        self._step = -1
+        self._operators = self._leaves = 0
+        self._is_first = False
+
+    def add(self, tensors: Any) -> dict[str, float]:
+        """Adds the graph of these tensors: about a microsecond for each of its nodes. Returns the gauges.
+
+        It has no other code in it, as of a comprehension: Dynamo would compile that, and only skips this.
+        """
+        found: set[Any] = set()
+        for tensor in tensors if isinstance(tensors, (list, tuple)) else [tensors]:
+            found.add(tensor.grad_fn)
+        found.discard(None)
+        reached, leaves = list(found), 0
+        while reached and len(found) < MOST_OPERATORS:
+            following = reached.pop().next_functions
+            leaves += not following
+            for function, _ in following:
+                if function is not None and function not in found:
+                    found.add(function)
+                    reached.append(function)
+        for function in reached:
+            leaves += not function.next_functions
+        if self._step != ended():
+            self._step, self._operators, self._leaves = ended(), 0, 0
+            self._is_first = session.ledger is not None and FIRST_OPERATORS not in session.ledger.gauges
+            untrained.look(found)
+        self._operators += len(found) - leaves
+        self._leaves = max(self._leaves, leaves)
+        if self._operators + self._leaves >= MOST_OPERATORS:
+            automatic.unusual.discard(OPERATORS)
+        graph = {OPERATORS: float(self._operators), LEAVES: float(self._leaves)}
+        if self._is_first:
+            graph[FIRST_OPERATORS] = graph[OPERATORS]
+        return graph
+
+    CODE = add.__code__
+
+
+_graphs = of_run(_Graphs())
 
 
 class Distributed:

@@ -145,6 +145,11 @@ def _elect(optimizer: object) -> None:
     _steps.elected = _steps.known[id(optimizer)] = ref(optimizer)
 
 
+def ended() -> int:
+    """Returns how many training steps have ended."""
+    return _steps.ended
+
+
 def updated() -> dict[int, Any]:
     """Returns the parameters that optimizers update, by their ids."""
     found: dict[int, Any] = {}
