@@ -117,6 +117,17 @@ def test_a_python_that_is_being_started_is_looked_at_again(tmp_path: Path) -> No
     assert "strips it" in hooked.why_no_steps()
 
 
+def test_a_python_that_gave_itself_a_title_did_not_lose_its_environment(tmp_path: Path) -> None:
+    hooked = HookedProcesses(tmp_path / "ledgers")
+    process = tmp_path / "1"
+    process.mkdir()
+    (process / "exe").symlink_to("/usr/bin/python3.11")
+    (process / "cmdline").write_text("ray::IDLE\0\0\0")
+    (process / "environ").write_bytes(bytes(64))
+    assert hooked._is_python(process)
+    assert "strips it" not in hooked.why_no_steps()
+
+
 def test_no_warning_once_there_is_a_ledger(case: Case) -> None:
     (case.folder / "train.0.ledger").touch()
     case.start("env", "-i", sys.executable, "-c", SLEEP)

@@ -185,7 +185,7 @@ class HookedProcesses:
             return False
         if any(entry.startswith(f"{stepscope_startup.INSTRUMENT}=".encode()) for entry in environment):
             self._unhooked = words[0] if os.path.isabs(words[0]) else path
-        else:
+        elif os.path.basename(words[0]).startswith("python"):  # a new title overwrites words and environment
             self._stripped = " ".join(masked(words[:3])).strip()
         return True
 
