@@ -493,6 +493,12 @@ def test_the_function_that_was_called_is_named_instead_of_its_decorator_s() -> N
     own = ("train.py", 4, "main")
     assert named(called, around, own)["library"].endswith("distributed_c10d.all_gather_object")
     assert named(around, own)["library"].endswith("wrapper"), "of what has no Python"
+    xgboost = "/x/site-packages/xgboost"
+    around, called = (f"{xgboost}/core.py", 2, "inner_f"), (f"{xgboost}/training.py", 1, "cv")
+    assert named(called, around, own)["library"] == "xgboost.training.cv"
+    ray = "/x/site-packages/ray/_private"
+    around, called = (f"{ray}/auto_init_hook.py", 2, "auto_init_wrapper"), (f"{ray}/worker.py", 1, "get")
+    assert named(called, around, own)["library"] == "ray._private.worker.get"
     keras = "/x/site-packages/keras/src"
     fit = (f"{keras}/trainers/trainer.py", 2, "Trainer.fit")
     around = (f"{keras}/utils/traceback_utils.py", 3, "filter_traceback.<locals>.error_handler")

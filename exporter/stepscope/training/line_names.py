@@ -43,7 +43,10 @@ _FORKED_IN = f"{os.sep}multiprocessing{os.sep}process.py"
 _PASS_ON = frozenset(["_call_impl", "_wrapped_call_impl"])  # of a module of PyTorch: they say nothing
 # Functions that decorators of frameworks put around others, such as collectives, steps and `fit`.
 _AROUND = frozenset(
-    ["wrapper", "decorate_context", "_use_grad", "error_handler", "reraise_with_filtered_traceback"]
+    [
+        *("decorate_context", "_use_grad", "error_handler", "reraise_with_filtered_traceback"),
+        *("inner", "inner_f", "wrapped"),
+    ]
 )
 _IMPORT = "import"
 _OWN, _LIBRARYS, _NOBODYS = range(3)  # whose a file is
@@ -80,7 +83,7 @@ class LineNames:
                     break
                 own = frame
             elif own is None:
-                if called is None or _function(frame).rpartition(".")[2] not in _AROUND:
+                if called is None or not _is_around(_function(frame).rpartition(".")[2]):
                     called = frame
                 inner.setdefault(self._package(frame[0]), frame)
         loop = ""
@@ -220,6 +223,10 @@ def _with_package(name: str, size: int) -> str:
         return name
     package = name.partition(".")[0][: size // 2]
     return f"{package}...{last_parts(name, size - len(package) - 3, '.')}"
+
+
+def _is_around(function: str) -> bool:
+    return function in _AROUND or function.endswith("wrapper")
 
 
 def _function(frame: Frame) -> str:
