@@ -227,7 +227,13 @@ def test_the_places_of_a_leaf_are_lines_of_the_users_code_by_their_time() -> Non
 
 
 @pytest.mark.parametrize(
-    ("state", "library"), [("child", "subprocess.wait"), ("other", "torch.multiprocessing.spawn.join")]
+    ("state", "library"),
+    [
+        ("child", "subprocess.wait"),
+        ("other", "torch.multiprocessing.spawn.join"),
+        ("lock", "ray._private.worker.get"),
+        ("other", ""),
+    ],
 )
 def test_a_script_that_waits_for_the_ranks_it_started_does_nothing_before_their_first_step(
     state: str, library: str

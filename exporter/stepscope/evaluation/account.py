@@ -261,12 +261,11 @@ def lines_of(key: Key, threads: Iterable[ThreadTime]) -> Iterator[LineTime]:
         elif thread.role in MAIN_THREADS:
             starts = thread.role == "script" and any(each.role == "training" for each in threads)
             found = (line for line in thread.lines if _is_of(line, part, component, outside))
-            yield from (line for line in found if not (starts and _waits_for_processes(line)))
+            yield from (line for line in found if not (starts and _waits(line)))
 
 
-def _waits_for_processes(line: LineTime) -> bool:
-    most = max(line.seconds, key=lambda state: line.seconds[state], default="")
-    return most == "child" or line.library.startswith(("multiprocessing.", "torch.multiprocessing."))
+def _waits(line: LineTime) -> bool:
+    return line.seconds.get("running", 0.0) < line.total / 2
 
 
 def _wait_for(fetched: Iterable[LineTime], threads: Iterable[ThreadTime], part: str) -> bool:
