@@ -688,6 +688,8 @@ def test_the_loop_of_a_framework_is_not_the_user_s_own_code_but_what_they_gave_i
     logger = line("train.py:9", 1.0, library="fit: fabric.loggers.csv_logs.save")
     assert unexplained(with_lines("train__host", 400, loop)) == []
     assert unexplained(with_lines("train__host", 400, logger))
+    model = line("train.py:9", 1.0, library="predict: sklearn.neighbors._base.kneighbors")
+    assert unexplained(with_lines("train__host", 400, model)), "no framework: it makes no steps"
 
 
 @pytest.mark.parametrize(("word", "is_found"), [("Account.large=16", False), ("Account.large=14", True)])

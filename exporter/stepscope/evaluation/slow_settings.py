@@ -12,6 +12,7 @@ from stepscope.evaluation.unexplained import (
     LargePart,
     finding,
     is_busy,
+    needs_no_tensors,
     of_part,
     own_places,
     own_share,
@@ -115,11 +116,6 @@ STACK = (
     "Train on batches: `batch_size` of the DataLoader, or `torch.stack` before the model is called. Such an "
     "operator takes hardly longer for 32 samples than for one."
 )
-# Packages whose functions compute with no tensors, and that PyTorch does not call itself for long.
-NO_TENSORS = {
-    *("numpy", "pandas", "scipy", "sklearn", "skimage", "PIL", "cv2"),
-    *("bisect", "copy", "csv", "hashlib", "heapq", "json", "pickle", "random", "re", "statistics"),
-}
 PROFILE_A_FEW = (
     "Profile a few steps: `torch.profiler.schedule` in the script, or `stepscope run --profile 20:27`, "
     "which changes no line."
@@ -377,7 +373,7 @@ def _called(key: Key, analysis: Analysis, account: Account, run_seconds: float) 
         called = [each for each in own if not each.line.library.endswith(CALLS)]
         gradients = [each for each in called if key.component in (each.function, each.line.caller)]
         if not leaf.share > LONGER * usual > 0:
-            called = [each for each in called if each not in gradients or _needs_no_tensors(each.line)]
+            called = [each for each in called if each not in gradients or needs_no_tensors(each.line)]
         if called and (lost := leaf.share * own_share(leaf, called)) >= analysis.large:
             evidence = f"{share(lost, leaf.share)} of this part is your own code that it calls"
             remedy = COMPUTE_WITH_TENSORS if called[0] in gradients else CALL_LESS[key.component]
@@ -460,7 +456,7 @@ def _with_a_core(analysis: Analysis, account: Account) -> float:
 def _without_tensors(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
     """Yields lines of forward passes that run functions of other libraries, such as NumPy, for long."""
     for leaf in _of_passes(FORWARD, analysis, account) if not is_busy(analysis) else ():
-        slow = [each for each in leaf.lines if each.place and _needs_no_tensors(each)]
+        slow = [each for each in leaf.lines if each.place and needs_no_tensors(each)]
         ran = sum(each.seconds.get("running", 0.0) for each in slow)
         if not ran:
             continue
@@ -468,10 +464,6 @@ def _without_tensors(analysis: Analysis, account: Account, run_seconds: float) -
             evidence = f"{share(lost, leaf.share)} of this part runs functions that compute with no tensors"
             at = tuple(each.place for each in slow)
             yield of_part(LargePart(FORWARD, lost, COMPUTE_WITH_TENSORS, evidence, places=at), run_seconds)
-
-
-def _needs_no_tensors(line: LineTime) -> bool:
-    return line.library.split(".")[0] in NO_TENSORS
 
 
 def _of_passes(key: Key, analysis: Analysis, account: Account) -> list[Leaf]:

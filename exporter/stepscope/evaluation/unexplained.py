@@ -40,6 +40,11 @@ from stepscope.rules.step_outlier import StepOutlier
 from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import PHASES, LineTime
 
+# Packages whose functions compute with no tensors, and that PyTorch does not call itself for long.
+NO_TENSORS = {
+    *("numpy", "pandas", "scipy", "sklearn", "xgboost", "lightgbm", "catboost", "skimage", "PIL", "cv2"),
+    *("bisect", "copy", "csv", "hashlib", "heapq", "json", "pickle", "random", "re", "statistics"),
+}
 LARGE_PHASE = 1 / 3  # of the time of steps, for those of phases that the run is not for
 LARGE_BEFORE, LARGE_AFTER = 0.2, 0.15  # of the run, in lines of the script outside steps
 MOST = 0.5  # of the script's own lines before the first step, in one line
@@ -570,11 +575,16 @@ def own_places(leaf: Leaf) -> list[Place]:
 
 
 def _is_own(line: LineTime) -> bool:
-    of_a_loop = ": " in line.library and not GIVEN.search(line.library)
+    of_a_loop = ": " in line.library and not (GIVEN.search(line.library) or needs_no_tensors(line))
     of_any_loop = of_a_loop or _is_of_keras(line)
     waits = line.seconds.get("lock", 0.0) > WAITS_FOR_JAX * line.total and line.library.startswith(INTO_JAX)
     usual = waits or (line.library.startswith(USUAL) and not CHOSEN.match(line.library))
     return bool(line.place) and not of_any_loop and not usual
+
+
+def needs_no_tensors(line: LineTime) -> bool:
+    """Returns whether it calls a package that computes with no tensors, such as `fit: sklearn.tree.fit`."""
+    return line.library.rpartition(": ")[2].partition(".")[0] in NO_TENSORS
 
 
 def _is_of_keras(line: LineTime) -> bool:
