@@ -139,6 +139,71 @@ def test_several_busy_cores_are_no_single_thread() -> None:
 
 
 @pytest.mark.parametrize(
+    ("ran", "cores", "all_of_it"), [(95.0, 1.1, True), (95.0, 1.3, False), (60.0, 1.0, False)]
+)
+def test_a_thread_next_to_another_that_works_as_much_does_not_do_all_the_work(
+    ran: float, cores: float, all_of_it: bool
+) -> None:
+    said = process_verdict(without_steps(thread(line(100), ran_seconds=ran), use=used(cores)))
+    assert said[0].startswith("One thread does all the work") == all_of_it
+
+
+def test_processes_that_only_wait_for_others_hide_neither_their_lines_nor_how_busy_they_are() -> None:
+    waits = line(400, "train.py:9", state="other", library="joblib.parallel.get")
+    both = thread(waits, line(190), line(10, "data.py:20"), processes=5, ran_seconds=195.0)
+    run = without_steps(both, use=used(1.95, allowed=2))
+    run = replace(run, start=0.0, end=100.0)
+    said = process_verdict(run)
+    assert said[0] == (
+        "1.9 of 2 cores are busy. Its processes work on some of them: 95 % in load, data.py:14 (json.loads)."
+    )
+    assert "train.py" not in " ".join(said)
+    alone = replace(both, ran_seconds=95.0, lines=(waits, line(100)), processes=2)
+    said = process_verdict(replace(run, threads=[alone], run_use=[used(0.95, allowed=2)]))
+    assert said[0] == "One thread does all the work on 1 of 2 cores: 100 % in load, data.py:14 (json.loads)."
+    many = replace(both, core_wait_seconds=195.0)
+    said = process_verdict(replace(run, threads=[many], run_cores=[RunCores("n1", 2.0, 1.95, 0.0)]))
+    assert said[0].startswith("Its processes wait for a core 50 % of the time, because its own threads and ")
+    idle = replace(both, lines=(waits,), ran_seconds=1.0)
+    said = process_verdict(replace(run, threads=[idle], run_use=[used(0.01, allowed=2)]))
+    assert said[0].startswith(
+        "The main thread waits for a timer, a socket or a pipe 100 % of the time: 100 %"
+    )
+
+
+def test_what_works_while_the_main_thread_waits_is_said() -> None:
+    waits = thread(line(100, state="lock", library="polars.lazyframe.frame.collect"), ran_seconds=1.0)
+    assert process_verdict(without_steps(waits, use=used(3.0)))[0] == (
+        "The main thread waits for a lock 100 % of the time, while the rest of the command uses 3.0 of 8 "
+        "cores: 100 % in load, data.py:14 (polars.lazyframe.frame.collect)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("cores", "others", "waited", "status"),
+    [
+        (1.9, 0.0, 0.0, Status.HEALTHY),
+        (1.4, 0.5, 0.0, Status.HEALTHY),
+        (1.4, 0.0, 0.0, Status.NOT_ENOUGH_DATA),
+        (1.0, 1.0, 0.0, Status.NOT_ENOUGH_DATA),
+        (1.9, 0.0, 40.0, Status.NOT_ENOUGH_DATA),
+    ],
+)
+def test_without_steps_only_a_command_whose_threads_keep_all_cores_busy_is_healthy(
+    cores: float, others: float, waited: float, status: Status
+) -> None:
+    neighbours = rule("NoisyNeighbour", Status.HEALTHY)
+    busy = thread(line(100), ran_seconds=100 - waited, core_wait_seconds=waited)
+    run = replace(without_steps(busy, use=used(cores, allowed=2)), start=0.0, end=100.0, rules=[neighbours])
+    run = replace(run, run_cores=[RunCores("n1", 2.0, cores, others)])
+    found = verdict(run)
+    assert found.status is status
+    assert "data.py:14 (json.loads)" in found.sentence
+    if status is Status.HEALTHY:
+        assert found.sentence.startswith(f"Healthy: {cores} of 2 cores are busy. The main ")
+
+
+@pytest.mark.parametrize(
     ("use", "words"),
     [
         (used(7.9), "All 8 cores are busy: the command uses 7.9 of 8 cores."),

@@ -19,7 +19,6 @@ from stepscope.evaluation.unexplained import (
 )
 from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.parts.topics import About
-from stepscope.runs.model import LineTime
 from stepscope.training.layout import (
     ANOMALY_DETECTION,
     DENORMALS,

@@ -5,12 +5,12 @@ Lines are compared between the slow rank, if a rule names one, and the rank in t
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median_low
 
 from stepscope.common.words import listing, percent, rate, share
 from stepscope.evaluation.analysis import Analysis
-from stepscope.evaluation.places import Place, places
+from stepscope.evaluation.places import MAIN_THREADS, Place, places
 from stepscope.evaluation.unexplained import COMPILE_LESS, COMPILE_STEP, DISPATCHES, JITTED
 from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import LineTime, ThreadTime
@@ -20,6 +20,8 @@ PARTS = 6  # that are shown
 LEAST = 0.02  # of a thread's time, for a part to be shown
 MEDIAN_GPU_BUSY = 70.0  # percent
 WAITS_FOR_A_CORE, BUSY, ALL_CORES, MORE_THAN_ONE = 0.3, 0.5, 0.8, 1.5
+ALONE = 1.2  # times the cores that a main thread uses: with less in use, it does all the work
+FULL = 0.9  # of the cores: with fewer in use, a fifth of the time on two cores may be one thread
 TURNS = "Threads take turns there, and processes use several cores (multiprocessing, ProcessPoolExecutor)."
 COMPONENTS = {"data_wait": "data", "host": "your own code"}  # names in sentences
 STARTED = {"loader worker": "loader workers", "child": "other processes"}  # likewise, of roles
@@ -209,8 +211,31 @@ def knows_lines(analysis: Analysis) -> bool:
     return main is not None and bool(main.lines)
 
 
+def keeps_cores_busy(analysis: Analysis) -> bool:
+    """Returns whether several threads of a command without steps use nearly all cores that others leave.
+
+    It must be known in which lines, and that none waits for a core for long.
+    """
+    main = _main_thread(analysis)
+    own, allowed = _cores(analysis)
+    if analysis.steps or main is None or not main.lines or _waits_for_a_core(main):
+        return False
+    is_long = (analysis.run_seconds or 0.0) >= analysis.shortest
+    others = sum(cores.others for cores in analysis.run_cores if not math.isnan(cores.others))
+    return is_long and own >= ALONE * _ran(main) and own + others >= FULL * allowed
+
+
 def _main_thread(analysis: Analysis) -> ThreadTime | None:
-    return max(analysis.main_threads, key=lambda thread: thread.seconds, default=None)
+    """Returns the main thread; of several processes one that does what they do, unless all of them wait."""
+    threads = [thread for thread in analysis.threads if thread.role in MAIN_THREADS and thread.seconds]
+    main = max(threads, key=lambda thread: thread.seconds, default=None)
+    if main is None or main.processes == 1:
+        return main
+    busy = main.ran_seconds + main.core_wait_seconds
+    seconds = max(min(main.seconds, analysis.run_seconds or main.seconds), busy)
+    ran = [replace(each, seconds={"running": each.seconds.get("running", 0.0)}) for each in main.lines]
+    lines = [line for line in ran if line.total] if busy > BUSY * seconds else main.lines
+    return replace(main, seconds=seconds, lines=tuple(lines))
 
 
 def _cores(analysis: Analysis) -> tuple[float, float]:
@@ -238,8 +263,9 @@ def _thread_words(thread: ThreadTime, own: float, allowed: float, crowded: bool)
         ran = states["running"]
     if _waits_for_a_core(thread):
         why = "its own threads and processes use" if crowded else "something else uses"
+        waits = "The main thread waits" if thread.processes == 1 else "Its processes wait"
         return (
-            f"The main thread waits for a core {percent(100 * waited)} of the time, because {why} the "
+            f"{waits} for a core {percent(100 * waited)} of the time, because {why} the "
             f"cores{_in(thread, 'running')}."
         )
     held = thread.interpreter_wait_seconds / thread.seconds
@@ -249,14 +275,17 @@ def _thread_words(thread: ThreadTime, own: float, allowed: float, crowded: bool)
             f"other threads run Python: {places(thread.others)[0].words}."
         )
     if ran > BUSY:
-        if math.isnan(own) or own < MORE_THAN_ONE:
+        if math.isnan(own) or own < ALONE * ran:
             return f"One thread does all the work on {_of_cores('1', allowed)}{_in(thread, 'running')}."
         busy = _of_cores(f"{own:.1f}", allowed)
-        return f"{busy} are busy. The main thread works on one of them{_in(thread, 'running')}."
-    if own >= MORE_THAN_ONE and own >= ALL_CORES * allowed:
-        return f"All {allowed:g} cores are busy{_in(thread, 'lock')}."
+        work = "The main thread works on one" if thread.processes == 1 else "Its processes work on some"
+        return f"{busy} are busy. {work} of them{_in(thread, 'running')}."
     state = max(WAITS, key=lambda name: states[name])
-    return f"The main thread {WAITS[state]} {percent(100 * states[state])} of the time{_in(thread, state)}."
+    if own >= MORE_THAN_ONE and own >= ALL_CORES * allowed:
+        return f"All {allowed:g} cores are busy{_in(thread, state)}."
+    works = f", while the rest of the command uses {_of_cores(f'{own:.1f}', allowed)}" if own > BUSY else ""
+    waits = f"The main thread {WAITS[state]} {percent(100 * states[state])} of the time"
+    return f"{waits}{works}{_in(thread, state)}."
 
 
 def _in(thread: ThreadTime, state: str) -> str:

@@ -26,7 +26,7 @@ from stepscope.report.devices import headline
 from stepscope.report.ended import failed, how_it_ended, stopped
 from stepscope.report.findings import Finding, findings
 from stepscope.report.held import at_times, only_at_times
-from stepscope.report.hot_lines import knows_lines, process_verdict
+from stepscope.report.hot_lines import keeps_cores_busy, knows_lines, process_verdict
 from stepscope.report.sentences import counts, decided, not_judged, traced
 from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.parts.remedies import HOW_TO_SEE_STEPS
@@ -85,7 +85,11 @@ def verdict(analysis: Analysis, price: float | None = None) -> RunVerdict:
         sentence, *details = _found(analysis, found)
     elif status is Status.HEALTHY:
         whole = " over the whole run" if at_times(analysis) else ""
-        sentence, details = f"Healthy{whole}: {_spent(analysis) or _judged(analysis)}", []
+        spent = _spent(analysis)
+        if does and not (spent or analysis.gpu_use):
+            first, *does = does
+            spent = uncapitalised(first)
+        sentence, details = f"Healthy{whole}: {spent or _judged(analysis)}", []
     else:
         missing, remedy = _missing(analysis)
         sentence, details = f"{capitalised(status)}: {missing}.", [remedy] if remedy else []
@@ -138,7 +142,12 @@ def _outside_steps(analysis: Analysis) -> float:
 
 
 def _knows_where_time_goes(analysis: Analysis) -> bool:
-    """Returns whether more than risks, the start and pauses was judged: or time may be lost elsewhere."""
+    """Returns whether more than risks, the start and pauses was judged: or time may be lost elsewhere.
+
+    Without steps and GPUs, only what waits for the machine is judged, and not what a thread does.
+    """
+    if not (analysis.steps or analysis.is_trace or analysis.gpu_use):
+        return keeps_cores_busy(analysis)
     return any(
         rule.status is Status.HEALTHY and rule.about.effect is Effect.TIME and not rule.definition.only_pauses
         for rule in decided(analysis)
