@@ -354,6 +354,7 @@ def test_advice_speaks_of_the_framework_that_trains_and_of_its_loop(
         ("os.waitpid", {"child": 300.0}, "a process"),
         ("", {"running": 10.0, "disk": 290.0}, "fsync"),
         ("", {"lock": 300.0}, "a lock"),
+        ("polars.lazyframe.frame.collect", {"lock": 300.0}, "threads of a library, which compute"),
         ("torch._tensor.item", {"running": 10.0, "other": 290.0}, "vectorise"),  # it waits for a device
         ("torch.utils.data.dataloader.__del__", {"lock": 300.0}, "iter(loader)"),
         ("multiprocessing.context.Pool", {"lock": 300.0}, "Make the pool once"),

@@ -119,8 +119,8 @@ WAIT_LESS = {
     "steps: to start a process takes longer than most answers.",
     "disk": "This line waits for a disk. Write every N steps or from a thread, without `fsync`; read ahead "
     "of the step, and keep files open.",
-    "lock": "This line waits for a lock that another thread or process holds. Hold it for less, or hand the "
-    "work to a thread with a queue.",
+    "lock": "This line waits for another thread or process: one that holds a lock, or threads of a library, "
+    "which compute. Hold it for less, compute less, or hand the work to a thread with a queue.",
     "other": "This line waits, for a network, a timer or another process, and computes nothing. Do it in a "
     "thread with a queue, collect several into one, or do it every N steps.",
 }
