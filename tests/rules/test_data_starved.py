@@ -396,6 +396,14 @@ def test_workers_that_wait_for_one_lock_are_not_told_that_storage_is_slow() -> N
     assert locked.workers_suggested is None
 
 
+def test_a_rank_that_waits_in_its_fetches_for_threads_is_not_told_that_storage_or_a_network_is_slow() -> None:
+    threads = loading(fetch_seconds=30.0, fetch_cpu_seconds=1.0, waits={"lock": 0.9, "other": 0.1})
+    clause, remedy = threads.words()
+    assert clause.endswith("97 % of a fetch waiting for other threads, which compute, read or hold a lock")
+    assert "num_workers=1" in remedy
+    assert threads.workers_suggested is None
+
+
 @pytest.mark.parametrize(
     ("waits", "said"),
     [

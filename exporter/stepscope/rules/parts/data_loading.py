@@ -236,8 +236,7 @@ class Loading:
         if self.longest_fetch:
             return "uneven fetches"
         if self.workers_wait and not self.is_short:
-            locked = self.waits.get("lock", 0.0) > WAITING_FOR_LOCK
-            return "lock" if self.workers and locked else "slow storage"
+            return "lock" if self.waits.get("lock", 0.0) > WAITING_FOR_LOCK else "slow storage"
         if self.workers == 0:
             return "too few workers"
         could_keep_up = self.workers_needed <= self.cores
@@ -336,6 +335,13 @@ class Loading:
             return (
                 f"storage is slow: {' and '.join(filter(None, (facts, waits)))}",
                 f"Keep the data in memory or on local storage, in few large files. {ahead}",
+            )
+        if cause == "lock" and not self.workers:
+            return (
+                f"the rank spends {percent(100 * self.waiting_share)} of a fetch waiting for other threads, "
+                "which compute, read or hold a lock",
+                "Let a worker process fetch during the steps (num_workers=1), and its threads do less. If they "
+                "compute on all cores, more workers cannot help.",
             )
         if cause == "lock":
             return (
