@@ -415,20 +415,31 @@ def test_the_verdict_names_the_late_pipeline_and_accuses_no_prompt_one(slow: str
         assert "num_workers" not in starved["recommendation"]
 
 
+RECORDER = "so_far", "in_automatic_step", "show_phase"
+
+
 def test_a_loop_goes_on_after_another_one_that_its_callback_ran(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keras_hooks, "_loop", keras_hooks._Loop())
-    monkeypatch.setattr(computing, "in_loop", True)
+    monkeypatch.setattr(keras_hooks, "recorder", SimpleNamespace(**dict.fromkeys(RECORDER, bool)))
+    monkeypatch.setattr(keras_hooks, "automatic", SimpleNamespace(begin_anew=bool))
 
-    class Callbacks:
-        pass
+    class Trainer:
+        def fit(self, act: Callable[[], None] = lambda: None) -> None:
+            keras_hooks._training_begins("", "")
+            act()
+            keras_hooks._training_ended()
 
-    outer, inner = Callbacks(), Callbacks()
-    keras_hooks._training_begins("", "", outer)
-    keras_hooks._training_begins("", "", inner)
-    keras_hooks._training_begins("", "", Callbacks())  # ended by an error: nobody has it any more
-    keras_hooks._training_ended(None, inner)
-    assert computing.in_loop
-    keras_hooks._training_ended(None, outer)
+    def fails() -> None:
+        raise ValueError
+
+    def callback() -> None:
+        Trainer().fit()
+        with pytest.raises(ValueError):
+            Trainer().fit(fails)
+        assert computing.in_loop
+
+    keras_hooks.hook_calls_of_loops(Trainer)
+    Trainer().fit(callback)
     assert not computing.in_loop
 
 

@@ -385,15 +385,15 @@ def test_loops_of_keras_in_one_thread_after_the_other_all_make_steps(ledgers: Pa
         """
         import threading
         from stepscope.training.frameworks import keras_hooks
-        class Callbacks: pass
-        def fit():
-            callbacks = Callbacks()
-            keras_hooks._training_begins("", "", callbacks)
-            for _ in range(4): keras_hooks._trained()
-            keras_hooks._training_ended(None, callbacks)
-        fit()
+        class Trainer:
+            def fit(self):
+                keras_hooks._training_begins("", "")
+                for _ in range(4): keras_hooks._trained()
+                keras_hooks._training_ended()
+        keras_hooks.hook_calls_of_loops(Trainer)
+        Trainer().fit()
         for _ in range(2):
-            thread = threading.Thread(target=fit)
+            thread = threading.Thread(target=Trainer().fit)
             thread.start()
             thread.join()
         """,
@@ -418,8 +418,11 @@ class CallbackList:
     def on_test_batch_end(self): pass
     def on_test_end(self): pass
     def user(self): pass
+class Trainer:
+    def fit(self, loop): loop()
 keras_hooks.hook_loops(SimpleNamespace(CallbackList=CallbackList), "tensorflow", "3")
-callbacks, other = CallbackList(), CallbackList()
+keras_hooks.hook_calls_of_loops(Trainer)
+callbacks, other, fit = CallbackList(), CallbackList(), Trainer().fit
 def in_thread(function):
     thread = threading.Thread(target=function)
     thread.start()
@@ -429,20 +432,24 @@ def in_thread(function):
 
 def test_what_another_thread_predicts_takes_nothing_from_the_loop_of_keras(ledgers: Path) -> None:
     script = """
-callbacks.on_train_begin()
-for _ in range(4): callbacks.on_train_batch_end()
-callbacks.on_test_begin()
-for _ in range(3):
-    in_thread(other.on_test_begin)
-    in_thread(other.on_test_batch_end)
-    callbacks.on_test_batch_end()
-    in_thread(other.on_test_end)
-callbacks.on_test_end()
-in_thread(other.on_train_begin)
-in_thread(other.on_train_batch_end)
-in_thread(other.on_train_end)
-callbacks.on_train_batch_end()
-callbacks.on_train_end()
+def elsewhere(act):
+    in_thread(lambda: fit(act))
+def loop():
+    callbacks.on_train_begin()
+    for _ in range(4): callbacks.on_train_batch_end()
+    callbacks.on_test_begin()
+    for _ in range(3):
+        elsewhere(other.on_test_begin)
+        elsewhere(other.on_test_batch_end)
+        callbacks.on_test_batch_end()
+        elsewhere(other.on_test_end)
+    callbacks.on_test_end()
+    elsewhere(other.on_train_begin)
+    elsewhere(other.on_train_batch_end)
+    elsewhere(other.on_train_end)
+    callbacks.on_train_batch_end()
+    callbacks.on_train_end()
+fit(loop)
 """
     assert run_to_end(KERAS + script, ledgers).totals.steps == {"train": 5, "eval": 3}
 
@@ -452,9 +459,11 @@ def test_the_keras_that_trains_is_named_although_another_one_was_imported_later(
 class Imported:
     def on_train_begin(self): pass
 keras_hooks.hook_loops(SimpleNamespace(CallbackList=Imported), "tensorflow", "2")
-callbacks.on_train_begin()
-callbacks.on_train_batch_end()
-callbacks.on_train_end()
+def loop():
+    callbacks.on_train_begin()
+    callbacks.on_train_batch_end()
+    callbacks.on_train_end()
+fit(loop)
 """
     run_to_end(KERAS + script, ledgers)
     with only_ledger(ledgers) as reader:
@@ -507,12 +516,26 @@ for _ in range(4): step()
 
 def test_a_loop_of_keras_in_another_thread_hides_no_step_of_the_script_s_own_loop(ledgers: Path) -> None:
     script = """
-def meanwhile():
+def loop():
     other.on_train_begin()
     other.on_train_batch_end()
+def meanwhile(): fit(loop)
 for _ in range(4): step()
 """
     assert run_to_end(KERAS + OWN_LOOP + script, ledgers).totals.steps == {"train": 4}
+
+
+def test_callbacks_that_a_script_calls_in_its_own_loop_neither_hide_nor_make_steps(ledgers: Path) -> None:
+    script = """
+def meanwhile(): pass
+callbacks.on_train_begin()
+for _ in range(4):
+    step()
+    callbacks.on_train_batch_end()
+callbacks.on_epoch_end()
+for _ in range(4): step()
+"""
+    assert run_to_end(KERAS + OWN_LOOP + script, ledgers).totals.steps == {"train": 8}
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
@@ -528,12 +551,14 @@ def read():
     place = jax_hooks._wait_begins()  # for the loss of the step
     time.sleep(0.01)
     computing.end(place)
-callbacks.on_train_begin()
-for _ in range(4): callbacks.on_train_batch_end()
-callbacks.user = read
-callbacks.on_epoch_end()
-callbacks.on_train_batch_end()
-callbacks.on_train_end()
+def loop():
+    callbacks.on_train_begin()
+    for _ in range(4): callbacks.on_train_batch_end()
+    callbacks.user = read
+    callbacks.on_epoch_end()
+    callbacks.on_train_batch_end()
+    callbacks.on_train_end()
+fit(loop)
 """
     run = run_to_end(KERAS.replace("tensorflow", backend) + script, ledgers)
     assert run.totals.steps == {"train": 5}

@@ -57,7 +57,13 @@ _SAVES = {
     "keras.src.models.model": ("Model", ("save", "save_weights", "export")),
     "keras.src.saving.saving_lib": ("", ("save_model", "save_weights_only")),
 }
-_TRAINERS = {"tensorflow": "TensorFlowTrainer", "jax": "JAXTrainer", "torch": "TorchTrainer"}
+_TRAINERS = {
+    "tensorflow": "TensorFlowTrainer",
+    "jax": "JAXTrainer",
+    "torch": "TorchTrainer",
+    "numpy": "NumpyTrainer",
+    "openvino": "OpenVINOTrainer",
+}
 _PROFILERS = {"jax": jax_profiler, "tensorflow": tensorflow_profiler}  # by the backend; PyTorch has its own
 _installed = False
 
@@ -106,9 +112,9 @@ class _Loop(local):
     """The loop of Keras that a thread runs now."""
 
     def __init__(self) -> None:
+        self.is_called = False  # `fit`, `evaluate` or `predict`: loops of scripts may call callbacks, too
         self.begin: Moment = ()  # of the latest batch that is not trained on
         self.is_alone = False  # an evaluation outside `fit`
-        self.fits: list[Callable[[], object]] = []  # return the callbacks: a callback may call `fit`, too
 
 
 _loop = _Loop()
@@ -136,25 +142,26 @@ def hook_calls_of_loops(trainer: Any) -> None:
         around(trainer, name, _loop_is_called, _loop_was_left)
 
 
-def _loop_is_called(*_: object, **__: object) -> tuple[int, bool, bool, bool, bool]:
-    return len(_loop.fits), bool(_loop.begin), _loop.is_alone, computing.in_loop, computing.in_callback
+def _loop_is_called(*_: object, **__: object) -> tuple[bool, bool, bool, bool, bool]:
+    is_called, _loop.is_called = _loop.is_called, True
+    return is_called, bool(_loop.begin), _loop.is_alone, computing.in_loop, computing.in_callback
 
 
-def _loop_was_left(before: tuple[int, bool, bool, bool, bool], done: bool) -> None:
+def _loop_was_left(before: tuple[bool, bool, bool, bool, bool], done: bool) -> None:
     """Makes the loop around it, if there is one, the running one again, also after an error."""
-    fits, evaluates, _loop.is_alone, in_loop, computing.in_callback = before
+    _loop.is_called, evaluates, _loop.is_alone, computing.in_loop, computing.in_callback = before
     _loop.begin = (recorder.so_far() or ()) if evaluates else ()
+    if not computing.in_loop:
+        computing.adapter = None
     if not done:
-        del _loop.fits[fits:]
-        computing.in_loop = in_loop
-        if not in_loop:
-            computing.adapter = None
         automatic.begin_anew()
         recorder.show_phase("train")
 
 
-def _calls_back(*_: object, **__: object) -> tuple[bool]:
+def _calls_back(*_: object, **__: object) -> tuple[bool] | None:
     """Begins the callbacks of a loop."""
+    if not _loop.is_called:
+        return None
     before, computing.in_callback = computing.in_callback, True
     return (before,)
 
@@ -163,9 +170,10 @@ def _called_back(before: tuple[bool], _done: bool) -> None:
     (computing.in_callback,) = before
 
 
-def _training_begins(backend: str, name: str, callbacks: object, *_: object, **__: object) -> None:
+def _training_begins(backend: str, name: str, *_: object, **__: object) -> None:
+    if not _loop.is_called:
+        return
     computing.in_callback = False
-    _loop.fits.append(ref(callbacks))
     automatic.begin_anew()
     computing.in_loop = True
     _use_profiler(backend)
@@ -179,18 +187,18 @@ def _trains_on_batch(*_: object, **__: object) -> None:
 
 
 def _trained(*_: object, **__: object) -> None:
-    if recorder.counts_here():
+    if _loop.is_called and recorder.counts_here():
         automatic.step_ended(-1)
 
 
-def _training_ended(_result: object = None, callbacks: object = None, *_: object, **__: object) -> None:
-    _loop.fits = [fit for fit in _loop.fits if fit() not in (None, callbacks)]
-    if not _loop.fits:
-        computing.in_loop, computing.adapter = False, None
-    automatic.begin_anew()
+def _training_ended(*_: object, **__: object) -> None:
+    if _loop.is_called:
+        automatic.begin_anew()
 
 
 def _evaluation_begins(phase: str, name: str, *_: object, **__: object) -> None:
+    if not _loop.is_called:
+        return
     begin = recorder.so_far()
     _loop.is_alone = begin is None
     if _loop.is_alone and recorder.counts_here() and recorder.in_automatic_step():
