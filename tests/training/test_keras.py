@@ -215,14 +215,17 @@ def test_only_a_loop_of_keras_that_counts_keeps_its_data(monkeypatch: pytest.Mon
     assert computing.adapter is None
 
 
+class MapDataset:
+    def __init__(self, *read: object, stateful: bool = True) -> None:
+        self._inputs = lambda: [*read]
+        function_def = SimpleNamespace(signature=SimpleNamespace(is_stateful=stateful))
+        self._functions = lambda: [SimpleNamespace(function=SimpleNamespace(function_def=function_def))]
+
+
 @pytest.mark.parametrize("phases", ["predict", "train predict"])
 def test_the_maps_of_a_pipeline_are_known_of_training_or_of_a_script_that_only_predicts(
     phases: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class MapDataset:
-        def _inputs(self) -> list[object]:
-            return []
-
     published: list[dict[str, float]] = []
     monkeypatch.setattr(tensorflow_hooks, "publish", published.append)
     monkeypatch.setattr(tensorflow_hooks, "computing", Computing())
@@ -269,11 +272,6 @@ def test_a_watched_dataset_is_still_one_that_keras_accepts(variants: dict[str, T
     assert trained.seconds("train", "data_wait") > 0
 
 
-class MapDataset:
-    def __init__(self, *read: object) -> None:
-        self._inputs = lambda: [*read]
-
-
 class ConcatenateDataset(MapDataset):
     pass
 
@@ -287,6 +285,9 @@ def test_the_maps_of_a_pipeline_that_reads_a_dataset_many_times_are_found_once()
     for _ in range(200):
         pipeline = ConcatenateDataset(pipeline, pipeline)
     assert tensorflow_hooks.settings_of_dataset(pipeline) == {"tf_data_sequential_maps": 2}
+    pipeline = MapDataset(pipeline, stateful=False)
+    found = tensorflow_hooks.settings_of_dataset(pipeline)
+    assert found == {"tf_data_sequential_maps": 2}, "tf.data runs it in parallel without being told"
     for _ in range(5000):
         pipeline = MapDataset(pipeline)
     found = tensorflow_hooks.settings_of_dataset(pipeline)
@@ -390,8 +391,8 @@ def test_workers_of_a_strategy_are_ranks_and_what_they_wait_for_each_other_is_co
         ranks.add((header.run, header.rank, header.local_rank, header.world_size))
         assert totals.steps == {"train": 24}
         assert totals.gauges.get("tf_data_sequential_maps") == (
-            None if header.rank else 1
-        )  # not TensorFlow's
+            None if header.rank else 0  # it has no state
+        )
         assert totals.gauges.get("tensorflow_graphs_wait") == (None if header.rank else 1)
         inside = dict(zip(COMPONENTS, totals.inside["train"], strict=True))
         assert min(inside[name] for name in ("data_wait", "communication", "forward", "compile")) > 0

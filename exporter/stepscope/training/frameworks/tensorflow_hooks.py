@@ -151,6 +151,7 @@ def _of_phase(dataset_of: Callable[[], Any], phase: str) -> Waits:
 def settings_of_dataset(dataset: Any) -> dict[str, float]:
     """Returns the gauge of a pipeline: how many of its maps run without parallel calls.
 
+    tf.data itself runs maps without state in parallel: all but those of Python, random numbers or variables.
     One that several datasets read, as after `concatenate`, counts once. The search ends at a cache: what is
     before it works in the first epoch only. Whether it prefetches is not looked for: tf.data itself adds that
     at its end, unless autotuning is off.
@@ -161,7 +162,9 @@ def settings_of_dataset(dataset: Any) -> dict[str, float]:
         kind = type(each).__name__.strip("_").removesuffix("Dataset")
         if id(each) not in known and not kind.startswith("Cache"):
             known.add(id(each))
-            maps += kind == "Map"
+            maps += kind == "Map" and any(
+                function.function.function_def.signature.is_stateful for function in each._functions()
+            )
             datasets += each._inputs()
             if kind == "Restructured":  # by TensorFlow's `normalize_to_dense`, above its map
                 datasets += datasets.pop()._inputs()
