@@ -330,6 +330,8 @@ def test_a_loop_of_tensorflow_makes_steps_with_its_optimizer_and_reading_makes_n
     for name, trained in found.items():
         assert trained.complaints == []
         assert trained.totals.steps == {"train": 16, "eval": 8}
+        fetched = {loader.phase: sum(loader.wait_counts) for loader in trained.totals.loaders}
+        assert fetched == trained.totals.steps
         parts = ("backward", "optimizer") if name == "eager" else ("compile",)
         for component in ("data_wait", "forward", *parts):
             assert trained.seconds("train", component) > 0, (name, component)

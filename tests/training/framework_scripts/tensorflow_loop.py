@@ -1,9 +1,9 @@
 """Trains in a loop of its own, 2 epochs of 8 batches, each followed by 4 batches of evaluation.
 
-Then it does so once more in eager mode: that is a run of this name.
+Then it does so once more in eager mode, with `get_next`: that is a run of this name.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import keras
 import numpy as np
@@ -31,17 +31,23 @@ def evaluate(batch: tf.Tensor, labels: tf.Tensor) -> None:
     loss_of(labels, model(batch, training=False))
 
 
-def epochs(train: Part, evaluate: Part) -> None:
+def fetched(dataset: tf.data.Dataset) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+    iterator = iter(dataset)
+    for _ in range(8):
+        yield iterator.get_next()
+
+
+def epochs(train: Part, evaluate: Part, batches_of: Callable[[tf.data.Dataset], Iterable[tf.Tensor]]) -> None:
     for _ in range(2):
-        for batch, labels in training:
+        for batch, labels in batches_of(training):
             train(batch, labels)
         for batch, labels in evaluation:
             evaluate(batch, labels)
 
 
-epochs(tf.function(train), tf.function(evaluate))
+epochs(tf.function(train), tf.function(evaluate), lambda dataset: dataset)
 import stepscope  # noqa: E402
 
 stepscope.finish()
 stepscope.start(run="eager")
-epochs(train, evaluate)
+epochs(train, evaluate, fetched)

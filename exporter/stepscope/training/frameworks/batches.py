@@ -15,15 +15,13 @@ if TYPE_CHECKING:
 
 def ask(waits: LoaderWaits) -> Asked | None:
     """Begins the wait for a batch. Returns None inside another wait, in other threads and in callbacks."""
-    if computing.in_callback or not recorder.asks_here():
+    if computing.in_callback or not recorder.asks_here() or recorder.is_waiting():
         return None
     if not computing.in_loop and _nothing_was_computed():
         automatic.begin_anew()
     place = None if waits.phase else automatic.requested(waits, True)
     asked = perf_counter()
     if place is None:
-        if recorder.is_waiting():
-            return None
         recorder.waiting(asked)
     return waits, place, asked
 

@@ -87,7 +87,8 @@ def time_iterators() -> None:
     distributed = sys.modules.get("tensorflow.python.distribute.input_lib")
     for module, name in ((iterators, "OwnedIterator"), (distributed, "DistributedIteratorBase")):
         owner = getattr(module, name, None)
-        around(owner, "__next__", _asks, got)
+        for each in ("__next__", "get_next"):  # of distributed ones, the first calls the second
+            around(owner, each, _asks, got)
         for each in ("__next__", "get_next", "get_next_as_optional"):
             around(owner, each, _fetch_is_traced, _fetch_ended, see=_fetch_was_traced)
 
