@@ -26,6 +26,7 @@ from stepscope.report.verdict import status_of_run, verdict
 from stepscope.runs.model import COMPONENTS, PHASES, LineTime, RankFacts, ThreadTime
 from stepscope.runs.open import open_source
 from stepscope.runs.recording.live import LiveRecording
+from stepscope.training.layout import GRAPHS_FETCH
 
 from tests.support.analysis import nothing_found, rule
 from tests.support.analysis import steps as steps_of_rank
@@ -630,6 +631,18 @@ def test_time_that_was_seen_in_no_line_is_nobody_s_own_code_unless_no_line_was_s
     assert not unexplained(hidden)
     assert unseen(hidden) == pytest.approx(0.3)
     assert not unseen(run)
+
+
+@pytest.mark.parametrize(("in_graphs", "status"), [(0.9, "not enough data"), (0.09, "healthy")])
+def test_graphs_that_may_wait_for_their_batches_inside_are_not_called_healthy(
+    in_graphs: float, status: str
+) -> None:
+    run = run_with(train__forward=in_graphs, train__backward=1 - in_graphs)
+    assert status_of_run(run) == "healthy"
+    run = replace(run, gauges={GRAPHS_FETCH: 1.0})
+    assert status_of_run(run) == status
+    if status != "healthy":
+        assert "90 % of the run is in graphs that fetch their batches" in " ".join(verdict(run).sentences)
 
 
 def test_own_code_of_which_lines_show_most_is_not_unseen() -> None:

@@ -326,8 +326,10 @@ def test_a_window_of_keras_has_the_operators_of_its_steps_and_changes_no_weight(
 
 def test_a_loop_of_tensorflow_makes_steps_with_its_optimizer_and_reading_makes_none(tmp_path: Path) -> None:
     found = train(tmp_path, "tensorflow_loop")
+    assert found.pop("inside").totals.gauges["tensorflow_graphs_fetch"] == 1
     assert len(found) == 2
     for name, trained in found.items():
+        assert "tensorflow_graphs_fetch" not in trained.totals.gauges
         assert trained.complaints == []
         assert trained.totals.steps == {"train": 16, "eval": 8}
         fetched = {loader.phase: sum(loader.wait_counts) for loader in trained.totals.loaders}
@@ -615,8 +617,32 @@ def test_after_an_interrupt_before_a_graph_begins_no_graph_seems_to_run(
     assert graphs == [train]
 
 
+def test_a_graph_that_iterates_over_a_dataset_says_that_its_time_may_be_waits(
+    graphs: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published: list[dict[str, float]] = []
+    monkeypatch.setattr(tensorflow_hooks, "publish", published.append)
+    epoch, step = Graph(), Graph()
+    tensorflow_hooks._graphs.with_steps.update([epoch, step])
+    call = tensorflow_hooks._called(epoch)
+    with monkeypatch.context() as tracing:
+        tracing.setattr(tensorflow_hooks, "runs_eagerly", lambda: False)
+        tensorflow_hooks._loop_is_traced()
+    tensorflow_hooks._loop_is_traced()  # a loop of Python
+    tensorflow_hooks._returned(call, True)
+    tensorflow_hooks._returned(tensorflow_hooks._called(step), True)
+    assert published == [{"tensorflow_graphs_fetch": 1.0}]
+    assert graphs == [epoch, step]
+
+
 @pytest.mark.usefixtures("graphs")
-def test_a_graph_that_gets_data_has_no_component_and_other_arguments_are_asked_for_nothing() -> None:
+@pytest.mark.parametrize("in_loop", [True, False])
+def test_only_a_graph_of_keras_that_gets_data_has_no_component_and_other_arguments_are_asked_for_nothing(
+    in_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(computing, "in_loop", in_loop)
+    fetches = None if in_loop else 0
+
     class Lazy:
         def __getattr__(self, name: str) -> object:
             raise KeyError(name)
@@ -628,10 +654,10 @@ def test_a_graph_that_gets_data_has_no_component_and_other_arguments_are_asked_f
 
     tensorflow: Any = sys.modules["tensorflow"]
     assert component(Lazy(), each=Lazy()) == 0
-    assert component(tensorflow.data.Iterator()) is None
-    assert component(iterator=tensorflow.data.Iterator()) is None
-    assert component(tensorflow.data.Dataset()) is None
-    assert component(data=tensorflow.distribute.DistributedDataset()) is None
+    assert component(tensorflow.data.Iterator()) == fetches
+    assert component(iterator=tensorflow.data.Iterator()) == fetches
+    assert component(tensorflow.data.Dataset()) == fetches
+    assert component(data=tensorflow.distribute.DistributedDataset()) == fetches
 
 
 def test_models_that_train_on_batch_in_turn_make_one_step_with_jax(monkeypatch: pytest.MonkeyPatch) -> None:

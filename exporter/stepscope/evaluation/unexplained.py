@@ -39,6 +39,7 @@ from stepscope.rules.parts.topics import About
 from stepscope.rules.step_outlier import StepOutlier
 from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import PHASES, LineTime
+from stepscope.training.layout import GRAPHS_FETCH
 
 # Packages whose functions compute with no tensors, and that PyTorch does not call itself for long.
 NO_TENSORS = {
@@ -275,6 +276,14 @@ def unseen(analysis: Analysis) -> float:
         return 0.0
     own = (leaf for leaf in account.leaves if leaf.key == Key(account.main_phase, HOST))
     return sum(leaf.share for leaf in own if leaf.share >= analysis.large and _seen(leaf) < SEEN)
+
+
+def fetching(analysis: Analysis) -> float:
+    """Returns the share of the run in graphs of TensorFlow that may wait for batches inside, if large."""
+    if analysis.account is None or not analysis.gauges.get(GRAPHS_FETCH):
+        return 0.0
+    spent = analysis.account.share("train", "forward")
+    return spent if spent >= analysis.large else 0.0
 
 
 def is_busy(analysis: Analysis) -> bool:

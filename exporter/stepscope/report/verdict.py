@@ -21,7 +21,7 @@ from stepscope.common.words import (
 from stepscope.evaluation.account import AFTER, BEFORE, name_of
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.problems import problems_of, small_problems, unproven
-from stepscope.evaluation.unexplained import is_accounted, perhaps_idle, unseen
+from stepscope.evaluation.unexplained import fetching, is_accounted, perhaps_idle, unseen
 from stepscope.report.devices import headline
 from stepscope.report.ended import failed, how_it_ended, stopped
 from stepscope.report.findings import Finding, findings
@@ -50,6 +50,9 @@ CAPTURE_BOTH = (
 )
 TRAIN_LONGER = "Train for some more steps: so few do not tell how the time of training is spent."
 CAPTURE_MORE = "Capture ten steps or more, with the activity of host and device."
+FETCH_OUTSIDE = (
+    "To see waits for data, call the `tf.function` with each batch: `for batch in dataset: step(batch)`."
+)
 LOOK_INSIDE = "`stepscope run --profile 20:29,python` records every function of ten steps."
 
 
@@ -116,6 +119,7 @@ def status_of_run(analysis: Analysis) -> Status:
     if (
         _hides_a_device(analysis)
         or unseen(analysis)
+        or fetching(analysis)
         or _outside_steps(analysis) > MOST_OUTSIDE
         or unproven(analysis)
         or perhaps_idle(analysis)
@@ -213,6 +217,9 @@ def _missing(analysis: Analysis) -> tuple[str, str]:
             f"{share(own, 1.0)} of the run is your own code, and hardly any of its lines was seen",
             LOOK_INSIDE,
         )
+    if inside := fetching(analysis):
+        spent = f"{share(inside, 1.0)} of the run is in graphs that fetch their batches"
+        return f"{spent}: whether they compute or wait is not known", FETCH_OUTSIDE
     if (outside := _outside_steps(analysis)) > MOST_OUTSIDE:
         return f"{share(outside, 1.0)} of the run is before its first step or after its last", TRAIN_LONGER
     if early := unproven(analysis):

@@ -260,7 +260,8 @@ PY_WORKERS, PY_PROCESSES, PY_QUEUE = (
 # Seconds so far of functions of Python that graphs call, and CPU seconds of those that tf.data calls.
 GRAPH_PYTHON, PIPELINE_PYTHON = "tensorflow_python_seconds", "tf_data_python_seconds"
 JAX_PYTHON = "jax_python_seconds"  # so far, of those that compiled functions of JAX call
-GRAPHS_WAIT = "tensorflow_graphs_wait"  # 1: ranks wait for each other inside of graphs
+# 1: ranks wait for each other inside of graphs, and graphs that make steps for their batches.
+GRAPHS_WAIT, GRAPHS_FETCH = "tensorflow_graphs_wait", "tensorflow_graphs_fetch"
 EAGER = "keras_run_eagerly"  # 1: Keras runs each operation of TensorFlow by itself
 SETTINGS = frozenset(  # they say nothing of training
     (
@@ -268,7 +269,7 @@ SETTINGS = frozenset(  # they say nothing of training
         *(OPERATORS, LEAVES, FIRST_OPERATORS, FORWARD_USED, FORWARD_UNUSED, SEQUENTIAL_MAPS, EAGER),
         *(UNTRAINED, HALVES, DENORMALS, ONE_SAMPLE, PADDING),
         *(PY_WORKERS, PY_PROCESSES, PY_QUEUE, GRAPH_PYTHON, PIPELINE_PYTHON, JAX_PYTHON),
-        *(SYNCHRONISED, GRAPHS_WAIT),
+        *(SYNCHRONISED, GRAPHS_WAIT, GRAPHS_FETCH),
     )
 )
 GAUGES = SCRIPT_GAUGES + FRAMEWORK_GAUGES

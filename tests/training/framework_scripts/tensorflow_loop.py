@@ -1,6 +1,7 @@
 """Trains in a loop of its own, 2 epochs of 8 batches, each followed by 4 batches of evaluation.
 
-Then it does so once more in eager mode, with `get_next`: that is a run of this name.
+Then it does so once more in eager mode, with `get_next`, and in a graph with the whole epoch inside: these
+are runs of their names.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -51,3 +52,15 @@ import stepscope  # noqa: E402
 stepscope.finish()
 stepscope.start(run="eager")
 epochs(train, evaluate, fetched)
+stepscope.finish()
+stepscope.start(run="inside")
+
+
+@tf.function
+def epoch() -> None:
+    for batch, labels in training:
+        train(batch, labels)
+
+
+for _ in range(3):
+    epoch()

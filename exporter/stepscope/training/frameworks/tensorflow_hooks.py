@@ -3,8 +3,8 @@
 A graph is one call. Its time is `forward`, whatever it computes, or `compile` if it was traced. A graph in
 which gradients were computed trains. One with a step of a Keras optimizer in it ends a training step.
 One of Horovod's collectives alone is communication.
-A graph that gets an iterator or a dataset fetches batches inside. If Keras made it, graph_clock.py times
-that. Otherwise nobody can, and it counts for no component.
+A graph that iterates over a dataset waits for batches inside. If Keras made it, graph_clock.py times that.
+Otherwise nobody can, and a gauge says that its time may be waits.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from stepscope.training.frameworks.published import after, publish
 from stepscope.training.frameworks.xla_profilers import tensorflow_profiler
 from stepscope.training.layout import (
     GRAPH_PYTHON,
+    GRAPHS_FETCH,
     GRAPHS_WAIT,
     OPERATIONS,
     PIPELINE_PYTHON,
@@ -68,6 +69,8 @@ def install() -> None:
     around(tape, "gradient", _gradient_begins, computing.end)
     saver = getattr(sys.modules.get("tensorflow.python.checkpoint.checkpoint"), "TrackableSaver", None)
     around(saver, "save", checkpoint, leave)
+    dataset = getattr(sys.modules.get("tensorflow.python.data.ops.dataset_ops"), "DatasetV2", None)
+    around(dataset, "reduce", _loop_is_traced)
     registry = getattr(sys.modules.get("tensorflow.python.ops.script_ops"), "FuncRegistry", None)
     after(registry, "insert", _registered)
     around(registry, "__call__", _python_begins, _python_ends)
@@ -208,6 +211,7 @@ class _Graphs:
         self.tracing: list[Any] = []
         self.with_gradients: WeakSet[Any] = WeakSet()
         self.with_steps: WeakSet[Any] = WeakSet()
+        self.with_fetches: WeakSet[Any] = WeakSet()
         self.with_collectives: WeakKeyDictionary[Any, float] = WeakKeyDictionary()  # and which operation
         self.clocked: WeakSet[Any] = WeakSet()
         self.python = set[object]()  # tokens of functions of Python that they call
@@ -244,7 +248,7 @@ def _called(function: Any, *arguments: Any, **keywords: Any) -> tuple[Any, int |
     place = None
     if _graphs.only_communicate(function):
         place = computing.begin(_COMMUNICATION, _graphs.with_collectives[function])
-    elif not (traced and iterators) or function in _graphs.clocked:
+    elif not (traced and iterators and computing.in_loop) or function in _graphs.clocked:
         place = computing.begin(FORWARD if traced else COMPILE)
     functions.append(function)  # last: after Ctrl-C before this, nothing would remove it
     return function, place, traced, perf_counter()
@@ -274,6 +278,8 @@ def _returned(call: tuple[Any, int | None, int, float], done: bool) -> None:
             automatic.evaluates()
     if function in _graphs.with_steps:
         tensorflow_profiler.use()
+        if function in _graphs.with_fetches:
+            publish({GRAPHS_FETCH: 1.0})
         computing.step_ended(function)
 
 
@@ -282,7 +288,14 @@ def _fetches_in_loop() -> bool:
     return computing.in_loop and _running.fetches and bool(_running.functions) and not runs_eagerly()
 
 
+def _loop_is_traced(*_: object, **__: object) -> None:
+    """Knows that the graph which is traced now iterates over a dataset."""
+    if not runs_eagerly():
+        _graphs.with_fetches.update(_running.functions[:1])
+
+
 def _fetch_is_traced(*_: object, **__: object) -> tuple[Any] | None:
+    _loop_is_traced()
     if _running.fetching or not _fetches_in_loop():
         return None
     _running.fetching = True
