@@ -544,6 +544,38 @@ def test_a_batch_of_a_new_shape_that_train_on_batch_gives_to_xla_compiles(
     assert [compiles for _, compiles in seen] == [jit, False, jit]
 
 
+def test_the_graph_that_tensorboard_of_keras_2_writes_is_the_one_that_trains(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Spec:
+        pass
+
+    class Batches(list[int]):
+        element_spec = (Spec(),)
+
+        def __next__(self) -> int:
+            return self.pop()
+
+    def graph(_: int) -> None:
+        pass
+
+    def function(_: object) -> None:
+        pytest.fail("it gets the iterator")
+
+    kinds = dict.fromkeys(("TensorSpec", "RaggedTensorSpec", "SparseTensorSpec"), Spec)
+    tensorflow = SimpleNamespace(
+        data=SimpleNamespace(Iterator=Batches),
+        distribute=SimpleNamespace(DistributedIterator=Batches, get_strategy=object),
+        nest=SimpleNamespace(flatten=list),
+        function=lambda _, **__: graph,
+        **kinds,
+    )
+    monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
+    model = SimpleNamespace(jit_compile=False, run_eagerly=False, train_tf_function=function)
+    fetching_first(model, function, function)(Batches([1]))
+    assert model.train_tf_function is graph
+
+
 class Graph:
     """A tf.function that was traced."""
 

@@ -374,6 +374,8 @@ def fetching_first(
             graphs[name] = tensorflow.function(
                 traced, input_signature=[iterator.element_spec], reduce_retracing=True
             )
+            if getattr(trainer, "train_tf_function", None) is function:  # Keras 2 keeps it for TensorBoard
+                trainer.train_tf_function = graphs[name]
         return graphs[name]
 
     def timed(iterator: Any) -> Any:
