@@ -486,6 +486,18 @@ def test_of_a_framework_that_runs_everything_the_innermost_function_is_named() -
     assert named(model, called, ("train.py", 4, "main"))["library"] == "torch.nn.modules.linear.forward"
 
 
+def test_the_framework_whose_fit_another_library_calls_is_named() -> None:
+    packages = "/x/site-packages"
+    search = (f"{packages}/keras_tuner/src/engine/base_tuner.py", 4, "BaseTuner.search")
+    between = (f"{packages}/keras_tuner/src/engine/hypermodel.py", 3, "HyperModel.fit")
+    fit = (f"{packages}/keras/src/backend/tensorflow/trainer.py", 2, "TensorFlowTrainer.fit")
+    save = (f"{packages}/keras/src/callbacks/model_checkpoint.py", 1, "ModelCheckpoint.on_epoch_end")
+    own = ("train.py", 4, "main")
+    assert named(fit, between, search, own)["library"] == "keras.src.backend.tensorflow.trainer.fit"
+    assert named(save, fit, between, search, own)["library"].startswith("fit: keras.src.callbacks.")
+    assert named(between, search, own)["library"].endswith("base_tuner.search")
+
+
 def test_the_function_that_was_called_is_named_instead_of_its_decorator_s() -> None:
     torch = "/x/site-packages/torch"
     around = (f"{torch}/distributed/c10d_logger.py", 2, "_exception_logger.<locals>.wrapper")

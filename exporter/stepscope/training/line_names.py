@@ -71,7 +71,7 @@ class LineNames:
 
     def of(self, frames: Sequence[Frame]) -> str:
         """Returns the fields of line_layout.FIELDS for the frames of a thread, innermost first."""
-        innermost = called = own = caller = None
+        innermost = called = fits = own = caller = None
         inner: dict[str, Frame] = {}  # the innermost frame of each package
         for frame in self._of_this_process(frames):
             if self._whose(frame[0]) == _NOBODYS:
@@ -83,11 +83,16 @@ class LineNames:
                     break
                 own = frame
             elif own is None:
-                if called is None or not _is_around(_function(frame).rpartition(".")[2]):
+                name = _name(frame)
+                if called is None or not _is_around(name):
                     called = frame
+                if name == "fit":
+                    fits = fits or frame
                 inner.setdefault(self._package(frame[0]), frame)
+        if called and fits and _name(called) not in _RUNNERS:  # such as a search for hyperparameters
+            called = fits if self._package(fits[0]) != self._package(called[0]) else called
         loop = ""
-        if called and (runner := _function(called).rpartition(".")[2]) in _RUNNERS:
+        if called and (runner := _name(called)) in _RUNNERS:
             innermost_of = inner[self._package(called[0])]
             loop = f"{runner}: " if runner in _LOOPS and innermost_of is not called else ""
             called = innermost_of
@@ -188,7 +193,7 @@ class LineNames:
 
         Python 3.14 says the class of a method, too, and older ones do not.
         """
-        name, function = frame[0], _function(frame).rpartition(".")[2]
+        name, function = frame[0], _name(frame)
         if name.startswith("<frozen importlib"):
             return _IMPORT
         module = ""
@@ -227,6 +232,11 @@ def _with_package(name: str, size: int) -> str:
 
 def _is_around(function: str) -> bool:
     return function in _AROUND or function.endswith("wrapper")
+
+
+def _name(frame: Frame) -> str:
+    """Returns the function without its class."""
+    return _function(frame).rpartition(".")[2]
 
 
 def _function(frame: Frame) -> str:
