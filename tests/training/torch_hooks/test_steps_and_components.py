@@ -930,6 +930,25 @@ for workers in (0, 1):
 """
 
 
+WRAPPED = """
+class Around:
+    def __init__(self, iterator): self.iterator = iterator
+    def __iter__(self): return self
+    def _reset(self, loader): self.iterator._reset(loader)
+    def __next__(self): return next(self.iterator)
+class Wraps(DataLoader):
+    def _get_iterator(self): return Around(super()._get_iterator())
+class Generates(DataLoader):
+    def _get_iterator(self): return (batch for batch in self.batch_sampler)
+for batch in Generates(data, batch_size=48): pass
+loader = Wraps(data, batch_size=16, num_workers=1, persistent_workers=True)
+for epoch in range(2):
+    for x, y in loader: loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+    with torch.no_grad():
+        for x, y in Wraps(data, batch_size=24): model(x)
+"""
+
+
 READS_ALL_FIRST = """
 batches = list(DataLoader(data, batch_size={size}))
 model = Net()
@@ -991,7 +1010,7 @@ def odd_loops(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     package.mkdir(parents=True)
     (package / "stateful_dataloader.py").write_text(STATEFUL)
     loops = {"reads ahead": READS_AHEAD, "not started": NOT_STARTED, "torchdata": TRAINED_WITH_IT}
-    loops |= {"two threads": THREADS, "one after the other": ONE_AFTER_THE_OTHER}
+    loops |= {"wrapped": WRAPPED, "two threads": THREADS, "one after the other": ONE_AFTER_THE_OTHER}
     return train(*map(each, loops, loops.values()), folder=folder)
 
 
@@ -1012,6 +1031,13 @@ def test_the_loader_of_torchdata_which_has_its_own_iter_is_timed(odd_loops: Trai
     assert sum(loader.wait_counts) == 12
     assert (loader.workers, loader.batch_size) == (1, 16)
     assert sum(rank.totals.fetch_counts) >= 6
+
+
+def test_a_loader_that_wraps_its_iterator_is_timed(odd_loops: Trained) -> None:
+    rank = of(odd_loops, "wrapped")
+    assert rank.totals.steps == {"train": 12, "eval": 8}
+    waits = {loader.phase: sum(loader.wait_counts) for loader in rank.totals.loaders}
+    assert waits == {"train": 12, "eval": 8}
 
 
 def test_a_faster_loop_in_another_thread_takes_no_step_from_the_first_one(odd_loops: Trained) -> None:

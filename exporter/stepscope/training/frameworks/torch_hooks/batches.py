@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -80,13 +81,23 @@ def _timed_iter(original: Callable[..., Any]) -> Callable[..., Any]:
                 put_back()
         try:
             waits.started, waits.is_usual = clock() - asked, False
-            waits.queue_depth = torch_loader.queue_depth(iterator)
-            setattr(iterator, _WAITS, waits)
+            if (own := _own_iterator(iterator)) is None:
+                automatic.ended()
+            else:
+                waits.queue_depth = torch_loader.queue_depth(own)
+                setattr(own, _WAITS, waits)
         except Exception as error:  # noqa: BLE001 - as above
             tracing = switched_off("the start of a loader", error)
         return iterator
 
     return timed
+
+
+def _own_iterator(iterator: object) -> object:
+    """Returns PyTorch's own iterator, around which a loader may put another one, as that of PyG does."""
+    inside = gc.get_referents(iterator)
+    near = (iterator, *inside, *gc.get_referents(*inside))
+    return next((each for each in near if issubclass(type(each), dataloader._BaseDataLoaderIter)), None)
 
 
 def _given_up(hook: str, error: Exception) -> Callable[[], bool]:
