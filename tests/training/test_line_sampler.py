@@ -481,6 +481,13 @@ def test_of_a_framework_that_runs_everything_the_innermost_function_is_named() -
         ("train.py", 4, "main"),
     ]
     assert named(*frames)["library"] == "fit: lightning.fabric.loggers.csv_logs.save"
+    frames = [
+        (f"{packages}/gymnasium/core.py", 1, "Env.step"),
+        (f"{packages}/stable_baselines3/common/vec_env/dummy_vec_env.py", 2, "DummyVecEnv.step_wait"),
+        (f"{packages}/stable_baselines3/ppo/ppo.py", 3, "PPO.learn"),
+        ("train.py", 4, "main"),
+    ]
+    assert named(*frames)["library"] == "learn: stable_baselines3.common.vec_env.dummy_vec_env.step_wait"
     model = (f"{packages}/torch/nn/modules/linear.py", 5, "Linear.forward")
     called = (f"{packages}/torch/nn/modules/module.py", 6, "Module._call_impl")
     assert named(model, called, ("train.py", 4, "main"))["library"] == "torch.nn.modules.linear.forward"
@@ -531,6 +538,8 @@ def test_generated_code_is_nobodys_line(monkeypatch: pytest.MonkeyPatch) -> None
     assert LineNames().whole([traced, fit, own]) == LineNames().whole([fit, own])
     torch = ("/x/site-packages/torch/_inductor/output_code.py", 3, "CompiledFxGraph.__call__")
     assert named(("/tmp/torchinductor_me/ab/cabc.py", 40, "call"), torch, own)["place"] == "train.py:7"
+    written = ("/tmp/torch_geometric.nn.conv.gcn_conv_GCNConv_propagate_ab1.py", 96, "collect")
+    assert named(written, own)["place"] == "train.py:7"
     elsewhere = ("/scratch/inductor/ab/cabc.py", 40, "call")
     assert named(elsewhere, own)["place"] == "ab/cabc.py:40"
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/scratch/inductor")

@@ -18,7 +18,7 @@ SUFFIX = ".lines"
 TICK_SECONDS = 0.05
 
 # In paths of code that AutoGraph and TorchInductor generate, into files that nobody has written.
-GENERATED = ("/__autograph_generated_file", "/torchinductor_")
+GENERATED = ("/__autograph_generated_file", "/torchinductor_", "/torch_geometric.")
 
 ROLES = ("script", "training", "loader worker", "child")
 # The main thread had or wanted a core ("running"), or slept in the kernel for one of these.

@@ -4,7 +4,7 @@ If that function is one that runs a whole framework, such as `fit`, the framewor
 named after it: `fit: loops.epoch_loop.advance`.
 
 The user's own is the main module, and every file outside the standard library, of `site-packages` and
-`dist-packages`, and of Stepscope. What AutoGraph or TorchInductor generated is nobody's. Only names and line
+`dist-packages`, and of Stepscope. What a framework generated is nobody's. Only names and line
 numbers are used, never source text.
 """
 
@@ -29,7 +29,9 @@ _PLACE, _FUNCTION, _LIBRARY = 60, 32, 76
 _LINE_NUMBER = 8
 _WHOLE = 100  # characters of a function of a library in a whole stack
 # Functions that run whatever a framework does: its innermost function says more. `_call_impl`: of a module.
-_LOOPS = frozenset(["train", "fit", "fit_transform", "evaluate", "validate", "predict", "test", "generate"])
+_LOOPS = frozenset(
+    ["train", "fit", "fit_transform", "learn", "evaluate", "validate", "predict", "test", "generate"]
+)
 _RUNNERS = _LOOPS.union(
     [
         "run",
