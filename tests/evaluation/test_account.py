@@ -291,6 +291,9 @@ def run_with(**shares: float) -> Analysis:
         ({"train__forward": 0.71, "before_first_step": 0.29}, []),  # less than five minutes
         ({"before_first_step": 1.0}, []),  # it may still be in its start
         ({"train__backward": 0.6, "train__optimizer": 0.4}, []),
+        ({"train__backward": 0.4, "train__forward": 0.03, "train__host": 0.49}, []),  # forward passes
+        ({"train__backward": 0.4, "train__forward": 0.03, "train__host": 0.51}, ["Your own code"]),
+        ({"train__backward": 0.4, "train__forward": 0.05, "train__host": 0.49}, ["Your own code"]),
     ],
 )
 def test_a_large_part_that_no_rule_judges_is_a_finding(shares: dict[str, float], titles: list[str]) -> None:
@@ -589,7 +592,8 @@ def test_who_holds_the_interpreter_lock_is_named_if_the_main_thread_waits_for_it
     assert [problem.seconds_lost for problem in found] == lost
     as_much = run_with(train__backward=1 - sum(lost) / 1000, train__host=sum(lost) / 1000)
     assert len(unexplained(replace(as_much, threads=[thread]))) == len(found), "own code waits for the lock"
-    more = run_with(train__backward=0.85 - sum(lost) / 1000, train__host=0.15 + sum(lost) / 1000)
+    own = 0.15 + sum(lost) / 1000
+    more = run_with(train__forward=0.1, train__backward=0.9 - own, train__host=own)
     seconds = {each.about.subject: each.seconds_lost for each in unexplained(replace(more, threads=[thread]))}
     assert seconds.pop("Your own code") == pytest.approx(150), "without its waits for the lock"
     assert list(seconds.values()) == pytest.approx(lost)
@@ -666,7 +670,14 @@ def test_what_the_plain_python_of_any_step_takes_is_no_own_code_to_mend(steps: i
     assert bool(unexplained(short)) == found
 
 
-@pytest.mark.parametrize("library", ["torch.nn.functional.cross_entropy", "torch._functorch.apis.wrapped"])
+@pytest.mark.parametrize(
+    "library",
+    [
+        "torch.nn.functional.cross_entropy",
+        "torch._functorch.apis.wrapped",
+        "torch.distributions.categorical.sample",
+    ],
+)
 def test_what_pytorch_does_for_a_step_is_not_the_user_s_own_code(library: str) -> None:
     loss = line("train.py:3", 240.0, library=library)
     metric, print_ = line("train.py:4", 120.0), line("train.py:5", 20.0)
@@ -704,6 +715,55 @@ def test_the_loop_of_a_framework_is_not_the_user_s_own_code_but_what_they_gave_i
     assert unexplained(with_lines("train__host", 400, logger))
     model = line("train.py:9", 1.0, library="predict: sklearn.neighbors._base.kneighbors")
     assert unexplained(with_lines("train__host", 400, model)), "no framework: it makes no steps"
+
+
+def test_a_call_that_runs_whole_steps_is_the_loop_of_a_library_and_not_the_user_s_own_code() -> None:
+    step = line("train.py:9", 2.0, library="pyro.infer.svi.step")
+    model = line("train.py:3", 1.0)
+    run = with_lines("train__host", 400, step, model)
+    assert [found.seconds_lost for found in unexplained(run)] == [400]
+    assert run.account is not None
+    passes = [Leaf(Key("train", name), 0.1, {0: 100.0}, (step,)) for name in ("backward", "optimizer")]
+    run = replace(run, account=replace(run.account, leaves=(*run.account.leaves, *passes)))
+    (found,) = unexplained(run)
+    assert (found.seconds_lost, found.details["places"]) == (pytest.approx(400 / 3), ("train.py:3",))
+
+
+# Rollouts: the model chooses actions without gradients, and an environment makes a step with each.
+CHOOSES = line("train.py:9", 1.0, library="torch.distributions.categorical.sample")
+COLLECTS = line("train.py:9", 2.0, library="learn: sb3.common.on_policy_algorithm.collect_rollouts")
+ENVIRONMENT = line("env.py:3", 4.0, function="step")
+
+
+@pytest.mark.parametrize(
+    ("lines", "lost"),
+    [
+        ([CHOOSES, ENVIRONMENT], 400.0),
+        ([line("train.py:7", 4.0, library="gymnasium.wrappers.common.step"), CHOOSES], 400.0),
+        ([COLLECTS], None),  # what is trained on comes from there
+        ([line("train.py:9", 1.0, library="torchrl.collectors._base.__iter__")], 500.0),
+        ([replace(COLLECTS, seconds={"running": 1.0, "other": 3.0})], 500.0),  # it waits for environments
+        ([CHOOSES, replace(ENVIRONMENT, seconds={"running": 0.45})], None),
+    ],
+)
+def test_a_rollout_is_no_evaluation_and_a_finding_only_if_its_environment_is_slow(
+    lines: list[LineTime], lost: float | None
+) -> None:
+    found = unexplained(with_lines("eval__host", 500, *lines))
+    assert [(each.about.subject, each.seconds_lost) for each in found] == [("Rollouts", lost)] * bool(lost)
+    assert all("environments" in each.recommendation for each in found)
+    assert unexplained(with_lines("eval__host", 500, line("train.py:4", 1.0, function="validation_step")))
+
+
+def test_a_rollout_that_waits_for_environments_in_other_processes_names_their_lines() -> None:
+    waits = line(
+        "train.py:9", 0.1, 0.9, phase="eval", component="host", library="learn: sb3.subproc.step_wait"
+    )
+    runs = line("train.py:9", 0.9, 0.1, phase="eval", component="host", library="learn: sb3.buffers.add")
+    child = ThreadTime("n1", 0, "child", 2, 1.0, 1.0, 0.0, 0.1, (ENVIRONMENT, line("", 1.0)))
+    for spent, lines in ((waits, [ENVIRONMENT]), (runs, [runs])):
+        main = ThreadTime("n1", 0, "training", 1, 1.0, 1.0, 0.0, 0.1, (spent,))
+        assert list(lines_of(Key("eval", "host"), [main, child])) == lines
 
 
 @pytest.mark.parametrize(("word", "is_found"), [("Account.large=16", False), ("Account.large=14", True)])
@@ -934,6 +994,16 @@ def test_a_line_that_takes_most_of_a_long_set_up_is_a_finding_and_imports_are_no
     assert unexplained(of_set_up("index.py:3", seconds=199)) == []
     judged = replace(of_set_up("index.py:3"), rules=[rule("MaxInitializationTime", Status.FOUND)])
     assert unexplained(judged) == []
+
+
+@pytest.mark.parametrize("key", ["before_first_step", "after_last_step"])
+def test_a_library_that_waits_for_jax_to_compile_is_not_the_script_s_own_code(key: str) -> None:
+    waits = replace(line("train.py:9", 0.0, library="numpyro.infer.svi.run"), seconds={"lock": 1.0})
+    run = with_lines(key, 290, waits)
+    assert unexplained(run)
+    assert unexplained(replace(run, framework="jax 0.10.2")) == []
+    for other in (replace(waits, library=""), replace(waits, seconds={"running": 0.6, "lock": 0.4})):
+        assert unexplained(replace(with_lines(key, 290, other), framework="jax 0.10.2"))
 
 
 @pytest.mark.parametrize(

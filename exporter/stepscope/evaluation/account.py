@@ -248,11 +248,13 @@ def lines_of(key: Key, threads: Iterable[ThreadTime]) -> Iterator[LineTime]:
     threads = list(threads)
     outside = BETWEEN if any(line.component == HOST for each in threads for line in each.lines) else HOST
     part, component = key
-    if component == "data_wait":
-        for role in ("loader worker", "child"):  # children: of a loader that is not PyTorch's
+    waits = component == "data_wait"
+    if waits or (component == HOST and _waits_in_loops(threads, part)):
+        # Children are of a loader that is not PyTorch's, or step the environments of a rollout.
+        for role in ("loader worker", "child") if waits else ("child",):
             workers = (thread for thread in threads if thread.role == role)
             fetched = [line for thread in workers for line in thread.lines if line.place]
-            if fetched and _wait_for(fetched, threads, part):
+            if fetched and (not waits or _wait_for(fetched, threads, part)):
                 yield from fetched
                 return
     for thread in threads:
@@ -275,6 +277,15 @@ def _wait_for(fetched: Iterable[LineTime], threads: Iterable[ThreadTime], part: 
     waited = sum(line.total for line in waits)
     mostly_wait = sum(line.seconds.get("running", 0.0) for line in waits) <= waited / 2
     return mostly_wait and sum(line.total for line in fetched) >= LEAST_PLACE * waited
+
+
+def _waits_in_loops(threads: Iterable[ThreadTime], part: str) -> bool:
+    """Returns whether own code is mostly the loop of a framework, and waits."""
+    main = (thread for thread in threads if thread.role in MAIN_THREADS)
+    lines = [line for thread in main for line in thread.lines if _is_of(line, part, HOST)]
+    loops = (line for line in lines if ": " in line.library)
+    waited = sum(line.total - line.seconds.get("running", 0.0) for line in loops)
+    return waited > sum(line.total for line in lines) / 2
 
 
 def _is_of(line: LineTime, part: str, component: str, outside: str = HOST) -> bool:

@@ -57,7 +57,7 @@ LOOP = (*PHASES, BETWEEN, PROFILING, UNFINISHED)
 # Functions of PyTorch that are a part of each step or set-up; "import" as in training/line_names.py.
 USUAL = (
     *("import", "torch.nn.", "torch.optim.", "torch.autograd.", "torch._tensor.backward"),
-    *("torch._compile.", "torch._functorch.", "torch.distributed."),
+    *("torch._compile.", "torch._functorch.", "torch.distributed.", "torch.distributions."),
 )
 # What hands a batch to JAX waits meanwhile for earlier steps, of which only so many may run. Samples count as
 # running what waits for a core then, too. A list that is converted waits for no lock.
@@ -76,6 +76,7 @@ CALLED_IN_STEPS = {  # of phases: the loops of Keras that a script calls in the 
     phase: re.compile(rf"{loop}: (tf_)?keras\.")
     for phase, loop in (("eval", "evaluate"), ("predict", "predict"))
 }
+NO_FORWARD = 0.1  # of the backward passes: modules with less time are a loss at most
 KNOWN = 0.05  # of the run: with more unknown, nobody knows whether it was healthy
 MOST_NAMED = 4  # ranks of several that make the others wait
 PLAIN_PYTHON = 1e-4  # seconds that a step without own work is outside of modules: its calls, loss and clock
@@ -217,6 +218,16 @@ KEEP_WORKERS = (
     "The loader starts and ends its workers at each evaluation. Make it once (persistent_workers=True), or "
     "load few batches without workers (num_workers=0)."
 )
+# Functions in which an environment makes a step: passes without gradients choose its actions then.
+ENVIRONMENT = re.compile(r"(^|\.)_?step(_\w+)?$|rollout|collector")
+ACT_AT_ONCE = (
+    "Let one pass of the model choose the actions of several environments (a vectorised environment), and "
+    "run slow environments in processes of their own."
+)
+ACT_ELSEWHERE = (
+    "This line waits for environments in other processes. Run as many as there are cores, with cheaper "
+    "steps; cheap ones are faster in this process, because each step is sent through pipes."
+)
 VALIDATE_LESS = (
     "Validate less often (`validation_freq`), on fewer batches (`validation_steps`) or in larger ones "
     "(`validation_batch_size`)."
@@ -319,7 +330,8 @@ def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
             continue
         # Only what was sampled: Python's own start and end never are.
         named = (place for place in leaf.places if place.share >= LEAST_PLACE)
-        found = [place for place in named if _is_of_script(place.line, leaf.key)]
+        jax = analysis.framework.startswith("jax")
+        found = [place for place in named if _is_of_script(place.line, leaf.key, jax)]
         seconds = sum(place.seconds for place in found)
         own = min(seconds / account.seconds, leaf.share)
         evidence = f"That is {share(own, leaf.share)} of the time {uncapitalised(name_of(leaf.key))}"
@@ -337,8 +349,13 @@ def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
             )
 
 
-def _is_of_script(line: LineTime, key: Key) -> bool:
-    """Returns whether a line is the script's own, or waits at Python's end for what the script started."""
+def _is_of_script(line: LineTime, key: Key, jax: bool) -> bool:
+    """Returns whether a line is the script's own, or waits at Python's end for what the script started.
+
+    With JAX, a library that waits for a lock waits for threads of JAX, which compile and compute.
+    """
+    if jax and line.library and line.seconds.get("lock", 0.0) > line.total / 2:
+        return False
     return _is_own(line) or (key.part == AFTER and not line.place and _waits(line))
 
 
@@ -434,13 +451,15 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
     """Yields large components that no rule judges. `waited`: for the interpreter lock, in any of them."""
     judged, main = _judged(analysis), account.main_phase
     of_main = sum(leaf.share for leaf in account.leaves if leaf.key.part == main)
-    sampled = any(leaf.lines for leaf in account.leaves)
+    sampled, loops = any(leaf.lines for leaf in account.leaves), _loops(account)
     for leaf in account.leaves:
         part, component = leaf.key
         spent, large, exchanged = leaf.share, analysis.large, 0.0
+        own = [place for place in own_places(leaf) if (place.line.place, place.line.library) not in loops]
         if component == HOST:
             exchanged = 0.0 if analysis.found(Straggler) else _exchanged(leaf, account)
-            spent = spent * (own_share(leaf) if sampled else 1.0) - waited + exchanged
+            spent = spent * (own_share(leaf, own) if sampled else 1.0) - waited - _forward_in_lines(account)
+            spent += exchanged
             steps = sum(each.count for each in analysis.steps if each.phase == part)
             large += PLAIN_PYTHON * steps / account.seconds
         if component == HOST and not sampled and leaf.share == of_main:
@@ -459,7 +478,7 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
             remedies = _remedies(analysis)
             waits = WAIT_LESS_WITH_JAX if remedies is OF_JAX else WAIT_LESS
             remedy = _of_line(leaf, waits) or remedies[component]
-            at = tuple(place.line.place for place in own_places(leaf)) if component == HOST else ()
+            at = tuple(place.line.place for place in own) if component == HOST else ()
             brings = [name for name, part in ((COMMUNICATION, exchanged), (GC, garbage)) if part]
             yield LargePart(leaf.key, spent + garbage, remedy, evidence, brings=brings, places=at)
         elif part == BETWEEN:
@@ -467,6 +486,24 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
             of_place = [line.library for line in leaf.lines if line.place and line.place == place]
             remedy = CALL_ONCE if any(map(IN_KERAS.match, of_place)) else REMEDIES[BETWEEN]
             yield LargePart(leaf.key, leaf.share, remedy, "No step was running")
+
+
+def _forward_in_lines(account: Account) -> float:
+    """Returns the share of the run that lines of own code take for forward passes, if no module has any.
+
+    A class that replaces `Module.__call__`, as in GPyTorch, and functions of tensors have none that is timed.
+    """
+    forward, backward = (account.share(account.main_phase, name) for name in ("forward", "backward"))
+    return backward if forward < NO_FORWARD * backward else 0.0
+
+
+def _loops(account: Account) -> set[tuple[str, str]]:
+    """Returns the places, and what they call, in which a library runs whole steps, as SVI of Pyro does."""
+    backward, optimizer = (
+        {(line.place, line.library) for leaf in account.leaves if leaf.key == key for line in leaf.lines}
+        for key in (Key(account.main_phase, "backward"), Key(account.main_phase, "optimizer"))
+    )
+    return {called for called in backward & optimizer if called[1]}
 
 
 def _loop_of_keras(account: Account, analysis: Analysis) -> Iterator[LargePart]:
@@ -623,15 +660,32 @@ def _evaluation(
             evidence = f"Steps of training took {share(training, 1.0)} of the run"
             validates = phase == "eval" and analysis.framework.startswith("keras")
             less = VALIDATE_LESS if validates else EVALUATE_LESS
-            remedy, own = less, account.share(phase, HOST)
-            if own > MOST * part:
+            remedy, own, key, title = less, account.share(phase, HOST), Key(phase), ""
+            if rollouts := _rollouts(phase, account):
+                named = [place for place in rollouts.places if place.share >= LEAST_PLACE]
+                acts = [place for place in named if _is_own(place.line) or _waits(place.line)]
+                own = rollouts.share * own_share(rollouts, acts)
+                if own < max(analysis.large, LARGE_PHASE * part):
+                    continue  # they collect what is trained on
+                key, title = rollouts.key, "Rollouts"
+                less = ACT_ELSEWHERE if _waits(acts[0].line) else ACT_AT_ONCE
+            if rollouts or own > MOST * part:
                 evidence += f". {share(own, part)} of this part is your own code around forward passes"
                 remedy = f"{_remedies(analysis)[HOST]} {less}"
             if called > MOST * part:
                 remedy = CALL_ONCE
             elif _of_restarts(phase, analysis) * account.share(phase, "data_wait") > MOST * part:
                 remedy = f"{KEEP_WORKERS} {less}"
-            yield LargePart(Key(phase), part, remedy, evidence)
+            yield LargePart(key, own if rollouts else part, remedy, evidence, title)
+
+
+def _rollouts(phase: str, account: Account) -> Leaf | None:
+    """Returns the script's own part of passes without gradients if an environment makes steps in it."""
+    own = (leaf for leaf in account.leaves if leaf.key == Key(phase, HOST) and phase == "eval")
+    for leaf in own if not account.share(phase, "data_wait") else ():
+        if any(ENVIRONMENT.search(name) for line in leaf.lines for name in (line.function, line.library)):
+            return leaf
+    return None
 
 
 def _of_restarts(phase: str, analysis: Analysis) -> float:
