@@ -416,6 +416,20 @@ def test_advice_on_a_line_next_to_jax_knows_what_waits_for_its_arrays(
 
 
 @pytest.mark.parametrize(
+    ("called_at", "advice"),
+    [("train.py:3", "This line calls a compiled function"), ("train.py:9", "Compile the step")],
+)
+def test_a_line_that_calls_a_compiled_step_is_not_to_compile_it(called_at: str, advice: str) -> None:
+    run = with_lines("train__host", 300, line("train.py:3", 1.0, library="flax.nnx.graph.flatten"))
+    assert run.account is not None
+    own, forward = run.account.leaves
+    compiled = replace(forward, lines=(line(called_at, 1.0, library="jax._src.pjit.cache_miss"),))
+    account = replace(run.account, leaves=(own, compiled))
+    (found,) = unexplained(replace(run, account=account, framework="jax 0.10.2"))
+    assert found.recommendation.startswith(advice)
+
+
+@pytest.mark.parametrize(
     ("library", "word"),
     [
         ("predict: keras.src.trainers.data_adapters.array_data_adapter.get_tf_dataset", "call it once"),

@@ -138,6 +138,10 @@ COMPILE_STEP = (
     "Compile the step: decorate its function with `jax.jit` (or `nnx.jit`, `eqx.filter_jit`). Outside of "
     "compiled functions, Python calls each operation by itself."
 )
+FLATTEN_LESS = (
+    "This line calls a compiled function, and takes its arguments apart in Python at each call. Do that once "
+    "(`nnx.cached_partial`, `nnx.split`, `eqx.partition`), or let a call make several steps (`jax.lax.scan`)."
+)
 JITTED = "jax._src.pjit.cache_miss"  # calls a compiled function, which is compiled first
 COMPILE_LESS = (
     "JAX compiles the function that this line calls. It unrolls Python loops: write them with "
@@ -478,6 +482,10 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
             remedies = _remedies(analysis)
             waits = WAIT_LESS_WITH_JAX if remedies is OF_JAX else WAIT_LESS
             remedy = _of_line(leaf, waits) or remedies[component]
+            if remedy == COMPILE_STEP and own[0].line.place in dict(
+                _called_in(Key(main, "forward"), account)
+            ):
+                remedy = FLATTEN_LESS
             at = tuple(place.line.place for place in own) if component == HOST else ()
             brings = [name for name, part in ((COMMUNICATION, exchanged), (GC, garbage)) if part]
             yield LargePart(leaf.key, spent + garbage, remedy, evidence, brings=brings, places=at)
@@ -500,10 +508,15 @@ def _forward_in_lines(account: Account) -> float:
 def _loops(account: Account) -> set[tuple[str, str]]:
     """Returns the places, and what they call, in which a library runs whole steps, as SVI of Pyro does."""
     backward, optimizer = (
-        {(line.place, line.library) for leaf in account.leaves if leaf.key == key for line in leaf.lines}
-        for key in (Key(account.main_phase, "backward"), Key(account.main_phase, "optimizer"))
+        _called_in(Key(account.main_phase, name), account) for name in ("backward", "optimizer")
     )
     return {called for called in backward & optimizer if called[1]}
+
+
+def _called_in(key: Key, account: Account) -> set[tuple[str, str]]:
+    """Returns the places of a part of the account, and what they call."""
+    lines = (line for leaf in account.leaves if leaf.key == key for line in leaf.lines)
+    return {(line.place, line.library) for line in lines}
 
 
 def _loop_of_keras(account: Account, analysis: Analysis) -> Iterator[LargePart]:
