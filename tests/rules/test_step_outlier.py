@@ -132,6 +132,19 @@ def test_a_warm_up_has_no_finding_and_later_steps_must_cost_enough_by_themselves
         assert found.seconds_lost == pytest.approx(10 * (0.5 - values.mean()))
 
 
+@pytest.mark.parametrize(("usual", "long", "status"), [(0.01, 0.2, "healthy"), (0.03, 0.15, "found")])
+def test_a_stage_with_longer_steps_is_no_outlier_if_it_takes_most_of_the_time(
+    usual: float, long: float, status: str
+) -> None:
+    """L-BFGS after Adam: it evaluates its closure up to 20 times per step, but less often in some steps."""
+    values = np.full(325, usual)
+    values[300:] = np.where(np.arange(25) % 5 == 2, 2 * usual, long)
+    assert result(node_steps(values)).status == status
+    scattered = np.full(325, usual)
+    scattered[5::13] = long
+    assert result(node_steps(scattered)).status == "found"
+
+
 def test_the_first_step_of_keras_compiles_and_two_later_ones_are_events() -> None:
     values = np.full(300, 0.05)
     values[0], values[[100, 250]] = 2.0, 0.6

@@ -89,6 +89,7 @@ LONG_STEPS = 30  # that a live window needs at least, if steps are long
 # If one third of a live window is without more than this share of their cost, the steps were slow for a time.
 # Half would do, but the histogram's cost is too low.
 MISSING = 0.6
+STAGE = 0.5  # of the steps' time, from which outliers one after another are a stage of the run
 COMMUNICATION = COMPONENTS.index("communication")
 OWN_SHARE = 0.5  # of the variance of steps: above it, their rank is long by itself
 LEAST_LOST = 1e-3  # seconds: a finding of which waiting for a core explains all is a small one
@@ -368,7 +369,8 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         series = self._series(run, tallies)
-        fired = [steps for steps in series if steps.tally.triggered and not steps.only_warm_up]
+        triggering = (steps for steps in series if steps.tally.triggered)
+        fired = [steps for steps in triggering if not (steps.only_warm_up or steps.are_a_stage)]
         triggered = sum(steps.tally.triggered for steps in fired)
         status = status_of(triggered, sum(steps.tally.judged for steps in series))
         worst = max(fired, key=lambda steps: steps.excess_seconds, default=None)
@@ -471,6 +473,17 @@ class Series:
     def only_warm_up(self) -> bool:
         """Returns whether the outliers are the first steps, one after another."""
         return not self.durations.later(self.live_limit)[0] and self.durations.above(self.live_limit) > 0
+
+    @property
+    def are_a_stage(self) -> bool:
+        """Returns whether the outliers are a large stage of the run, such as one with another optimizer.
+
+        Most steps from the first to the last one are outliers, and they took most of the steps' time.
+        """
+        numbers = self.later_outliers()[:, 0]
+        if not len(numbers) or 2 * len(numbers) <= np.ptp(numbers) + 1:
+            return False
+        return self.durations.share(self.durations.seconds_above(self.limit)) >= STAGE
 
     def words(self, alone: bool) -> str:
         later, excess = self.durations.later(self.live_limit)
