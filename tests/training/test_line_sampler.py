@@ -488,6 +488,12 @@ def test_of_a_framework_that_runs_everything_the_innermost_function_is_named() -
         ("train.py", 4, "main"),
     ]
     assert named(*frames)["library"] == "learn: stable_baselines3.common.vec_env.dummy_vec_env.step_wait"
+    frames = [
+        (f"{packages}/fastai/optimizer.py", 1, "adam_step"),
+        (f"{packages}/fastai/callback/schedule.py", 2, "fit_one_cycle"),
+        ("train.py", 3, "<module>"),
+    ]
+    assert named(*frames)["library"] == "fit_one_cycle: fastai.optimizer.adam_step"
     model = (f"{packages}/torch/nn/modules/linear.py", 5, "Linear.forward")
     called = (f"{packages}/torch/nn/modules/module.py", 6, "Module._call_impl")
     assert named(model, called, ("train.py", 4, "main"))["library"] == "torch.nn.modules.linear.forward"

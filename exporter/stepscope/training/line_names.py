@@ -30,17 +30,9 @@ _LINE_NUMBER = 8
 _WHOLE = 100  # characters of a function of a library in a whole stack
 # Functions that run whatever a framework does: its innermost function says more. `_call_impl`: of a module.
 _LOOPS = frozenset(
-    ["train", "fit", "fit_transform", "learn", "evaluate", "validate", "predict", "test", "generate"]
+    ["train", "learn", "evaluate", "validate", "predict", "test", "generate", "fine_tune", "lr_find"]
 )
-_RUNNERS = _LOOPS.union(
-    [
-        "run",
-        "__call__",
-        "__next__",
-        "_call_impl",
-        "_wrapped_call_impl",
-    ]
-)
+_RUNNERS = frozenset(["run", "__call__", "__next__", "_call_impl", "_wrapped_call_impl"])
 _FORKED_IN = f"{os.sep}multiprocessing{os.sep}process.py"
 _PASS_ON = frozenset(["_call_impl", "_wrapped_call_impl"])  # of a module of PyTorch: they say nothing
 # Functions that decorators of frameworks put around others, such as collectives, steps and `fit`.
@@ -91,12 +83,13 @@ class LineNames:
                 if name == "fit":
                     fits = fits or frame
                 inner.setdefault(self._package(frame[0]), frame)
-        if called and fits and _name(called) not in _RUNNERS:  # such as a search for hyperparameters
+        if called and fits and not _is_runner(_name(called)):  # such as a search for hyperparameters
             called = fits if self._package(fits[0]) != self._package(called[0]) else called
         loop = ""
-        if called and (runner := _name(called)) in _RUNNERS:
+        if called and _is_runner(_name(called)):
             innermost_of = inner[self._package(called[0])]
-            loop = f"{runner}: " if runner in _LOOPS and innermost_of is not called else ""
+            runner = _name(called)
+            loop = f"{runner}: " if _is_loop(runner) and innermost_of is not called else ""
             called = innermost_of
         if own is None:
             return f"\n\n{self._function_of_library(innermost) if innermost is not None else ''}\n\n"
@@ -230,6 +223,14 @@ def _with_package(name: str, size: int) -> str:
         return name
     package = name.partition(".")[0][: size // 2]
     return f"{package}...{last_parts(name, size - len(package) - 3, '.')}"
+
+
+def _is_loop(function: str) -> bool:
+    return function in _LOOPS or function.partition("_")[0] == "fit"  # such as fit_one_cycle of fastai
+
+
+def _is_runner(function: str) -> bool:
+    return function in _RUNNERS or _is_loop(function)
 
 
 def _is_around(function: str) -> bool:
