@@ -19,23 +19,30 @@ _with_workers: str | None = None  # the latest run of this process, as in `sessi
 def time_worker_fetches(loader: object) -> None:
     """Times the fetches of a DataLoader (one batch each): in each worker, through its `worker_init_fn`.
 
-    Without workers, this process fetches: its CPU time distinguishes storage from the transform. That counts
-    until a loader of this run has workers, so that an evaluation without them does not count as their work.
     Does nothing for other loaders.
     """
-    global _with_workers
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is None or not isinstance(loader, torch_data.DataLoader):
         return
-    if not loader.num_workers:
-        if _with_workers != session.again:
-            _time_fetches()
+    time_own_fetches(loader.num_workers)
+    if loader.num_workers and not isinstance(loader.worker_init_fn, _WorkerStart):
+        loader.worker_init_fn = _WorkerStart(loader.worker_init_fn)
+
+
+def time_own_fetches(workers: int) -> None:
+    """Times the fetches of this process for a loader with so many workers.
+
+    Without workers, this process fetches: its CPU time distinguishes storage from the transform. That counts
+    until a loader of this run has workers, so that an evaluation without them does not count as their work.
+    """
+    global _with_workers
+    if _with_workers == session.again:
         return
-    if _with_workers != session.again:
+    if workers:
         _with_workers = session.again
         _leave_fetches_alone()
-    if not isinstance(loader.worker_init_fn, _WorkerStart):
-        loader.worker_init_fn = _WorkerStart(loader.worker_init_fn)
+    else:
+        _time_fetches()
 
 
 def queue_depth(iterator: object) -> Callable[[], int] | None:

@@ -88,6 +88,19 @@ LOOPS = {
         """,
         {"eval": 6},
     ),
+    "a loader of another class, which starts the iterators of PyTorch": (
+        """
+        from torch.utils.data.dataloader import _SingleProcessDataLoaderIter as Started
+        class Loader:
+            def __init__(self, size): self.loader = DataLoader(data, batch_size=size)
+            def __iter__(self): yield from Started(self.loader)
+        for x, y in Loader(8):
+            loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+        for x, y in Loader(16):
+            with torch.no_grad(): model(x)
+        """,
+        {"train": 12, "eval": 6},
+    ),
     "two optimizers": (
         """
         other = Net()

@@ -22,7 +22,7 @@ from stepscope.training.frameworks.torch_hooks.patches import (
     switched_off,
 )
 from stepscope.training.frameworks.torch_hooks.results import results
-from stepscope.training.loader import waits_of
+from stepscope.training.loader import Waits, waits_of
 from stepscope.training.recorder import NOT_OPENED
 from stepscope.training.session import complain, recorder, session
 
@@ -123,6 +123,18 @@ def _begin(loader: Any) -> tuple[LoaderWaits, int | None]:
     return waits, place
 
 
+def _began_elsewhere(iterator: Any) -> LoaderWaits:
+    """Returns what counts the waits for an iterator that no DataLoader began."""
+    of = vars(iterator).get
+    settings = of("_num_workers"), of("_pin_memory"), of("_prefetch_factor")
+    waits = LoaderWaits(lambda phase: Waits(phase, settings, 0))
+    torch_loader.time_own_fetches(iterator._num_workers)
+    waits.queue_depth = torch_loader.queue_depth(iterator)
+    waits.started = 1e-9  # nobody timed it
+    setattr(iterator, _WAITS, waits)
+    return waits
+
+
 def _time_workers(loader: Any) -> Callable[[], None] | None:
     """Lets workers that start now time their fetches, by `worker_init_fn`. Returns what puts that back."""
     has_workers = loader.num_workers
@@ -165,10 +177,10 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
         if tracing():
             return original(self)
         waits = self.__dict__.get(_WAITS)
-        if waits is None:
-            return original(self)
         try:
-            place = automatic.requested(waits, gradients())
+            if waits is None and asks_here() and not is_waiting():  # no DataLoader made it, as with fastai
+                waits = _began_elsewhere(self)
+            place = automatic.requested(waits, gradients()) if waits is not None else None
             asked = clock()
             if place is None:
                 if is_waiting() or not asks_here():  # another thread fetches batches ahead
