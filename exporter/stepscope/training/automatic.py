@@ -1,19 +1,20 @@
 """Makes steps of a script that makes none itself: out of what hooks see of its loop.
 
 A training step goes from the end of an optimizer's step to the end of its next one, so time anywhere in the
-loop counts. A *batch* is the time from a request to a loader to the next request. Batches that were only
-evaluated are steps of the phase eval, and are taken out of the training step around them. A batch with a
-backward pass is never one of them. Any other is one if gradients were disabled at its request, or in a
-forward pass. Other batches are one, too, if several come before the loader ends or the script asks another,
-and a module was called meanwhile. Without a call, the script only reads its data: before the first step, that
-is set-up, as is what follows until a batch or a backward pass. One batch alone may have been fetched ahead.
-A framework that fetches the batches of an accumulated step together trains on them before it asks another
-loader.
+loop counts. Without an optimizer, it ends at the request for the batch whose backward pass finds other
+gradients than the pass before it left: they were used, and cleared.
+A *batch* is the time from a request to a loader to the next request. Batches that were only evaluated are
+steps of the phase eval, and are taken out of the training step around them. A batch with a backward pass
+is never one of them. Any other is one if gradients were disabled at its request, or in a forward pass. Other
+batches are one, too, if several come before the loader ends or the script asks another, and a module was
+called meanwhile. Without a call, the script only reads its data: before the first step, that is set-up, as is
+what follows until a batch or a backward pass. One batch alone may have been fetched ahead. A framework that
+fetches the batches of an accumulated step together trains on them before it asks another loader.
 """
 
 from __future__ import annotations
 
-from stepscope.training.recorder import COMPONENT_INDEX
+from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
 from stepscope.training.session import recorder, session
 
 TYPE_CHECKING = False
@@ -58,9 +59,11 @@ class AutomaticSteps:
         "evaluation",
         "first",
         "is_evaluation",
+        "passed",
         "trained",
         "undecided",
         "unusual",
+        "updates",
         "wait",
         "waits",
     )
@@ -71,6 +74,9 @@ class AutomaticSteps:
         self.end_compiled: Callable[[], None] = lambda: None  # and what to call at the next hook.
         self.unusual: set[str] = set()  # why hooks must now be careful at each call
         self.trained = False  # a backward pass since the request for the latest batch
+        # Without an optimizer that hooks see: whether gradients came since the latest step, and whether steps
+        # end by what uses them.
+        self.passed = self.updates = False
         # The latest batch: its loader (None: no batch), when it was requested, whether gradients were
         # disabled, and the wait for it, once that is over.
         self.waits: LoaderWaits | None = None
@@ -136,6 +142,9 @@ class AutomaticSteps:
         """Takes back the latest request: its loader has no batch left, or raised an error."""
         self._decide()
         self._forget()
+        if self.passed and self.updates:
+            self.passed = False
+            recorder.end_automatic_step(NOT_OPENED)
 
     def trains(self) -> None:
         """Says that gradients are computed. Those of another thread are for no batch of this loop."""
@@ -172,6 +181,7 @@ class AutomaticSteps:
 
     def step_ended(self, place: int) -> None:
         """Ends the training step: the optimizer has finished its step, the component at this place."""
+        self.passed = False
         if self.evaluation is not None:
             self.end_evaluation()
         waits = self.waits
@@ -185,6 +195,17 @@ class AutomaticSteps:
             self.waits = self.wait = None
         if not recorder.end_automatic_step(place):
             recorder.in_automatic_step()
+
+    def updated(self) -> None:
+        """Ends the training step whose gradients something used that is no optimizer: before this batch."""
+        if self.waits is None:
+            recorder.end_automatic_step(NOT_OPENED)
+        elif self.trained:  # another pass for the same batch
+            return
+        else:
+            recorder.take_step_out("train", (), self.asked)
+            self.asked = self.asked[0], *(0.0 for _ in self.asked[1:])
+        self.passed, self.updates = False, True
 
     def begin_anew(self) -> None:
         """Drops the open step: a framework says that its loop begins here, or has ended."""

@@ -653,8 +653,12 @@ def make_recorder(
             trainer = 0
 
     def take_step_out(phase: str, begin: tuple[float, ...], end: tuple[float, ...]) -> None:
-        """Records the time between two answers of `so_far` as a step of this phase, and not as training."""
+        """Records the time between two answers of `so_far` as a step of this phase of its own.
+
+        An empty `begin` is that of the open step.
+        """
         nonlocal began
+        begin = begin or (began, *_NOTHING)
         if owner != -get_ident() or begin[0] < began:
             return
         seconds, *components = (after - before for before, after in zip(begin, end, strict=True))

@@ -88,6 +88,27 @@ LOOPS = {
         """,
         {"eval": 6},
     ),
+    "parameters that the script updates itself, after three passes each": (
+        """
+        for epoch in range(2):
+            for i, (x, y) in enumerate(DataLoader(data, batch_size=8)):
+                loss_of(model(x), y).backward()
+                if i % 3 == 2:
+                    for p in model.parameters(): p.data.sub_(p.grad, alpha=0.01); p.grad.zero_()
+            for x, y in DataLoader(data, batch_size=16):
+                with torch.no_grad(): model(x)
+        """,
+        {"train": 8, "eval": 12},
+    ),
+    "parameters that the script updates itself, without a loader": (
+        """
+        for i in range(13):
+            x, y = data[i * 4 : i * 4 + 4]
+            loss_of(model(x), y).backward()
+            for p in model.parameters(): p.data.sub_(p.grad, alpha=0.01); p.grad = None
+        """,
+        {"train": 12},  # nothing says when the last one ends
+    ),
     "a loader of another class, which starts the iterators of PyTorch": (
         """
         from torch.utils.data.dataloader import _SingleProcessDataLoaderIter as Started

@@ -31,8 +31,16 @@ from stepscope.training.frameworks.torch_hooks.patches import (
     switched_off,
 )
 from stepscope.training.frameworks.torch_hooks.results import CODES, compiles_backward, results
-from stepscope.training.frameworks.torch_hooks.steps import distributed, ended, trains, updated
+from stepscope.training.frameworks.torch_hooks.steps import (
+    distributed,
+    ended,
+    has_optimizer,
+    trains,
+    updated,
+)
 from stepscope.training.frameworks.torch_hooks.untrained import untrained
+from stepscope.training.frameworks.torch_hooks.updates import CODES as UPDATES
+from stepscope.training.frameworks.torch_hooks.updates import updates
 from stepscope.training.layout import FIRST_OPERATORS, LEAVES, MOST_OPERATORS, OPERATIONS, OPERATORS
 from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
 from stepscope.training.session import of_run, recorder, session
@@ -132,13 +140,15 @@ def _quick_backward(original: Callable[..., Any]) -> Any:
     careful: Any = _timed_backward(original)
     timed: Any = recorder.time_backward(original, careful, _is_usual_backward, automatic, is_compiling)
     _codes.extend((timed.__code__, careful.__code__, _is_usual_backward.__code__, _Graphs.CODE))
-    _codes.extend((untrained.CODE, updated.__code__, ended.__code__))
+    _codes.extend((untrained.CODE, updated.__code__, ended.__code__, has_optimizer.__code__, *UPDATES))
     return timed
 
 
 def _is_usual_backward() -> bool:
+    if automatic.compiled is not None or Distributed.is_initialized or not has_optimizer():
+        return False
     automatic.trained = True
-    return automatic.compiled is None and not Distributed.is_initialized
+    return True
 
 
 def _timed_backward(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -154,6 +164,9 @@ def _timed_backward(original: Callable[..., Any]) -> Callable[..., Any]:
                 automatic.end_compiled()
             if automatic.evaluation is not None:
                 automatic.end_evaluation()
+            by_itself = not has_optimizer()
+            if by_itself:
+                updates.look()
             automatic.trained = True
             if results.watched and compiles_backward():
                 results.forget()
@@ -179,6 +192,9 @@ def _timed_backward(original: Callable[..., Any]) -> Callable[..., Any]:
                 leave(place)
                 if device.measures:
                     device.begins(NOT_OPENED)
+                if by_itself:
+                    with suppress(Exception):  # of classes of tensors that have their own idea of a graph
+                        updates.passed(tensors)
             except Exception as error:  # noqa: BLE001 - as above
                 tracing = switched_off("the backward pass", error)
 

@@ -143,6 +143,12 @@ def _is_inside_a_step() -> bool:
 
 def _elect(optimizer: object) -> None:
     _steps.elected = _steps.known[id(optimizer)] = ref(optimizer)
+    automatic.passed = automatic.updates = False
+
+
+def has_optimizer() -> bool:
+    """Returns whether an optimizer that makes steps is there."""
+    return _steps.elected() is not None
 
 
 def ended() -> int:
