@@ -73,7 +73,7 @@ def launch(folder: Path) -> list[Path]:
     for node in nodes:
         _, errors = node.communicate(timeout=SECONDS)
         assert node.returncode == 0, errors
-        assert "the nodes of this run agreed on its label: train-" in errors
+        assert "the ranks of this run agreed on its label: train-" in errors
     return [folder / "node-0", folder / "node-1"]
 
 

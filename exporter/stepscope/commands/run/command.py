@@ -271,7 +271,7 @@ def _observe(
         how = reason(status, command.ended_by, out_of_memory.happened(command.ended_by))
         label = _label(plan, ledgers)
         if label != plan.launch.run:
-            say(f"the nodes of this run agreed on its label: {label}", "dim")
+            say(f"the ranks of this run agreed on its label: {label}", "dim")
         went_wrong = bool(status) and command.ended_by not in STOPPING
         ended_by, restarted_after = hooked.exceptions(command.pid, failed=went_wrong)
         ended = replace(
