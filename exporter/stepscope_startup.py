@@ -221,7 +221,7 @@ def _program() -> str:
 
 def _never_trains(program: str) -> bool:
     if sys.argv[0] == "-c":
-        return ".resource_tracker" in program
+        return "resource_tracker" in program  # also of multiprocess and loky
     return os.path.basename(program) in _NEVER_TRAIN or program.endswith(_COMPILE_WORKER)
 
 

@@ -552,8 +552,9 @@ def test_generated_code_is_nobodys_line(monkeypatch: pytest.MonkeyPatch) -> None
     assert named(elsewhere, torch, own)["place"] == "train.py:7"
 
 
-def test_the_frames_of_a_forked_process_end_where_multiprocessing_began_it() -> None:
-    began = (f"{LIBRARY}/multiprocessing/process.py", 3, "BaseProcess._bootstrap")
+@pytest.mark.parametrize("package", [f"{LIBRARY}/multiprocessing", "/x/site-packages/multiprocess"])
+def test_the_frames_of_a_forked_process_end_where_multiprocessing_began_it(package: str) -> None:
+    began = (f"{package}/process.py", 3, "BaseProcess._bootstrap")
     loop = ("/x/site-packages/torch/utils/data/_utils/worker.py", 1, "_worker_loop")
     waits = (f"{LIBRARY}/multiprocessing/queues.py", 1, "Queue.get")
     found = named(waits, loop, began, ("train.py", 9, "main"))

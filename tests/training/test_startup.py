@@ -153,8 +153,8 @@ def test_a_launcher_called_as_a_module_is_not_hooked_but_what_it_starts_is(tmp_p
     assert printed == "launcher False\nrank True\n"
 
 
-@pytest.mark.parametrize("package", ["multiprocessing", "joblib.externals.loky.backend"])
-def test_the_resource_tracker_of_multiprocessing_is_not_hooked(tmp_path: Path, package: str) -> None:
+@pytest.mark.parametrize("package", ["multiprocessing", "multiprocess", "joblib.externals.loky.backend"])
+def test_the_resource_tracker_of_multiprocessing_is_not_hooked(package: str, tmp_path: Path) -> None:
     path = environment_of(tmp_path)
     code = f"from shown import show; import torch; show('tracker') # from {package}.resource_tracker"
     assert python("-c", code, path=path) == "tracker False\n"

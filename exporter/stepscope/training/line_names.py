@@ -33,7 +33,8 @@ _LOOPS = frozenset(
     ["train", "learn", "evaluate", "validate", "predict", "test", "generate", "fine_tune", "lr_find"]
 )
 _RUNNERS = frozenset(["run", "__call__", "__next__", "_call_impl", "_wrapped_call_impl"])
-_FORKED_IN = f"{os.sep}multiprocessing{os.sep}process.py"
+# multiprocess: a copy of multiprocessing, as of `datasets`
+_FORKED_IN = tuple(f"{os.sep}{name}{os.sep}process.py" for name in ("multiprocessing", "multiprocess"))
 _PASS_ON = frozenset(["_call_impl", "_wrapped_call_impl"])  # of a module of PyTorch: they say nothing
 # Functions that decorators of frameworks put around others, such as collectives, steps and `fit`.
 _AROUND = frozenset(
@@ -56,7 +57,7 @@ class LineNames:
         self._library = os.path.dirname(os.__file__) + os.sep
         self._ours = (ours + os.sep, f"{ours}_startup.py")
         # The main module of a process that multiprocessing started is a line of multiprocessing's.
-        spawned = any("multiprocessing" in word for word in sys.orig_argv[1:])
+        spawned = any("multiprocess" in word for word in sys.orig_argv[1:])
         self._typed = () if spawned else ("<string>", "<stdin>") if sys.argv[:1] == ["-c"] else ("<stdin>",)
         self._here = os.getcwd().rstrip(os.sep) + os.sep
         self._known: dict[str, int] = {}
