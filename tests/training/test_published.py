@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from stepscope.training.layout import SETTINGS
+
 from tests.support.training_script import Finished, run_to_end
 
 PREPARE = """
@@ -62,6 +64,22 @@ for number in range(32): stepscope.gauge(f"own {number}", number)
     )
     names = list(found.totals.gauges)
     assert names == [f"metric {n}" for n in range(16)] + [f"own {n}" for n in range(32)]
+
+
+def test_a_framework_that_logs_much_leaves_room_for_the_settings_that_hooks_find(ledgers: Path) -> None:
+    found = run(
+        """
+from stepscope.training.layout import SETTINGS
+stepscope.start()
+publish({f"metric {number}": number for number in range(100)})
+publish(dict.fromkeys(SETTINGS, 1))
+publish({"metric 100": 100})
+for number in range(32): stepscope.gauge(f"own {number}", number)
+""",
+        ledgers,
+    )
+    own = {f"own {n}" for n in range(32)}
+    assert found.totals.gauges.keys() == {f"metric {n}" for n in range(16)} | SETTINGS | own
 
 
 def test_a_failure_is_said_once_ends_the_hook_and_never_reaches_the_script(ledgers: Path) -> None:

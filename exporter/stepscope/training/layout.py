@@ -224,9 +224,9 @@ RECORD = Struct("<7d9d")
 RECORD_BYTES = RECORD.size
 RING_END = RING_AT + RING_RECORDS * RECORD_BYTES
 
-# -- gauges of the training script, and of its framework ---------------------------------------------
+# -- gauges of the training script, of its framework, and of the hooks --------------------------------
 GAUGES_AT = RING_END
-SCRIPT_GAUGES, FRAMEWORK_GAUGES = 32, 16  # at most
+SCRIPT_GAUGES, FRAMEWORK_GAUGES, HOOK_GAUGES = 32, 16, 32  # at most
 # Gauges of the hooks: 1 if autograd's anomaly detection was on, PyTorch's threads in this process, how many
 # tensors the optimizer updates one by one, how many in double precision, the bytes of unused parameters that
 # were searched for, and at which share of the looks the script's own profiler ran. Then the operators that
@@ -263,7 +263,7 @@ JAX_PYTHON = "jax_python_seconds"  # so far, of those that compiled functions of
 # 1: ranks wait for each other inside of graphs, and graphs that make steps for their batches.
 GRAPHS_WAIT, GRAPHS_FETCH = "tensorflow_graphs_wait", "tensorflow_graphs_fetch"
 EAGER = "keras_run_eagerly"  # 1: Keras runs each operation of TensorFlow by itself
-SETTINGS = frozenset(  # they say nothing of training
+SETTINGS = frozenset(  # of the hooks: they say nothing of training
     (
         *(ANOMALY_DETECTION, THREADS, TENSORS, DOUBLES, UNUSED_PARAMETERS, PROFILED),
         *(OPERATORS, LEAVES, FIRST_OPERATORS, FORWARD_USED, FORWARD_UNUSED, SEQUENTIAL_MAPS, EAGER),
@@ -272,7 +272,7 @@ SETTINGS = frozenset(  # they say nothing of training
         *(SYNCHRONISED, GRAPHS_WAIT, GRAPHS_FETCH),
     )
 )
-GAUGES = SCRIPT_GAUGES + FRAMEWORK_GAUGES
+GAUGES = SCRIPT_GAUGES + FRAMEWORK_GAUGES + HOOK_GAUGES
 GAUGE_NAME_BYTES = 56  # UTF-8, ended by NUL
 GAUGE = Struct(f"<d{GAUGE_NAME_BYTES}s")  # value, name
 
@@ -321,5 +321,6 @@ LOCK_ALIVE = 0  # by the training process, while it lives
 assert SECTIONS_AT + len(SECTIONS) * SECTION.size <= SLOTS_FD_AT
 assert TRACES_OFFSET_AT + TRACES_OFFSET.size <= RUN_AT
 assert COUNTER_TRACED < COUNTER_STEP_HISTOGRAM
+assert len(SETTINGS) <= HOOK_GAUGES
 assert VISIBLE_DEVICES_AT + VISIBLE_DEVICES_BYTES == HEADER_BYTES
 assert WORKER_COUNTS + FETCH_BUCKETS <= WORKER_DOUBLES

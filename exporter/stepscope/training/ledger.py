@@ -97,10 +97,14 @@ class Ledger:
         self.named[self.gauges[name]] = value
 
     def offer_gauge(self, name: str, value: float) -> None:
-        """Stores a gauge of the framework, if its name fits, there is room, and the script has none."""
+        """Stores a gauge of the framework, if its name fits, there is room, and the script has none.
+
+        Settings that hooks find have room of their own: frameworks may log more numbers than fit.
+        """
         if name not in self.of_framework:
             with self.naming:
-                full = len(self.of_framework) == layout.FRAMEWORK_GAUGES
+                logged = len(self.of_framework - layout.SETTINGS)
+                full = logged == layout.FRAMEWORK_GAUGES and name not in layout.SETTINGS
                 if name in self.gauges or full or not _fits(name):
                     return
                 self._add_gauge(name)

@@ -69,8 +69,11 @@ class Sections(NamedTuple):
 
 
 _LEAST = Sections(*(Section(*each) for each in layout.SECTIONS))
-# Writers before the counters of components per phase leave zeros there.
-_LEAST = _LEAST._replace(counters=Section(layout.COUNTERS_AT, layout.COUNTER_PHASE_COMPONENTS, 8))
+# Writers before the counters of components per phase leave zeros there; those before HOOK_GAUGES have none.
+_LEAST = _LEAST._replace(
+    counters=Section(layout.COUNTERS_AT, layout.COUNTER_PHASE_COMPONENTS, 8),
+    gauges=_LEAST.gauges._replace(items=layout.SCRIPT_GAUGES + layout.FRAMEWORK_GAUGES),
+)
 _PHASE_NUMBERS = range(len(PHASES))  # a float is in it if it equals one of these numbers
 _COMPONENT_NUMBERS = range(len(COMPONENTS) + 1)  # 0: none; the same below
 _OPERATION_NUMBERS = range(len(OPERATIONS) + 1)
