@@ -69,7 +69,7 @@ CHOSEN = re.compile(
 )
 DEVICES = ("torch.", "tensorflow.", "jax.", "keras.", "cupy.")  # libraries that wait for a device
 # In a framework's loop (`fit: module.function`, line_names.py): what the user gave it to log, save or call.
-GIVEN = re.compile("log|callback|integrat|track|save|checkpoint", re.IGNORECASE)
+GIVEN = re.compile("log(?!it)|callback|integration_utils|track|save|checkpoint", re.IGNORECASE)
 OF_KERAS = re.compile(r"(tf_)?keras\..*\.(fit|evaluate|predict)")  # its loop, or what this calls elsewhere
 IN_KERAS = re.compile(r"(fit|evaluate|predict): (tf_)?keras\.")
 CALLED_IN_STEPS = {  # of phases: the loops of Keras that a script calls in the steps of its own loop
