@@ -357,6 +357,20 @@ LOOPS = {
         """,
         {"train": 12, "eval": 2},
     ),
+    "evaluation without a loader, of a model whose first parameters are frozen": (
+        """
+        model.inner[0].requires_grad_(False)  # as adapters (LoRA) do
+        optimizer = torch.optim.SGD(model.inner[2].parameters(), lr=0.01)
+        for i in range(12):
+            x, y = data[i * 8 : i * 8 + 8]
+            loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+            if i % 5 == 4:
+                model.eval()
+                with torch.no_grad(): model(x)
+                model.train()
+        """,
+        {"train": 12, "eval": 2},
+    ),
     "classes that have their own idea of parameters": (
         """
         class Odd(Net):

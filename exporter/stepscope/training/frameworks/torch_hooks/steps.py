@@ -170,15 +170,16 @@ _trained: tuple[int, int, bool] = 0, 0, False  # the latest module and optimizer
 
 
 def trains(module: torch.nn.Module) -> bool:
-    """Returns whether the elected optimizer updates the module's first parameter."""
+    """Returns whether the elected optimizer updates any parameter of the module: others may be frozen."""
     global _trained
     optimizer = _steps.elected()
     if _trained[:2] != (id(module), id(optimizer)):
         _trained = id(module), id(optimizer), False
         with suppress(Exception):  # of classes that have their own idea of parameters
-            first = next(module.parameters(), None)
-            groups = getattr(optimizer, "param_groups", ()) if first is not None else ()
-            found = any(parameter is first for group in groups for parameter in group["params"])
+            known = set[int]()
+            for group in getattr(optimizer, "param_groups", ()):
+                known.update(map(id, group["params"]))
+            found = not known.isdisjoint(map(id, module.parameters()))
             _trained = id(module), id(optimizer), found
     return _trained[2]
 
