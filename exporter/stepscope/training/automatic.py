@@ -278,3 +278,4 @@ class AutomaticSteps:
 
 automatic = AutomaticSteps()
 session.forgets.append(automatic.forget)
+session.before_end = automatic.end_evaluation

@@ -48,6 +48,7 @@ class Session:
         self.complained: set[str] = set()
         self.profiler: Profiler | None = None  # of the framework, from its hooks on
         self.captures: Callable[[], bool] = bool  # whether work is put into a CUDA graph now
+        self.before_end: Callable[[], object] = bool  # counts what hooks know, and have not counted yet
         self.windows: Windows | None = None  # once it is time to look for one
         self.forgets: list[Callable[[], None]] = []  # what hooks know of a run, once it has ended
 
@@ -178,6 +179,7 @@ def finish() -> None:
             pass
     if session.windows is not None:
         session.windows.end()
+    session.before_end()
     with session.lock:
         ledger, session.ledger, session.settled = session.ledger, None, True
         recorder.detach(ledger is not None)

@@ -345,6 +345,16 @@ LOOPS = {
         """,
         {"train": 12, "eval": 2},
     ),
+    "evaluation without a loader, at the end": (
+        """
+        for i in range(12):
+            x, y = data[i * 8 : i * 8 + 8]
+            loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+        model.eval()
+        with torch.no_grad(): losses = [model(x) for _ in range(3)]
+        """,
+        {"train": 12, "eval": 1},
+    ),
     "evaluation without a loader, in training mode": (
         """
         for i in range(12):
