@@ -40,6 +40,7 @@ class LoaderWaits(dict[str, "Waits"]):
         self.queue_depth: Callable[[], int] | None = None
         self.started = 0.0  # seconds that the iterator took to start, until a wait includes them
         self.is_usual = False  # neither of the two
+        self.ahead = False  # whether each batch is requested before the one before it is used
         self.phase = ""  # that the script gave, if it watches the loader by hand
 
     def __missing__(self, phase: str) -> Waits:
@@ -52,6 +53,7 @@ class AutomaticSteps:
     """The loop of this process's training thread, as hooks see it. The only instance is `automatic`."""
 
     __slots__ = (
+        "ahead",
         "asked",
         "compiled",
         "end_compiled",
@@ -83,6 +85,7 @@ class AutomaticSteps:
         self.asked: Moment = ()
         self.first: Moment = ()  # when the first batch of the run came: time before it is in no step
         self.evaluated = False
+        self.ahead = False  # whether the latest loader has ended before its last batch was used
         self.wait: Wait | None = None
         # The begin and the end of an evaluation without a loader, as far as it is known.
         self.evaluation: tuple[Moment, Moment] | None = None
@@ -129,7 +132,7 @@ class AutomaticSteps:
             now = recorder.so_far() or ()  # without what was taken out
         self.waits, self.asked, self.evaluated = waits, now, not gradients
         self.wait = None
-        self.trained = False
+        self.trained = self.ahead = False
         return place
 
     def came(self, wait: tuple[float, float, int | None, bool]) -> None:
@@ -139,12 +142,19 @@ class AutomaticSteps:
             self.asked = self.first = recorder.so_far() or ()
 
     def ended(self) -> None:
-        """Takes back the latest request: its loader has no batch left, or raised an error."""
+        """Takes back the latest request: its loader has no batch left, or raised an error.
+
+        If it was asked ahead, its last batch is used from now on. That is no evaluation if it trains.
+        """
+        waits = self.waits
         self._decide()
         self._forget()
         if self.passed and self.updates:
             self.passed = False
             recorder.end_automatic_step(NOT_OPENED)
+        self.ahead = waits is not None and waits.ahead
+        if waits is not None and self.ahead and "train" in waits:
+            self.waits = waits
 
     def trains(self) -> None:
         """Says that gradients are computed. Those of another thread are for no batch of this loop."""
@@ -173,7 +183,7 @@ class AutomaticSteps:
         """Makes a step of the evaluation without a loader: training continues."""
         if self.evaluation is not None:
             begin, end = self.evaluation
-            self.evaluation = None
+            self.evaluation, self.ahead = None, False
             self.unusual.discard("evaluation")
             recorder.show_phase("train")
             if self.is_evaluation:
@@ -193,6 +203,7 @@ class AutomaticSteps:
                     self._count("train", wait)
                 self.undecided.clear()
             self.waits = self.wait = None
+            self.ahead = False
         if not recorder.end_automatic_step(place):
             recorder.in_automatic_step()
 
@@ -236,13 +247,18 @@ class AutomaticSteps:
             self.undecided.clear()
             return
         self.undecided.append((self.asked, now, self.wait))
-        if self.evaluated:
+        is_unused = _is_first(self.wait) and now[1 + _FORWARD] == self.asked[1 + _FORWARD]
+        if is_unused and self.waits is not None:
+            self.waits.ahead = True
+        elif self.evaluated:
             self._take_out()
 
     def _decide(self) -> None:
         """Decides about batches after which no backward pass came. Drops the step of what was only read."""
         if self.undecided:
             if self._are_set_up():
+                if self.waits is not None:
+                    self.waits.ahead = False
                 self.undecided.clear()
                 recorder.drop_automatic_step()
             elif len(self.undecided) > 1 and self._were_used():
@@ -261,10 +277,18 @@ class AutomaticSteps:
         return end[1 + _FORWARD] != begin[1 + _FORWARD]
 
     def _take_out(self) -> None:
-        """Makes steps of evaluation of the batches before the latest."""
+        """Makes steps of evaluation of the batches before the latest.
+
+        The first of those that were fetched ahead is a part of the next one: the last one is used later.
+        """
+        ahead = self.waits is not None and self.waits.ahead
+        begun: Moment = ()
         for begin, end, wait in self.undecided:
             self._count("eval", wait)
-            recorder.take_step_out("eval", begin, end)
+            begun = begun or begin
+            if not (ahead and _is_first(wait)):
+                recorder.take_step_out("eval", begun, end)
+                begun = ()
         self.undecided.clear()
 
     def _count(self, phase: str, wait: Wait | None) -> None:
@@ -274,6 +298,10 @@ class AutomaticSteps:
     def _forget(self) -> None:
         self.waits = self.wait = None
         self.undecided.clear()
+
+
+def _is_first(wait: Wait | None) -> bool:
+    return wait is not None and wait[3:] == (True,)
 
 
 automatic = AutomaticSteps()

@@ -328,6 +328,46 @@ LOOPS = {
         """,
         {"train": 12},
     ),
+    "evaluation of batches that are fetched ahead": (
+        """
+        for epoch in range(2):
+            for x, y in DataLoader(data, batch_size=8):
+                loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+            model.eval()
+            batches = iter(DataLoader(data, batch_size=16))
+            following = next(batches)
+            while following is not None:
+                (x, y), following = following, next(batches, None)
+                with torch.no_grad(): model(x)
+            model.train()
+        """,
+        {"train": 24, "eval": 12},
+    ),
+    "a pass without gradients in each step, on batches that are fetched ahead": (
+        """
+        for epoch in range(2):
+            batches = iter(DataLoader(data, batch_size=8))
+            following = next(batches)
+            while following is not None:
+                (x, y), following = following, next(batches, None)
+                model.eval()
+                with torch.no_grad(): model(x)  # generates what the step trains on
+                model.train()
+                loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+        """,
+        {"train": 24},
+    ),
+    "evaluation only, of batches that are fetched ahead": (
+        """
+        model.eval()
+        batches = iter(DataLoader(data, batch_size=16))
+        following = next(batches)
+        while following is not None:
+            (x, y), following = following, next(batches, None)
+            with torch.no_grad(): model(x)
+        """,
+        {"eval": 6},
+    ),
     "evaluation without a loader": (
         """
         target = torch.nn.Linear(16, 2).eval()

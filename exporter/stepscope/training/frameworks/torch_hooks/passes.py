@@ -108,7 +108,8 @@ def _timed_forward(original: Callable[..., Any]) -> Callable[..., Any]:
                     distributed.see(arguments[0])
             else:
                 automatic.evaluates()
-                if automatic.waits is None and trains(arguments[0]):  # no teacher, no target network
+                # No teacher, no target network.
+                if automatic.waits is None and (automatic.ahead or trains(arguments[0])):
                     begin = recorder.so_far()
             watched = perf_counter() if results.watched and gradients() else 0.0
             place = enter(_FORWARD)
