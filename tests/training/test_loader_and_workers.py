@@ -414,6 +414,56 @@ if __name__ == "__main__":
     assert run.totals.fetch_sum >= 6 * 4 * 0.001
 
 
+THREADS_AS_WORKERS = """
+import multiprocessing, queue, threading
+class Process(threading.Thread):
+    pid = property(id)
+class Queue(queue.Queue):
+    def close(self): pass
+    cancel_join_thread = close
+context = multiprocessing.context.SpawnContext()
+context.Process, context.Queue = Process, Queue
+loader = DataLoader(Numbers(), batch_size=4, num_workers=2, worker_init_fn=worker_started,
+    multiprocessing_context=context)
+for batch in stepscope.watch(loader):
+    with stepscope.step("train"): pass
+with open(os.environ["STARTED"]) as file:
+    assert sorted(file.read().split()) == ["0", "1"]
+"""
+
+
+@needs_torch
+def test_threads_of_the_training_process_that_stand_in_for_workers_are_none(
+    ledgers: Path, tmp_path: Path
+) -> None:
+    run = run_to_end(PYTORCH + THREADS_AS_WORKERS, ledgers, {"STARTED": str(tmp_path / "started")})
+    assert sum(run.totals.loaders[0].wait_counts) == 3
+    assert (sum(run.totals.fetch_counts), run.totals.worker_threads) == (0, 0)
+
+
+WRAPPED_FETCHES = """
+from functools import wraps
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
+calls, original = [], _MapDatasetFetcher.fetch
+@wraps(original)
+def counted(self, indices):
+    calls.append(indices)
+    return original(self, indices)
+_MapDatasetFetcher.fetch = counted
+for workers in (0, 1):
+    for batch in stepscope.watch(DataLoader(Numbers(), batch_size=4, num_workers=workers)):
+        with stepscope.step("train"): pass
+assert _MapDatasetFetcher.fetch is counted
+assert len(calls) == 3
+"""
+
+
+@needs_torch
+def test_what_a_script_put_around_the_fetches_of_pytorch_is_timed_and_stays(ledgers: Path) -> None:
+    run = run_to_end(PYTORCH + WRAPPED_FETCHES, ledgers)
+    assert sum(run.totals.fetch_counts) == 6
+
+
 def test_fetches_count_although_workers_that_started_before_fetch_nothing(ledgers: Path) -> None:
     ledgers.mkdir(exist_ok=True)
     ledger = create_ledger(str(ledgers), "resnet", Ranks(0, None, 1))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from _thread import get_native_id
 from weakref import ref
 
 from stepscope.training.fetch import fetch
@@ -77,24 +79,31 @@ class _WorkerStart:
         self.users_function = users_function
 
     def __call__(self, worker: int) -> None:
-        _time_fetches()
-        fetch.count_all_threads()
+        is_process = get_native_id() == os.getpid()  # and no thread of the training process, as of MONAI
+        if is_process:
+            _time_fetches()
+            fetch.count_all_threads()
         if self.users_function is not None:
             self.users_function(worker)
-        if (torch := sys.modules.get("torch")) is not None:
+        if is_process and (torch := sys.modules.get("torch")) is not None:
             fetch.say_threads(torch.get_num_threads())
+
+
+_untimed: dict[Any, Any] = {}  # functions that were replaced, by what replaced them
 
 
 def _time_fetches() -> None:
     """Replaces `fetch` of the two fetchers that a worker may use; they are the same since PyTorch 1.2."""
     for fetcher in _fetchers():
-        if not hasattr(fetcher.fetch, "__wrapped__"):
-            fetcher.fetch = fetch(fetcher.fetch)
+        if fetcher.fetch not in _untimed:
+            timed = fetch(fetcher.fetch)
+            _untimed[timed] = fetcher.fetch
+            fetcher.fetch = timed
 
 
 def _leave_fetches_alone() -> None:
     for fetcher in _fetchers():
-        fetcher.fetch = getattr(fetcher.fetch, "__wrapped__", fetcher.fetch)
+        fetcher.fetch = _untimed.get(fetcher.fetch, fetcher.fetch)
 
 
 def _fetchers() -> Iterator[Any]:
