@@ -95,8 +95,10 @@ def _timed_iter(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _own_iterator(iterator: object) -> object:
     """Returns PyTorch's own iterator, around which a loader may put another one, as that of PyG does."""
-    inside = gc.get_referents(iterator)
-    near = (iterator, *inside, *gc.get_referents(*inside))
+    near = [iterator]
+    if not issubclass(type(iterator), dataloader._BaseDataLoaderIter):
+        inside = gc.get_referents(iterator)
+        near = [*inside, *gc.get_referents(*(each for each in inside if type(each) is dict))]
     return next((each for each in near if issubclass(type(each), dataloader._BaseDataLoaderIter)), None)
 
 

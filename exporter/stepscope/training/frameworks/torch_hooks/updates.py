@@ -37,7 +37,7 @@ class Updates:
         parameter = self._parameter()
         if parameter is None or parameter.grad is None:
             first = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
-            parameter = _leaf(getattr(first, "grad_fn", None))
+            parameter = _leaf(first.grad_fn if is_plain(first) else None)
             self._parameter = ref(parameter) if parameter is not None else lambda: None
         if parameter is not None:
             self._version = parameter.grad._version
