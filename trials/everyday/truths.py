@@ -355,7 +355,10 @@ SECOND = (
         says="sparse",
     ),
     Situation(
-        "rollouts", "an environment in plain Python", ("eval", "between_steps", *HOST), says="your own code"
+        "rollouts",
+        "an environment in plain Python",
+        ("rollouts", "between_steps", *HOST),
+        says="your own code",
     ),
     Situation("jax_recompiles", "JAX: compiles again at each new length", ("train.compile",), needs=("jax",)),
     Situation("pool_each_step", "makes a pool of processes in each step", HOST, ("HostBound",), says="pool"),

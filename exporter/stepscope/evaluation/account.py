@@ -312,6 +312,7 @@ NAMES = {
     f"{BEFORE}/compile": "Before the first step: compiling",
     "train": "Training steps",
     "eval": "Evaluation steps",
+    "rollouts": "Rollouts",  # evaluation steps in which an environment makes steps
     "predict": "Prediction steps",
     "global": "Steps of no phase",
     BETWEEN: "Between steps",

@@ -680,7 +680,7 @@ def _evaluation(
                 own = rollouts.share * own_share(rollouts, acts)
                 if own < max(analysis.large, LARGE_PHASE * part):
                     continue  # they collect what is trained on
-                key, title = rollouts.key, "Rollouts"
+                key, title = rollouts.key, name_of(Key("rollouts"))
                 less = ACT_ELSEWHERE if _waits(acts[0].line) else ACT_AT_ONCE
             if rollouts or own > MOST * part:
                 evidence += f". {share(own, part)} of this part is your own code around forward passes"
