@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
+_MOST_ATTRIBUTES = 100  # of an object that iterates; a larger dictionary is data
 _WAITS = "_stepscope"  # attribute of an iterator that is timed: its LoaderWaits
 
 
@@ -97,8 +98,9 @@ def _own_iterator(iterator: object) -> object:
     """Returns PyTorch's own iterator, around which a loader may put another one, as that of PyG does."""
     near = [iterator]
     if not issubclass(type(iterator), dataloader._BaseDataLoaderIter):
-        inside = gc.get_referents(iterator)
-        near = [*inside, *gc.get_referents(*(each for each in inside if type(each) is dict))]
+        near = gc.get_referents(iterator)
+        for each in [each for each in near if type(each) is dict and len(each) <= _MOST_ATTRIBUTES]:
+            near.extend(each.values())
     return next((each for each in near if issubclass(type(each), dataloader._BaseDataLoaderIter)), None)
 
 
