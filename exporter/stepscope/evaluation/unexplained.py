@@ -139,7 +139,7 @@ COMPILE_STEP = (
     "compiled functions, Python calls each operation by itself."
 )
 FLATTEN_LESS = (
-    "This line calls a compiled function, and takes its arguments apart in Python at each call. Do that once "
+    "This line calls a compiled function, and flattens its arguments in Python at each call. Do that once "
     "(`nnx.cached_partial`, `nnx.split`, `eqx.partition`), or let a call make several steps (`jax.lax.scan`)."
 )
 JITTED = "jax._src.pjit.cache_miss"  # calls a compiled function, which is compiled first
