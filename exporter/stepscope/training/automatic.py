@@ -59,6 +59,7 @@ class AutomaticSteps:
         "end_compiled",
         "evaluated",
         "evaluation",
+        "failed",
         "first",
         "is_evaluation",
         "passed",
@@ -85,6 +86,7 @@ class AutomaticSteps:
         self.asked: Moment = ()
         self.first: Moment = ()  # when the first batch of the run came: time before it is in no step
         self.evaluated = False
+        self.failed = False  # whether an error ended a forward pass since then
         self.ahead = False  # whether the latest loader has ended before its last batch was used
         self.wait: Wait | None = None
         # The begin and the end of an evaluation without a loader, as far as it is known.
@@ -132,7 +134,7 @@ class AutomaticSteps:
             now = recorder.so_far() or ()  # without what was taken out
         self.waits, self.asked, self.evaluated = waits, now, not gradients
         self.wait = None
-        self.trained = self.ahead = False
+        self.trained = self.failed = self.ahead = False
         return place
 
     def came(self, wait: tuple[float, float, int | None, bool]) -> None:
@@ -272,9 +274,9 @@ class AutomaticSteps:
         return session.ledger is not None and not session.ledger.has_steps() and not self._were_used()
 
     def _were_used(self) -> bool:
-        """Returns whether a module was called since the batches were requested."""
+        """Returns whether a module was called since the batches were requested, without an error."""
         (begin, _, _), (_, end, _) = self.undecided[0], self.undecided[-1]
-        return end[1 + _FORWARD] != begin[1 + _FORWARD]
+        return end[1 + _FORWARD] != begin[1 + _FORWARD] and not self.failed
 
     def _take_out(self) -> None:
         """Makes steps of evaluation of the batches before the latest.

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         asked: tuple[float, ...]
         compiled: object
         evaluated: bool
+        failed: bool
         trained: bool
         undecided: list[Any]
         unusual: set[str]
@@ -717,6 +718,9 @@ def make_recorder(
                     try:
                         passing = True
                         return original(self, *arguments, **keywords)
+                    except BaseException:
+                        loop.failed = True
+                        raise
                     finally:
                         passing = False
                         if opened and owner < _DETACHED:
@@ -732,6 +736,9 @@ def make_recorder(
                     try:
                         passing = True
                         return careful(self, *arguments, **keywords)
+                    except BaseException:
+                        loop.failed = True
+                        raise
                     finally:
                         passing = False
             if is_known:
@@ -816,7 +823,7 @@ def make_recorder(
                 return careful(iterator)
             last = asked = clock()
             loop.waits, loop.asked, loop.evaluated = waits, (asked, *parts), not gradients()
-            loop.trained = False
+            loop.trained = loop.failed = False
             opened.append(-9)  # _WAIT
             counters[29] = 1.0
             counters[30] = asked

@@ -289,6 +289,24 @@ LOOPS = {
         """,
         {"train": 12},
     ),
+    "attempts that end with an error, as to find a batch size": (
+        """
+        class Full(nn.Module):
+            def forward(self, x):
+                if len(x) > 8: raise RuntimeError("out of memory")
+                return model(x)
+        full = Full()
+        for size in (32, 16, 8):
+            try:
+                batches = iter(DataLoader(data, batch_size=size))
+                following = next(batches)
+                while following is not None:
+                    (x, y), following = following, next(batches, None)
+                    loss_of(full(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+            except RuntimeError: pass
+        """,
+        {"train": 12},
+    ),
     "errors that the loop survives": (
         """
         for i, (x, y) in enumerate(DataLoader(data, batch_size=8)):
