@@ -496,7 +496,7 @@ for _ in range(4): step()
 evaluated = LoaderWaits(lambda phase: Waits(phase, (None, None, None), 0))
 for _ in range(3):
     got(ask(evaluated), True)
-    automatic.evaluates()
+    automatic.evaluated = True
     in_thread(meanwhile)
 for _ in range(4): step()
 """

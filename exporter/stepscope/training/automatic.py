@@ -163,10 +163,6 @@ class AutomaticSteps:
         if recorder.so_far() is not None:
             self.trained = True
 
-    def evaluates(self) -> None:
-        """Says that a forward pass runs without gradients."""
-        self.evaluated = True
-
     def evaluation_goes_on(self, begin: Moment, training: bool) -> None:
         """Says that a pass of an evaluation without a loader, which began then, has just ended.
 
@@ -249,11 +245,10 @@ class AutomaticSteps:
             self.undecided.clear()
             return
         self.undecided.append((self.asked, now, self.wait))
-        is_unused = _is_first(self.wait) and now[1 + _FORWARD] == self.asked[1 + _FORWARD]
-        if is_unused and self.waits is not None:
-            self.waits.ahead = True
-        elif self.evaluated:
+        if self.evaluated:
             self._take_out()
+        elif self.waits is not None and _is_first(self.wait):
+            self.waits.ahead = now[1 + _FORWARD] == self.asked[1 + _FORWARD]
 
     def _decide(self) -> None:
         """Decides about batches after which no backward pass came. Drops the step of what was only read."""

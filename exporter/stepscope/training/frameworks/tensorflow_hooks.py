@@ -275,7 +275,7 @@ def _returned(call: tuple[Any, int | None, int, float], done: bool) -> None:
         if function in _graphs.with_steps or function in _graphs.with_gradients:
             automatic.trains()
         elif function not in _graphs.with_collectives:
-            automatic.evaluates()
+            automatic.evaluated = True
     if function in _graphs.with_steps:
         tensorflow_profiler.use()
         if function in _graphs.with_fetches:
