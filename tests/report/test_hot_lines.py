@@ -172,8 +172,8 @@ def test_processes_that_only_wait_for_others_hide_neither_their_lines_nor_how_bu
 
 
 def test_what_works_while_the_main_thread_waits_is_said() -> None:
-    waits = thread(line(100, state="lock", library="polars.lazyframe.frame.collect"), ran_seconds=1.0)
-    assert process_verdict(without_steps(waits, use=used(3.0)))[0] == (
+    waits = thread(line(100, state="lock", library="polars.lazyframe.frame.collect"), ran_seconds=40.0)
+    assert process_verdict(without_steps(waits, use=used(3.4)))[0] == (
         "The main thread waits for a lock 100 % of the time, while the rest of the command uses 3.0 of 8 "
         "cores: 100 % in load, data.py:14 (polars.lazyframe.frame.collect)."
     )

@@ -283,7 +283,8 @@ def _thread_words(thread: ThreadTime, own: float, allowed: float, crowded: bool)
     state = max(WAITS, key=lambda name: states[name])
     if own >= MORE_THAN_ONE and own >= ALL_CORES * allowed:
         return f"All {allowed:g} cores are busy{_in(thread, state)}."
-    works = f", while the rest of the command uses {_of_cores(f'{own:.1f}', allowed)}" if own > BUSY else ""
+    rest = own - ran
+    works = f", while the rest of the command uses {_of_cores(f'{rest:.1f}', allowed)}" if rest > BUSY else ""
     waits = f"The main thread {WAITS[state]} {percent(100 * states[state])} of the time"
     return f"{waits}{works}{_in(thread, state)}."
 

@@ -341,7 +341,7 @@ class Loading:
                 f"the rank spends {percent(100 * self.waiting_share)} of a fetch waiting for other threads, "
                 "which compute, read or hold a lock",
                 "Let a worker process fetch during the steps (num_workers=1), and its threads do less. If "
-                "they compute on all cores, more workers cannot help.",
+                "they use all cores, more workers cannot help.",
             )
         if cause == "lock":
             return (
