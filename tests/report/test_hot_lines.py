@@ -203,6 +203,15 @@ def test_without_steps_only_a_command_whose_threads_keep_all_cores_busy_is_healt
         assert found.sentence.startswith(f"Healthy: {cores} of 2 cores are busy. The main ")
 
 
+@pytest.mark.parametrize(("cores", "others", "is_healthy"), [(1.9, 0.0, True), (1.2, 0.8, False)])
+def test_a_main_thread_that_waits_is_healthy_only_if_its_command_itself_keeps_the_cores_busy(
+    cores: float, others: float, is_healthy: bool
+) -> None:
+    run = without_steps(thread(line(100, state="lock"), ran_seconds=1.0), use=used(cores, allowed=2))
+    found = verdict(replace(run, run_cores=[RunCores("n1", 2.0, cores, others)]))
+    assert found.sentence.startswith("Healthy: all 2 cores are busy: 100 % in load") == is_healthy
+
+
 @pytest.mark.parametrize(
     ("use", "words"),
     [

@@ -222,7 +222,9 @@ def keeps_cores_busy(analysis: Analysis) -> bool:
         return False
     is_long = (analysis.run_seconds or 0.0) >= analysis.shortest
     others = sum(cores.others for cores in analysis.run_cores if not math.isnan(cores.others))
-    return is_long and own >= ALONE * _ran(main) and own + others >= FULL * allowed
+    ran = _ran(main)
+    several = own >= ALONE * ran if ran > BUSY else own >= max(MORE_THAN_ONE, ALL_CORES * allowed)
+    return is_long and several and own + others >= FULL * allowed
 
 
 def _main_thread(analysis: Analysis) -> ThreadTime | None:
