@@ -47,6 +47,7 @@ LINE_SAMPLER = "stepscope.training.line_sampler:start"
 
 INSTRUMENT, LINES, ALL = "STEPSCOPE_INSTRUMENT", "STEPSCOPE_LINES", "STEPSCOPE"  # environment variables
 LEDGERS, WORDS = "STEPSCOPE_LEDGER_DIR", "startup"  # environment variable, and its folder of words
+STARTED = "STEPSCOPE_STARTED"  # environment variable of what a hooked Python starts
 NO_LINES = "no_lines"  # a word: why lines are not sampled
 EXCEPTION, EXCEPTIONS = "exception", 64  # the first part of words, and how many there can be
 
@@ -59,6 +60,7 @@ _NEVER_TRAIN = (
 )
 _COMPILE_WORKER = os.path.join("torch", "_inductor", "compile_worker", "__main__.py")
 
+was_started = False  # whether a hooked Python started this one: its main module may be a library's
 _started = False
 _hooking = False
 
@@ -246,6 +248,9 @@ def _wait_for_work() -> None:
 
 
 def _begin(trains: bool = True) -> None:
+    global was_started
+    was_started = STARTED in os.environ
+    os.environ[STARTED] = "1"
     sys.meta_path.append(_Ourselves())
     if trains:
         hook()

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 import stepscope
-from stepscope.commands.run.hooks import command_environment
+from stepscope.commands.run.hooks import STARTUP, command_environment
 from stepscope.exporter.ledgers import line_files
 from stepscope.exporter.ledgers.line_files import (
     LONG,
@@ -579,6 +579,22 @@ def test_a_main_module_in_site_packages_and_code_after_c_are_the_users_own(tmp_p
     for words in (["-m", "of_a_package"], [str(module)], ["-c", ask.format("'<string>'")]):
         done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, check=True)
         assert done.stdout == b"True\n", words
+
+
+def test_a_main_module_in_site_packages_that_another_script_starts_is_a_library_s(tmp_path: Path) -> None:
+    worker = tmp_path / "site-packages" / "worker.py"
+    worker.parent.mkdir()
+    ask = "from stepscope.training.line_names import LineNames\nprint(LineNames()._is_own(__file__))\n"
+    worker.write_text(ask)
+    (tmp_path / "train.py").write_text(
+        f"import subprocess, sys\n{ask}sys.stdout.flush()\n"
+        "subprocess.run([sys.executable, 'site-packages/worker.py'])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{STARTUP}:{EXPORTER}", "STEPSCOPE_INSTRUMENT": "1"}
+    done = subprocess.run(
+        [sys.executable, "train.py"], env=environment, cwd=tmp_path, capture_output=True, check=True
+    )
+    assert done.stdout == b"True\nFalse\n"
 
 
 def test_a_process_that_executes_another_program_is_sampled_again(tmp_path: Path, ledgers: Path) -> None:

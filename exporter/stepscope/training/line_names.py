@@ -3,9 +3,9 @@
 If that function is one that runs a whole framework, such as `fit`, the framework's innermost one is
 named after it: `fit: loops.epoch_loop.advance`.
 
-The user's own is the main module, and every file outside the standard library, of `site-packages` and
-`dist-packages`, and of Stepscope. What a framework generated is nobody's. Only names and line
-numbers are used, never source text.
+The user's own is the main module, unless another script started it, and every file outside the standard
+library, of `site-packages` and `dist-packages`, and of Stepscope. What a framework generated is nobody's.
+Only names and line numbers are used, never source text.
 """
 
 from __future__ import annotations
@@ -58,6 +58,9 @@ class LineNames:
         self._ours = (ours + os.sep, f"{ours}_startup.py")
         # The main module of a process that multiprocessing started is a line of multiprocessing's.
         spawned = any("multiprocess" in word for word in sys.orig_argv[1:])
+        import stepscope_startup  # outside this package, because it must load without it
+
+        self._was_started = stepscope_startup.was_started
         self._typed = () if spawned else ("<string>", "<stdin>") if sys.argv[:1] == ["-c"] else ("<stdin>",)
         self._here = os.getcwd().rstrip(os.sep) + os.sep
         self._known: dict[str, int] = {}
@@ -162,7 +165,7 @@ class LineNames:
         if any(part in path for part in GENERATED) or (cache and path.startswith(cache + os.sep)):
             return _NOBODYS
         packaged = path.startswith(self._library) or any(part in path for part in _PACKAGES)
-        return _LIBRARYS if packaged and path != _main_file() else _OWN
+        return _LIBRARYS if packaged and (self._was_started or path != _main_file()) else _OWN
 
     def _place_and_function(self, frame: Frame) -> list[str]:
         return [self._place(frame), _function(frame)[:_FUNCTION]]
