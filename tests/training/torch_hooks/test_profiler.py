@@ -575,6 +575,18 @@ def test_scopes_that_outlast_their_profiler_end_in_no_memory_that_it_has_freed(t
     ]
 
 
+LARGE_HEAP = """
+import gc
+gc.get_objects = None  # a loop over millions of them takes seconds
+train()
+"""
+
+
+def test_a_window_looks_at_no_objects_of_the_script(tmp_path: Path) -> None:
+    parts = in_parts(tmp_path, {"heap": ("2:4 8:9", LARGE_HEAP)})
+    assert parts.windows("heap") == [(2, 4, "written", ""), (8, 9, "written", "")]
+
+
 RANKS = """
 model = DDP(model)
 for number, (x, y) in enumerate(loader):

@@ -152,10 +152,14 @@ class TorchProfiler:
 
 
 def _end_scopes() -> None:
-    """Ends the scopes that are open, while no profiler is on: when they end again, PyTorch does nothing."""
+    """Ends the scopes that are open, while no profiler is on: when they end again, PyTorch does nothing.
+
+    They are found in C, which writes to no other object: there may be millions, shared with forked workers.
+    """
     scope = torch.autograd.profiler.record_function
-    for each in gc.get_objects():
-        if issubclass(type(each), scope) and (record := getattr(each, "record", None)) is not None:
+    kinds = scope, *type.__subclasses__(scope)
+    for each in gc.get_referrers(*kinds):
+        if type(each) in kinds and (record := getattr(each, "record", None)) is not None:
             torch.ops.profiler._record_function_exit._RecordFunction(record)
 
 
