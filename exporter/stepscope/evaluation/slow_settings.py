@@ -94,7 +94,7 @@ SLOW_TENSORS = {  # what an optimizer updates, and what to do about it
     DOUBLES: ("Double precision", "float64", IN_SINGLE),
     HALVES: (
         "Half precision on a CPU",
-        "float16 or bfloat16, for which this CPU has no instructions",
+        "float16 or bfloat16, which take several times as long as float32 here",
         "Convert data and model to float32 (`.float()`, `dtype=torch.float32`) to train on this CPU: it "
         "computes several times as long in half precision.",
     ),

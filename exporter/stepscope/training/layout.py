@@ -234,9 +234,9 @@ SCRIPT_GAUGES, FRAMEWORK_GAUGES, HOOK_GAUGES = 32, 16, 32  # at most
 # they are MOST_OPERATORS together; and the operators at the first look. Then the seconds per step of forward
 # passes of the trained model that a backward pass goes through, and of those that none does although autograd
 # recorded them. Only if not 0: the share of the gradients that no optimizer used for at least 20 steps; how
-# many tensors in half precision are updated on a CPU without instructions for it; the share of denormal
-# numbers of some tensors and of their state; 1 if the model gets one sample per pass; the share of a batch
-# that is padding in each of its samples.
+# many tensors in half precision are updated on a CPU that is slow with it; the share of denormal numbers of
+# some tensors and of their state; 1 if the model gets one sample per pass; the share of a batch that is
+# padding in each of its samples.
 ANOMALY_DETECTION, THREADS, TENSORS = "anomaly_detection", "torch_threads", "optimizer_single_tensors"
 UNUSED_PARAMETERS, DOUBLES, PROFILED = "unused_parameter_bytes", "optimizer_double_tensors", "profiler_ratio"
 OPERATORS, LEAVES, MOST_OPERATORS = "graph_operators", "graph_leaves", 5000

@@ -891,8 +891,10 @@ if asked: sys.exit(f"hooks asked for {asked}")
 
 
 HALF = """
-torch.cpu._is_avx2_supported = lambda: True
-torch.cpu._is_avx512_bf16_supported = lambda: {supported}
+from stepscope.training.frameworks.torch_hooks import slow_numbers
+slow_numbers._is_slow.cache_clear()
+half = float if {supported} else 4.0.__mul__  # of a layer's seconds, however busy the machine is
+slow_numbers._seconds = lambda kind, _: half(1.0) if kind is torch.bfloat16 else 1.0
 model.to(torch.bfloat16)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range({steps}):

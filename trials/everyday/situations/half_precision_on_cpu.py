@@ -1,4 +1,4 @@
-"""Trains in half precision, as on a GPU, on a CPU that has no instructions for it."""
+"""Trains in half precision, as on a GPU, on a CPU that computes gradients of convolutions slowly with it."""
 
 import torch
 from torch import nn

@@ -1,6 +1,9 @@
-"""Looks for numbers that a CPU computes slowly: denormal ones, and half precision without instructions."""
+"""Looks for numbers that a CPU computes slowly: denormal ones, and half precision without fast code."""
 
 from __future__ import annotations
+
+from functools import cache
+from time import perf_counter
 
 import torch
 
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+SLOWER = 3.0  # times as long as in float32, from which half precision is slow
 _TENSORS, _NUMBERS = 8, 1024  # of a sample: about 1 ms, with the state that an optimizer has of each tensor
 
 
@@ -21,22 +25,33 @@ def slow_numbers(optimizer: Any) -> dict[str, float]:
     on_cpu = [each for each in updated if each.device.type == "cpu"]
     sample = on_cpu[:: max(len(on_cpu) // _TENSORS, 1)][:_TENSORS]
     states = [state for each in sample for state in optimizer.state.get(each, {}).values()]
-    slow = _slow_halves()
+    halves = [each for each in on_cpu if each.dtype in (torch.float16, torch.bfloat16)]
+    is_slow = any(_is_slow(each.dtype, each.dim() > 2) for each in halves)
     return {
-        HALVES: float(sum(each.dtype in slow for each in on_cpu)),
+        HALVES: float(len(halves) * is_slow),
         DENORMALS: _denormal([*sample, *states]) if _keeps() else 0.0,
     }
 
 
-def _slow_halves() -> set[torch.dtype]:
-    """Returns the types that this x86 CPU has no instructions for. Others are not known."""
-    if not getattr(torch.cpu, "_is_avx2_supported", bool)():
-        return set()
-    has = {
-        torch.float16: getattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", None),
-        torch.bfloat16: getattr(torch.cpu, "_is_avx512_bf16_supported", None),
-    }
-    return {kind for kind, supported in has.items() if supported is not None and not supported()}
+@cache
+def _is_slow(kind: torch.dtype, convolves: bool) -> bool:
+    """Returns whether a small layer takes several times as long as in float32: some ms, once.
+
+    Instructions say little: PyTorch has no fast code for gradients of convolutions in float16, for example.
+    """
+    half, single = (min(_seconds(each, convolves) for _ in range(3)) for each in (kind, torch.float32))
+    return half > SLOWER * single
+
+
+def _seconds(kind: torch.dtype, convolves: bool) -> float:
+    """Returns what a small layer and its gradients take."""
+    shapes = ((4, 16, 12, 12), (16, 16, 3, 3)) if convolves else ((64, 256), (256, 256))
+    with torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        inputs, weights = (torch.ones(each, dtype=kind, device="cpu", requires_grad=True) for each in shapes)
+        before = perf_counter()
+        layer = torch.conv2d if convolves else torch.mm
+        torch.autograd.grad(layer(inputs, weights).sum(), (inputs, weights))
+        return perf_counter() - before
 
 
 def _keeps() -> bool:
