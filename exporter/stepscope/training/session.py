@@ -57,7 +57,7 @@ session = Session()
 
 
 def of_run(state: State) -> State:
-    """Returns this state of hooks. It begins anew after each run of this process."""
+    """Returns this state of hooks, which begins again after each run of this process."""
     session.forgets.append(lambda: vars(state).update(vars(type(state)())))
     return state
 

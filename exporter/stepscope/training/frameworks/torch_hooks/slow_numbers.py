@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-SLOWER = 3.0  # times as long as in float32, from which half precision is slow
+SLOWER = 3.0  # times as long as in float32: half precision is slow
 _TENSORS, _NUMBERS = 8, 1024  # of a sample: about 1 ms, with the state that an optimizer has of each tensor
 
 
