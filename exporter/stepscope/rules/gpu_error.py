@@ -28,7 +28,7 @@ from stepscope.rules.parts.base import Verdict
 from stepscope.rules.parts.expressions import Gain, Record, time_span
 from stepscope.rules.parts.gpus import GPUS, WHERE, Every, Judged, for_each_run, judged_gpus
 from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
-from stepscope.rules.parts.other_exporters import ON_GPU, OtherExporters
+from stepscope.rules.parts.other_exporters import MEMORY_USED, ON_GPU, OtherExporters
 from stepscope.rules.parts.parameters import Errors, Parameters
 from stepscope.rules.parts.promql import MINUTE, OF_RUN, Alert, PrometheusRules, Scraping, looked_up
 from stepscope.rules.parts.registry import rule
@@ -41,14 +41,24 @@ NOT_OF_PROGRAMS = (
     f'xid!~"{"|".join(str(number) for number, known in sorted(XIDS.items()) if known.of_the_program)}"'
 )
 UNCORRECTED = 'severity="uncorrected"'
+# Names before dcgm-exporter 4.9, then those since.
+XIDS_OF_DCGM = ("DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR")
 # DCGM's counters: the trouble, the series, the words. Not every dcgm-exporter publishes them.
 COUNTED_BY_DCGM = (
     (
         "memory",
-        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{0} or DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS{0}",
+        (
+            "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
+            "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
+            "DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL",
+        ),
         "uncorrectable memory errors",
     ),
-    ("nvlink", "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL{0}", "NVLink errors"),
+    (
+        "nvlink",
+        ("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_TOTAL"),
+        "NVLink errors",
+    ),
 )
 TICKS = "stepscope_sampler_ticks_total"
 RECENT = 5 * MINUTE  # an error is new until this age
@@ -139,14 +149,16 @@ class GPUError(Tallied[GPUErrorParameters, ErrorCounts, ErrorsOfGpu]):
         )
 
     def without_our_exporter(self, others: OtherExporters) -> PrometheusRules:
-        """Returns the rule over DCGM's last XID, which stays, and its counters of errors."""
-        xid = others.reading("DCGM_FI_DEV_XID_ERRORS")
+        """Returns the rule over DCGM's last XID, which stays, and its counters of errors.
+
+        Since dcgm-exporter 4.8, a GPU has no XID before its first one.
+        """
+        xid, xid_before = (others.reading(XIDS_OF_DCGM, ago) for ago in (0.0, RECENT))
+        known_before = others.reading(MEMORY_USED, RECENT)
         own = "".join(f" != {number}" for number, known in sorted(XIDS.items()) if known.of_the_program)
-        ago = f"offset {time_span(RECENT)}"
-        xid_before = others.reading(f"DCGM_FI_DEV_XID_ERRORS {ago}")
         alerts = [
             FAILED(
-                f"({xid} > 0{own}) != {ON_GPU} {xid_before}",
+                f"({xid} > 0{own}) != {ON_GPU} ({xid_before} or {ON_GPU} 0 * {known_before})",
                 summary=f"{WHERE} reported an error",
                 description=f"The driver reported XID {{{{ printf `%.0f` $value }}}} of {WHERE}. "
                 "The program did not cause it.",
@@ -154,7 +166,7 @@ class GPUError(Tallied[GPUErrorParameters, ErrorCounts, ErrorsOfGpu]):
             )
         ]
         for trouble, series, words in COUNTED_BY_DCGM:
-            now, before = (others.reading(series.format(earlier)) for earlier in ("", f" {ago}"))
+            now, before = (others.reading(series, ago) for ago in (0.0, RECENT))
             alerts.append(
                 FAILED(
                     f"({now} - {ON_GPU} {before}) > {self.parameters.threshold}",

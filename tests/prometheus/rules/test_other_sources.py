@@ -99,6 +99,50 @@ def test_errors_of_the_driver_of_memory_and_of_nvlink(test: RuleTest) -> None:
 
 
 @needs_prometheus
+def test_names_and_units_of_dcgm_exporter_4_9_are_known_too(test: RuleTest) -> None:
+    new = {
+        "GPU_UTIL": ("GPU_UTIL_RATIO", 0.01),
+        "FB_USED": ("FB_USED_BYTES", 2**20),
+        "FB_FREE": ("FB_FREE_BYTES", 2**20),
+    }
+
+    def since_4_9(series: dict[str, Values]) -> dict[str, Values]:
+        changed: dict[str, Values] = {}
+        for series_name, values in series.items():
+            old = next(name for name in new if f"DEV_{name}{{" in series_name)
+            name, factor = new[old]
+            renamed = series_name.replace(f"DEV_{old}{{", f"DEV_{name}{{").replace("Hostname", "hostname")
+            changed[renamed] = [None if value is None else factor * value for value in values]
+        return changed
+
+    late: Values = [*[None] * 50, *[1.0] * (SCRAPES - 50)]
+    for node, percent, used in (
+        ("low", 30.0, 0.4),
+        ("full", 95.0, 0.951),
+        ("lost", 95.0, 0.4),
+        ("well", 95.0, 0.4),
+    ):
+        test.add(since_4_9(gpu(node, always(percent), used=used)))
+    # An XID is only there from the first one on.
+    for node in ("lost", "young"):
+        test.add(dcgm(node, "DEV_XID_ERROR", [value and 79.0 for value in late]))
+    test.add(dict.fromkeys(since_4_9(gpu("young", late)), late))  # nobody knows since when
+    test.add(dcgm("rows", "DEV_ROW_REMAP_UNCORRECTABLE_TOTAL", [*[0.0] * 50, *[1.0] * (SCRAPES - 50)]))
+    test.add(dcgm("link", "DEV_NVLINK_RECOVERY_ERROR_TOTAL", [*[0.0] * 50, *[1.0] * (SCRAPES - 50)]))
+    profiled = since_4_9(gpu("profiled", always(95.0)))
+    labels = next(iter(profiled)).partition("{")[2]
+    test.add(profiled | {f"DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO{{{labels}": always(0.3)})
+    test.add(run_on("low", "full", "lost", "well", "young", "rows", "link", "profiled"))
+    test.firing("LowGPUUtilization", END, 2)
+    for node in ("low", "profiled"):
+        test.firing("LowGPUUtilization", END, 1, instance=node)
+    test.firing("GPUMemoryNearlyFull", END, 1)
+    test.firing("GPUMemoryNearlyFull", END, 1, instance="full")
+    test.firing("GPUError", END, 3)
+    for node, trouble in (("lost", "xid"), ("rows", "memory"), ("link", "nvlink")):
+        test.firing("GPUError", END, 1, instance=node, trouble=trouble)
+
+
 def test_an_error_reaches_the_run_whatever_form_the_nodes_names_have_and_else_nothing_is_judged(
     test: RuleTest,
 ) -> None:

@@ -92,6 +92,9 @@ def test_a_node_with_gpus_that_others_know_has_an_exporter_or_is_missing_one(tes
         test.add(
             {f'DCGM_FI_DEV_GPU_UTIL{{job="dcgm",instance="10.0.0.9:9400",gpu="0",Hostname="{node}"}}': on}
         )
+    test.add(
+        {'DCGM_FI_DEV_FB_USED_BYTES{job="dcgm",gpu="0",GPU_I_ID="1",hostname="gpu-6"}': on}
+    )  # of a MIG device
     for node, number in (("gpu-1", 8.0), ("10.0.0.1", 8.0), ("gpu-3", 8.0), ("cpu-1", 0.0)):
         requests = f'kube_pod_container_resource_requests{{{pod},node="{node}",resource="nvidia_com_gpu"}}'
         test.add({requests: [number] * HOUR})
@@ -101,8 +104,8 @@ def test_a_node_with_gpus_that_others_know_has_an_exporter_or_is_missing_one(tes
         test.add({f'node_pci_device_info{{{known},bus="01",vendor_id="{vendor}"}}': on})
     test.add({f"up{{{target('gpu-5')}}}": [0.0] * HOUR})  # scraped, but never up
     test.firing("ExporterMissing", 15 * MINUTE - SCRAPE, 0)
-    test.firing("ExporterMissing", 15 * MINUTE, 4, severity="info")
-    for node in ("gpu-2", "gpu-3", "gpu-4", "gpu-5"):
+    test.firing("ExporterMissing", 15 * MINUTE, 5, severity="info")
+    for node in ("gpu-2", "gpu-3", "gpu-4", "gpu-5", "gpu-6"):
         test.firing("ExporterMissing", 15 * MINUTE, 1, instance=node)
 
 

@@ -9,7 +9,7 @@ from stepscope.commands.doctor.checks import Check
 from stepscope.common.durations import parse_duration
 from stepscope.common.errors import UserError
 from stepscope.common.status import Status
-from stepscope.rules.parts.node_names import DCGM_LABELS, by_node
+from stepscope.rules.parts.node_names import DCGM_LABELS, GPUS_OF_DCGM, by_node
 from stepscope.runs.prometheus.address import Access
 from stepscope.runs.prometheus.connection import Connection
 
@@ -31,7 +31,7 @@ def of_prometheus(url: str) -> Iterator[Check]:
         scraped = server.get("query", query="stepscope_exporter_build_info")["result"]
         yield Check("Prometheus", Status.HEALTHY, f"{server.url} answers")
         yield _exporters(scraped)
-        if theirs := _nodes(server, by_node("DCGM_FI_DEV_FB_USED or DCGM_FI_DEV_GPU_UTIL", DCGM_LABELS)):
+        if theirs := _nodes(server, by_node(GPUS_OF_DCGM, DCGM_LABELS)):
             yield _names(theirs, _nodes(server, by_node("stepscope_exporter_build_info", ["instance"])))
         found = server.find("rules")
         groups = [group for group in (found or {"groups": []})["groups"] if group["name"].startswith(OURS)]

@@ -15,7 +15,7 @@ from stepscope.prometheus.rules.options import Options
 from stepscope.rules.gpu_error import NOT_OF_PROGRAMS, XID_ERRORS
 from stepscope.rules.parts.expressions import time_span
 from stepscope.rules.parts.gpus import GPUS
-from stepscope.rules.parts.node_names import DCGM_LABELS, by_node
+from stepscope.rules.parts.node_names import DCGM_LABELS, GPUS_OF_DCGM, by_node
 from stepscope.rules.parts.promql import MINUTE, Alert, Audience, Scraping, owner_labels, ratio
 from stepscope.rules.parts.silences import (
     CollectorFailing,
@@ -38,7 +38,7 @@ TARGET = "on (cluster, job, instance)"
 # in a cloud. A job of it whose names never match ours knows no nodes.
 OF_DCGM = "instance:stepscope_gpu_node:bool"
 KNOWN_TO_DCGM = by_node(
-    'label_replace(DCGM_FI_DEV_GPU_UTIL, "source", "$1", "job", "(.*)") * 0 + 1',
+    f'label_replace({GPUS_OF_DCGM}, "source", "$1", "job", "(.*)") * 0 + 1',
     DCGM_LABELS,
     "source",
 )

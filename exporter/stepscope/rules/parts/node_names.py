@@ -5,6 +5,10 @@ from collections.abc import Sequence
 # Names of nodes without their domain or port, and whole IP addresses: exporters differ in which they give.
 NODE = r"(\\d+[.]\\d+[.]\\d+[.]\\d+|[\\w-]+).*"
 DCGM_LABELS = ("instance", "hostname", "Hostname")  # labels of dcgm-exporter's versions; the last one counts
+# Series of every GPU that dcgm-exporter reads, by their names before 4.9 and since.
+GPUS_OF_DCGM = " or ".join(
+    f"DCGM_FI_DEV_{name}" for name in ("FB_USED", "FB_USED_BYTES", "GPU_UTIL", "GPU_UTIL_RATIO")
+)
 
 
 def by_node(expression: str, names: Sequence[str], *kept: str) -> str:

@@ -6,6 +6,7 @@ scrape and no counts of samples, so results are less precise.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepscope.rules.parts.expressions import time_span
@@ -25,6 +26,14 @@ ON_NODE = "on (cluster, instance)"
 # version: before DCGM 4 the first, then the second.
 CLOCK_REASONS = ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS")
 LOWEST_HEAT_BIT, HEAT_BITS = 0x20, 4
+# Names and units before dcgm-exporter 4.9, then those since.
+UTILIZATIONS = (
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+    "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO",
+    "DCGM_FI_DEV_GPU_UTIL / 100",
+    "DCGM_FI_DEV_GPU_UTIL_RATIO",
+)
+MEMORY_USED = ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_USED_BYTES")
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,7 @@ class OtherExporters:
         """
         if self.gpus == STEPSCOPE:
             return "max by (cluster, instance, gpu) (stepscope_gpu_utilization_ratio)"
-        return _gpu("DCGM_FI_PROF_GR_ENGINE_ACTIVE or DCGM_FI_DEV_GPU_UTIL / 100")
+        return _gpu(" or ".join(UTILIZATIONS))
 
     @property
     def memory(self) -> str:
@@ -54,16 +63,18 @@ class OtherExporters:
         if self.gpus == STEPSCOPE:
             used = "stepscope_gpu_memory_used_bytes / stepscope_gpu_memory_total_bytes"
             return f"max by (cluster, instance, gpu) ({used})"
-        return _gpu("DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE)")
+        of_total = "DCGM_FI_DEV_FB_USED{0} / (DCGM_FI_DEV_FB_USED{0} + DCGM_FI_DEV_FB_FREE{0})"
+        return _gpu(f"{of_total.format('')} or {of_total.format('_BYTES')}")
 
     @property
     def hot(self) -> str:
         """Returns 1 while heat lowers the clocks of a GPU, otherwise 0."""
         return _gpu(f"floor(({' or '.join(CLOCK_REASONS)}) / {LOWEST_HEAT_BIT}) % {HEAT_BITS} > bool 0")
 
-    def reading(self, series: str) -> str:
-        """Returns any other series of dcgm-exporter, the largest of the same GPU."""
-        return _gpu(series)
+    def reading(self, names: Sequence[str], ago: float = 0.0) -> str:
+        """Returns any other series of dcgm-exporter, by any of its names, the largest of the same GPU."""
+        earlier = f" offset {time_span(ago)}" if ago else ""
+        return _gpu(" or ".join(f"{name}{earlier}" for name in names))
 
     @property
     def mean_core(self) -> str:
