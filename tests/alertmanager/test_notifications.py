@@ -189,17 +189,16 @@ def test_of_a_run_that_has_not_begun_only_that_and_what_is_broken_is_told(webhoo
 
 def test_a_gpu_that_dies_under_several_runs_is_one_message(webhook: Told) -> None:
     server, stub = webhook
-    platform = {"audience": "platform", "gpu": "3"}
     server.post(
         *(
-            an_alert("GPUError", run, severity="critical", trouble="xid", **platform)
+            an_alert("GPUError", run, severity="critical", trouble="xid", audience="platform", gpu="3")
             for run in ("bert", "resnet")
         ),
         *(an_alert("RunFailed", run, audience="platform", fault="GPU") for run in ("bert", "resnet")),
-        an_alert("GPULost", run="", trouble="silent", **platform),
-        an_alert("RowRemapping", run="", trouble="pending", **platform),
+        an_alert("GPULost", run="", trouble="silent", audience="platform", gpu="3"),
+        an_alert("RowRemapping", run="", trouble="pending", audience="platform", gpu="3"),
         # on another node, only the driver says so
-        an_alert("GPULost", "gpt", "gpu-node-2", trouble="silent", **platform),
+        an_alert("GPULost", "gpt", "gpu-node-2", trouble="silent", audience="platform", gpu="3"),
         an_alert("RunFailed", "gpt", "gpu-node-2", audience="platform", fault="GPU"),
         # another GPU of the node
         an_alert("PCIeReplays", audience="platform", gpu="4"),
