@@ -364,6 +364,7 @@ def test_advice_speaks_of_the_framework_that_trains_and_of_its_loop(
         ("multiprocessing.context.Pool", {"lock": 300.0}, "Make the pool once"),
         ("multiprocessing.pool.map", {"lock": 300.0}, "what other processes or threads compute"),
         ("queue.get", {"lock": 300.0}, "what other processes or threads compute"),
+        ("prefetch_generator.next", {"lock": 300.0}, "or let several make it ahead of the step"),
         ("multiprocessing.queues.get", {"running": 200.0, "other": 100.0}, "shared memory"),
         ("multiprocessing.managers._callmethod", {"other": 300.0}, "shared memory"),
         ("multiprocessing.connection.recv", {"running": 300.0}, "shared memory"),
