@@ -35,13 +35,21 @@ MOST_UNDECIDED = 1000  # batches of which it is not known whether they are train
 class LoaderWaits(dict[str, "Waits"]):
     """The waits for one iterator of a loader, by the phase that its batches turn out to be of."""
 
-    def __init__(self, waits: Callable[[str], Waits]) -> None:
+    def __init__(self, waits: Callable[[str], Waits], workers: int | None = None) -> None:
         self._make = waits
+        self._workers = workers
         self.queue_depth: Callable[[], int] | None = None
         self.started = 0.0  # seconds that the iterator took to start, until a wait includes them
         self.is_usual = False  # neither of the two
         self.ahead = False  # whether each batch is requested before the one before it is used
         self.phase = ""  # that the script gave, if it watches the loader by hand
+
+    def are_made_by(self, inner: LoaderWaits) -> None:
+        """Counts with the settings of a loader with workers that the dataset of this one asks."""
+        if inner._workers and self._workers == 0:
+            make, self._workers = self._make, inner._workers
+            self._make = lambda phase: make(phase).made_by(inner._make(phase))
+            self.clear()
 
     def __missing__(self, phase: str) -> Waits:
         waits = self[phase] = self._make(phase)
@@ -136,6 +144,11 @@ class AutomaticSteps:
         self.wait = None
         self.trained = self.failed = self.ahead = False
         return place
+
+    def asks_inside(self, inner: LoaderWaits) -> None:
+        """Says that the wait for the latest batch asks another loader."""
+        if self.waits is not None:
+            self.waits.are_made_by(inner)
 
     def came(self, wait: tuple[float, float, int | None, bool]) -> None:
         """Ends the wait for the batch."""

@@ -88,6 +88,11 @@ class Waits:
         self._low = self._high = 0.0  # the bucket of the wait before: most waits fall into the same bucket
         self._bucket = 0
 
+    def made_by(self, workers: Waits) -> Waits:
+        """Takes the settings of another loader's workers, which make the batches."""
+        self._settings, self._persistent = workers._settings, workers._persistent
+        return self
+
     def begin(self) -> None:
         """Stores the loader's settings. Starts the run if it has not started."""
         if not start_run():

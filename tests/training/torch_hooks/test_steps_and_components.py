@@ -1067,6 +1067,26 @@ for epoch in range(2):
 """
 
 
+NESTED = """
+class Pieces(torch.utils.data.Dataset):
+    whole = iter(())
+    pieces = []
+    def __len__(self): return len(data)
+    def __getitem__(self, _):
+        if not self.pieces:
+            batch = next(self.whole, None)
+            if batch is None:
+                self.whole = iter(DataLoader(data, batch_size=8, num_workers=1, prefetch_factor=3))
+                batch = next(self.whole)
+            self.pieces = list(zip(*batch))
+        return self.pieces.pop()
+loader = DataLoader(Pieces(), batch_size=16)
+for epoch in range(2):
+    for x, y in loader:
+        loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+"""
+
+
 READS_ALL_FIRST = """
 batches = list(DataLoader(data, batch_size={size}))
 model = Net()
@@ -1128,7 +1148,8 @@ def odd_loops(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     package.mkdir(parents=True)
     (package / "stateful_dataloader.py").write_text(STATEFUL)
     loops = {"reads ahead": READS_AHEAD, "not started": NOT_STARTED, "torchdata": TRAINED_WITH_IT}
-    loops |= {"wrapped": WRAPPED, "two threads": THREADS, "one after the other": ONE_AFTER_THE_OTHER}
+    loops |= {"wrapped": WRAPPED, "nested": NESTED}
+    loops |= {"two threads": THREADS, "one after the other": ONE_AFTER_THE_OTHER}
     return train(*map(each, loops, loops.values()), folder=folder)
 
 
@@ -1156,6 +1177,15 @@ def test_a_loader_that_wraps_its_iterator_is_timed(odd_loops: Trained) -> None:
     assert rank.totals.steps == {"train": 12, "eval": 8}
     waits = {loader.phase: sum(loader.wait_counts) for loader in rank.totals.loaders}
     assert waits == {"train": 12, "eval": 8}
+
+
+def test_workers_of_a_loader_that_a_dataset_asks_make_the_batches(odd_loops: Trained) -> None:
+    rank = of(odd_loops, "nested")
+    assert rank.totals.steps == {"train": 12}
+    (loader,) = rank.totals.loaders
+    assert (loader.workers, loader.prefetch_factor, loader.batch_size) == (1, 3, 16)
+    assert sum(loader.wait_counts) == 12
+    assert sum(rank.totals.fetch_counts) == 1 + 24, "only the first batch counts for this process, too"
 
 
 def test_a_faster_loop_in_another_thread_takes_no_step_from_the_first_one(odd_loops: Trained) -> None:

@@ -54,7 +54,7 @@ def _timed_iter(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def timed(self: Any) -> Any:
         nonlocal tracing
-        if tracing() or recorder.is_waiting():
+        if tracing():
             return original(self)
         try:
             waits, place = _begin(self)
@@ -118,10 +118,10 @@ def _begin(loader: Any) -> tuple[LoaderWaits, int | None]:
 
     If the script makes steps, there is no place (None): the first batch counts the time, once it has come.
     """
-    waits = LoaderWaits(waits_of(loader))
+    waits = LoaderWaits(waits_of(loader), loader.num_workers)
     place = automatic.requested(waits, torch.is_grad_enabled())
     if place is None:
-        if not recorder.asks_here():
+        if recorder.is_waiting() or not recorder.asks_here():
             return waits, NOT_OPENED
         recorder.waiting(perf_counter())
     return waits, place
@@ -187,7 +187,10 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
             place = automatic.requested(waits, gradients()) if waits is not None else None
             asked = clock()
             if place is None:
-                if is_waiting() or not asks_here():  # another thread fetches batches ahead
+                if not asks_here():  # another thread fetches batches ahead
+                    waits = None
+                elif is_waiting():  # the dataset of another loader asks this one
+                    automatic.asks_inside(waits)
                     waits = None
                 else:
                     waiting(asked)
