@@ -43,7 +43,7 @@ from stepscope.training.layout import GRAPHS_FETCH
 
 # Packages whose functions compute with no tensors, and that PyTorch does not call itself for long.
 NO_TENSORS = {
-    *("numpy", "pandas", "scipy", "sklearn", "xgboost", "lightgbm", "catboost", "skimage", "PIL", "cv2"),
+    *("numpy", "pandas", "scipy", "sklearn", "skimage", "PIL", "cv2"),
     *("bisect", "copy", "csv", "hashlib", "heapq", "json", "pickle", "random", "re", "statistics"),
 }
 LARGE_PHASE = 1 / 3  # of the time of steps, for those of phases that the run is not for
