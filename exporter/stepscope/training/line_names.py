@@ -3,7 +3,7 @@
 If that function is one that runs a whole framework, such as `fit`, the framework's innermost one is
 named after it: `fit: loops.epoch_loop.advance`.
 
-The user's own is the main module, unless another script started it, and every file outside the standard
+The user's own is the main module, unless another script started it. So is every file outside the standard
 library, of `site-packages` and `dist-packages`, and of Stepscope. What a framework generated is nobody's.
 Only names and line numbers are used, never source text.
 """

@@ -892,6 +892,10 @@ if asked: sys.exit(f"hooks asked for {asked}")
 
 HALF = """
 from stepscope.training.frameworks.torch_hooks import slow_numbers
+from torch.utils.flop_counter import FlopCounterMode
+with FlopCounterMode(display=False) as mode_of_the_script:
+    slow_numbers._is_slow(torch.bfloat16, True)
+assert mode_of_the_script.get_total_flops() == 0
 slow_numbers._is_slow.cache_clear()
 half = float if {supported} else 4.0.__mul__  # of a layer's seconds, however busy the machine is
 slow_numbers._seconds = lambda kind, _: half(1.0) if kind is torch.bfloat16 else 1.0

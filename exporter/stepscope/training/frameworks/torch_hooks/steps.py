@@ -147,7 +147,7 @@ def _elect(optimizer: object) -> None:
 
 
 def has_optimizer() -> bool:
-    """Returns whether an optimizer that makes steps is there."""
+    """Returns whether an optimizer makes steps."""
     return _steps.elected() is not None
 
 
