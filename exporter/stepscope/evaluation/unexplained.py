@@ -121,9 +121,9 @@ WAIT_LESS = {
     "steps: to start a process takes longer than most answers.",
     "disk": "This line waits for a disk. Write every N steps or from a thread, without `fsync`; read ahead "
     "of the step, and keep files open.",
-    "lock": "This line waits for another thread or process: one that holds a lock, computes, or makes what "
-    "it needs. Hold the lock for less, compute less, or let several make it ahead of the step, such as "
-    "DataLoader workers.",
+    "lock": "This line waits for another thread or process: one that holds a lock, or that makes what it "
+    "needs, such as threads of a library, which compute. Hold the lock for less, compute less, or let "
+    "several make it ahead of the step, such as DataLoader workers.",
     "other": "This line waits, for a network, a timer or another process, and computes nothing. Do it in a "
     "thread with a queue, collect several into one, or do it every N steps.",
 }

@@ -214,7 +214,7 @@ def knows_lines(analysis: Analysis) -> bool:
 def keeps_cores_busy(analysis: Analysis) -> bool:
     """Returns whether several threads of a command without steps use nearly all cores that others leave.
 
-    It must be known in which lines, and that none waits for a core for long.
+    They must compute in a library, as nobody knows whether own Python could do less, and wait for no core.
     """
     main = _main_thread(analysis)
     own, allowed = _cores(analysis)
@@ -224,7 +224,8 @@ def keeps_cores_busy(analysis: Analysis) -> bool:
     others = sum(cores.others for cores in analysis.run_cores if not math.isnan(cores.others))
     ran = _ran(main)
     several = own >= ALONE * ran if ran > BUSY else own >= max(MORE_THAN_ONE, ALL_CORES * allowed)
-    return is_long and several and own + others >= FULL * allowed
+    in_library = bool(places(main.lines)[0].line.library)
+    return is_long and several and in_library and own + others >= FULL * allowed
 
 
 def _main_thread(analysis: Analysis) -> ThreadTime | None:

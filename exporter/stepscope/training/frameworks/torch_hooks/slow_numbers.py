@@ -47,7 +47,7 @@ def _is_slow(kind: torch.dtype, convolves: bool) -> bool:
         with suppress(Exception):  # not every layer is there for every type
             took.extend(min(_seconds(each, convolves) for _ in range(3)) for each in (kind, torch.float32))
 
-    # In a thread of its own, where the script has no modes, hooks and autocast of PyTorch.
+    # In another thread, the script has no modes, hooks and autocast of PyTorch.
     with suppress(RuntimeError):  # the system has no thread left
         thread = Thread(target=measure, name="stepscope half precision")
         thread.start()
