@@ -139,10 +139,12 @@ def test_a_stage_with_longer_steps_is_no_outlier_if_it_takes_most_of_the_time(
     """L-BFGS after Adam: it evaluates its closure up to 20 times per step, but less often in some steps."""
     values = np.full(325, usual)
     values[300:] = np.where(np.arange(25) % 5 == 2, 2 * usual, long)
-    assert result(node_steps(values)).status == status
+    assert result(node_steps(values, optimizer=values * 0.9)).status == status
+    late = result(node_steps(values, data_wait=values * 0.9))
+    assert late.status == "found", "a storage that is slow for a time is no stage"
     scattered = np.full(325, usual)
     scattered[5::13] = long
-    assert result(node_steps(scattered)).status == "found"
+    assert result(node_steps(scattered, optimizer=scattered * 0.9)).status == "found"
 
 
 def test_the_first_step_of_keras_compiles_and_two_later_ones_are_events() -> None:

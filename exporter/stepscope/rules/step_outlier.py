@@ -91,6 +91,7 @@ LONG_STEPS = 30  # that a live window needs at least, if steps are long
 MISSING = 0.6
 STAGE = 0.5  # of the steps' time, from which outliers one after another are a stage of the run
 COMMUNICATION = COMPONENTS.index("communication")
+COMPUTING = [COMPONENTS.index(name) for name in ("forward", "backward", "optimizer")]
 OWN_SHARE = 0.5  # of the variance of steps: above it, their rank is long by itself
 LEAST_LOST = 1e-3  # seconds: a finding of which waiting for a core explains all is a small one
 APART = 0.428  # two neighbouring bounds of the histogram are at least this share of the upper one apart
@@ -478,12 +479,17 @@ class Series:
     def are_a_stage(self) -> bool:
         """Returns whether the outliers are a large stage of the run, such as one with another optimizer.
 
-        Most steps from the first to the last one are outliers, and they took most of the steps' time.
+        Most steps from the first to the last one are outliers, and they took most of the steps' time. Most of
+        what they took beyond the other steps is computing.
         """
-        numbers = self.later_outliers()[:, 0]
-        if not len(numbers) or 2 * len(numbers) <= np.ptp(numbers) + 1:
+        outliers = self.later_outliers()
+        numbers, beyond = outliers[:, 0], self._beyond_usual(outliers)
+        if len(beyond) < RECURRING or 2 * len(numbers) <= np.ptp(numbers) + 1:
             return False
-        return self.durations.share(self.durations.seconds_above(self.limit)) >= STAGE
+        excess, *of_components = beyond.sum(axis=0)
+        computing = sum(of_components[each] for each in COMPUTING)
+        took_most = self.durations.share(self.durations.seconds_above(self.limit)) >= STAGE
+        return took_most and bool(computing > STAGE * excess)
 
     def words(self, alone: bool) -> str:
         later, excess = self.durations.later(self.live_limit)
