@@ -573,7 +573,7 @@ SECOND = (
     ),
     Situation(
         "arrays_in_queue",
-        "a process of its own pickles arrays into a queue",
+        "its own process pickles arrays into a queue",
         (*HOST, *WAIT),
         ("HostBound",),
         says="shared memory",
