@@ -53,7 +53,7 @@ OF_ONE_RUN = (
     Case(
         Status.NOT_ENOUGH_DATA,
         "an exporter of this run is down",
-        f"{UNFINISHED}{OF_THE_RUN} unless {SAMPLES}",
+        f"{UNFINISHED}{OF_THE_RUN} and {TARGET} up == 0",
     ),
     Case(Status.COLLECTING, "too few samples yet", f"{SAMPLES} < {ENOUGH}"),
     Case(Status.NOT_ENOUGH_DATA, "the run was too short", f"{last(SAMPLES)} < {ENOUGH}"),
@@ -72,8 +72,7 @@ OF_THE_CLUSTER = (
     Case(
         Status.NOT_ENOUGH_DATA,
         "an exporter is down",
-        f"{KNOWN}{{{OF_CLUSTER}}} and {TARGET} up == 0 or "
-        f'ALERTS{{alertstate="firing", rule="ExporterDown", {OF_CLUSTER}}}',
+        f"{KNOWN}{{{OF_CLUSTER}}} and {TARGET} up == 0",
     ),
     Case(Status.NOT_ENOUGH_DATA, "no run is training", f"{UNFINISHED}{{{OF_CLUSTER}}}", absent=True),
     Case(Status.HEALTHY, "no warning fires; some nodes have only rules of the lean profile", LEAN),

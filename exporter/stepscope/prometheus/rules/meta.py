@@ -56,16 +56,13 @@ KNOWN_TO_OTHERS = "\n  or\n  ".join(
 TRAINED = f"{SAMPLES} unless stepscope_run_end_time_seconds"
 # Without processes of which it is not known whether they train.
 NAMED = f'{SAMPLES}{{run!~"{UNNAMED}"}} unless stepscope_run_end_time_seconds'
-# Both remember while an exporter is down, until it is up again. Runs are also remembered for 15 minutes after
-# their node was no target any more. A run may end, and its node be turned off, between two evaluations.
+# Both remember while an exporter is down, until it is up again. A run may end, and its node be turned off,
+# between two evaluations.
 STILL_UNFINISHED = f"""
 clamp({TRAINED}, 1, 1)
 or
-{UNFINISHED} and {TARGET} (last_over_time(up[15m]) unless {TARGET} up == 1)
-  unless last_over_time(stepscope_run_end_time_seconds[5m])
+{UNFINISHED} and {TARGET} up == 0 unless last_over_time(stepscope_run_end_time_seconds[5m])
 """
-# Runs that had not ended when they were seen last. Whether unnamed ones had is not known.
-LOST = f'{UNFINISHED}{{run!~"{UNNAMED}"}} unless {SAMPLES}'
 STILL_KNOWN = f"""
 group by (cluster, job, instance) ({BUILD})
 or
@@ -264,10 +261,10 @@ def _exporters(down: ExporterDown, missing: ExporterMissing) -> list[Silence]:
         Silence(
             "ExporterDown",
             Alert(
-                LOST,
-                "{{ $labels.instance }} is not scraped while run {{ $labels.run }} is training",
-                "Prometheus cannot scrape {{ $labels.instance }}, or no longer has it as a target. Run "
-                "{{ $labels.run }} had not ended there: rules cannot judge that node.",
+                f"{UNFINISHED} and {TARGET} up == 0",
+                "The exporter of {{ $labels.instance }} is down while run {{ $labels.run }} is training",
+                "Prometheus cannot scrape {{ $labels.instance }}, where run {{ $labels.run }} had not ended: "
+                "rules cannot judge that node.",
                 pending=MINUTE * down.minutes,
             ),
             check,
@@ -275,7 +272,7 @@ def _exporters(down: ExporterDown, missing: ExporterMissing) -> list[Silence]:
         Silence(
             "ExporterDown",
             Alert(
-                f"{KNOWN} and {TARGET} up == 0 unless {TARGET} ({LOST})",
+                f"{KNOWN} and {TARGET} up == 0 unless {TARGET} {UNFINISHED}",
                 "The exporter of {{ $labels.instance }} is down",
                 "Prometheus cannot scrape {{ $labels.instance }}, where no run was training: rules will not "
                 "see the next one.",
