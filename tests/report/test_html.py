@@ -16,6 +16,7 @@ import pytest
 from jinja2 import DictLoader, Environment
 from stepscope.common.status import Status
 from stepscope.demo.scenarios import all_scenarios
+from stepscope.evaluation.account import Account, Key, Leaf
 from stepscope.evaluation.analysis import Analysis
 from stepscope.measurements.timeline import StepMark
 from stepscope.report import shares
@@ -298,6 +299,21 @@ def test_the_shares_of_each_table_of_a_scenario_sum_to_its_whole(
     timed = {name: analysis.component_seconds[name] for name in ("forward", "backward")}
     assert passes.seconds == pytest.approx(sum(timed.values()))
     assert [whole.seconds for whole in low] == [row.low for row in analysis.low_gpu_snapshots]
+
+
+def test_what_passed_outside_of_steps_is_not_inside_them() -> None:
+    leaves = [
+        ("before_first_step", "", 4.0),
+        ("train", "gc", 2.0),
+        ("train", "host", 6.0),
+        ("eval", "gc", 1.0),
+    ]
+    parts = tuple(Leaf(Key(part, name), seconds / 13, {0: seconds}) for part, name, seconds in leaves)
+    counters = {"gc": 8.0, "forward": 1.0}  # mostly before the first step
+    analysis = made.slow_loader(account=Account(13.0, 1, parts), component_seconds=counters)
+    inside = {part.key: part.seconds for part in shares.inside_steps(analysis).parts}
+    assert inside == {"gc": 3.0, "rest": 6.0}
+    assert "Training steps took 62 % of the 13.0 s" in words_of(page_of(lambda: analysis).texts["time"])
 
 
 def test_components_that_cover_more_than_the_steps_have_no_rest() -> None:

@@ -245,7 +245,7 @@ def _phase_steps(phase: str, rows: list[StepDistribution]) -> str:
 
 
 def phases(analysis: Analysis) -> str:
-    whole = shares.phases(analysis)
+    whole = shares.parts_of_account(analysis)
     if not whole.parts:
         return f"No phase was recorded. {_how_to_see_steps(analysis)}".rstrip()
     largest = whole.largest

@@ -1,5 +1,6 @@
 """Parts of a whole: the three parts of the run, the phases, and the components inside steps."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -97,6 +98,13 @@ def where_time_went(analysis: Analysis) -> Whole:
     return whole_of(found)
 
 
+def parts_of_account(analysis: Analysis) -> Whole:
+    """Returns the account of all ranks without components; the phases if there is no account."""
+    if analysis.account is None:
+        return phases(analysis)
+    return whole_of({part: sum(analysis.account.by_rank(part).values()) for part in account.PARTS})
+
+
 def phases(analysis: Analysis) -> Whole:
     """Seconds of every phase, all ranks together."""
     return whole_of(
@@ -115,7 +123,17 @@ def _place(phase: str) -> tuple[int, str]:
 
 
 def inside_steps(analysis: Analysis) -> Whole:
-    """Returns the seconds per component of all ranks together, and the rest of the steps."""
+    """Returns the seconds per component of all ranks together, and the rest of the steps.
+
+    Counters of components also have what was outside of steps. They are used only without an account.
+    """
+    if analysis.account is not None:
+        found: dict[str, float] = defaultdict(float)
+        for leaf in analysis.account.leaves:
+            if leaf.key.part in PHASES:
+                found[leaf.key.component] += leaf.seconds
+        rest = found.pop(account.HOST, 0.0)
+        return whole_of({**found, "rest": rest}) if any(found.values()) else Whole([], 0.0)
     components = {name: analysis.component_seconds.get(name, 0.0) for name in COMPONENTS}
     components |= {k: v for k, v in analysis.component_seconds.items() if k not in COMPONENTS}
     steps = sum(analysis.phase_seconds.get(phase, 0.0) for phase in PHASES)
