@@ -26,4 +26,4 @@ options = tf.data.Options()
 options.autotune.enabled = False
 batches = batches.prefetch(4) if GOOD else batches
 batches = batches.with_options(options)
-model_of(512).fit(batches, epochs=1, verbose=0)
+model_of(1024).fit(batches, epochs=1, verbose=0)

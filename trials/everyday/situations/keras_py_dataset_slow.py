@@ -14,7 +14,7 @@ from trials.everyday.keras_parts import BATCH, model_of, x, y
 
 class Rows(keras.utils.PyDataset):  # type: ignore[misc]
     def __len__(self) -> int:
-        return 2500 if GOOD else 900
+        return 1200 if GOOD else 900
 
     def __getitem__(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         time.sleep(0.008)
@@ -22,4 +22,4 @@ class Rows(keras.utils.PyDataset):  # type: ignore[misc]
         return x[first : first + BATCH], y[first : first + BATCH]
 
 
-model_of(512).fit(Rows(workers=8 if GOOD else 1), epochs=1, verbose=0, shuffle=False)
+model_of(1024).fit(Rows(workers=8 if GOOD else 1), epochs=1, verbose=0, shuffle=False)

@@ -16,5 +16,5 @@ while lasts():
     features = model(x)
     nn.functional.cross_entropy(head(features), y).backward()
     optimizer.step()
-    if not GOOD and len(kept) < 1500:
-        kept.append(features.detach().clone())  # the cause
+    if not GOOD:
+        kept.append(features[:128].detach().clone())  # the cause
