@@ -4,17 +4,26 @@ docs/report.md explains the parts. Time that was not measured is a part too: `un
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from stepscope.evaluation.places import LEAST_PLACE, MAIN_THREADS, Place, places
+from stepscope.evaluation.places import LEAST_PLACE, MAIN_THREADS, Place, main_threads, places, states, waits
 from stepscope.exporter.ledgers.ages import HOST as HOST
 from stepscope.exporter.ledgers.spent import BEFORE as BEFORE
 from stepscope.exporter.ledgers.spent import BETWEEN as BETWEEN
 from stepscope.exporter.ledgers.spent import Key as Key
 from stepscope.exporter.ledgers.spent import from_first_step_to_last, main_phase
-from stepscope.runs.model import COMPONENTS, PHASES, LineTime, ProfileWindow, RankFacts, ThreadTime, Times
+from stepscope.runs.model import (
+    COMPONENTS,
+    PHASES,
+    USEFUL,
+    LineTime,
+    ProfileWindow,
+    RankFacts,
+    ThreadTime,
+    Times,
+)
 
 UNFINISHED, AFTER = "unfinished_step", "after_last_step"
 WITHOUT_STEPS, UNKNOWN = "without_steps", "unknown"
@@ -24,7 +33,9 @@ PROFILING = "profiling"  # between steps: a profile window is begun, ended or wr
 PARTS = (BEFORE, *PHASES, BETWEEN, PROFILING, RESTART, UNFINISHED, AFTER, WITHOUT_STEPS, UNKNOWN)
 INTERPRETER_LOCK = "interpreter_lock"  # of a main thread, in any part: another thread holds it
 CORE = "core"  # of a main thread: ready to run, but no core was free
-USEFUL = frozenset({"forward", "backward", "optimizer"})
+# Roles of processes that work while main threads wait in a component. Children are of a loader that is not
+# PyTorch's, or step the environments of a rollout.
+WAITED_FOR = {"data_wait": ("loader worker", "child"), HOST: ("child",)}
 
 
 @dataclass(frozen=True)
@@ -68,25 +79,23 @@ class Account:
 
     def share(self, part: str, component: str | None = None) -> float:
         """Returns the share (0..1) of a part, or of a component of it."""
-        return sum(
-            leaf.share
-            for leaf in self.leaves
-            if leaf.key.part == part and component in (None, leaf.key.component)
-        )
+        return self.whole(part, component).share
 
-    def whole(self, part: str) -> Leaf:
-        """Returns a part with all its components as one leaf; of no share if the run has no such part."""
-        lines = (line for leaf in self.leaves if leaf.key.part == part for line in leaf.lines)
-        return Leaf(Key(part), self.share(part), self.by_rank(part), tuple(lines))
-
-    def by_rank(self, part: str, component: str | None = None) -> dict[int | None, float]:
+    def by_rank(self, part: str, component: str | None = None) -> Mapping[int | None, float]:
         """Returns the seconds of each rank in a part, or in a component of it; {}: there is no such part."""
-        found: dict[int | None, float] = defaultdict(float)
-        for leaf in self.leaves:
-            if leaf.key.part == part and component in (None, leaf.key.component):
-                for rank, seconds in leaf.by_rank.items():
-                    found[rank] += seconds
-        return dict(found)
+        return self.whole(part, component).by_rank
+
+    def whole(self, part: str, component: str | None = None) -> Leaf:
+        """Returns a part, or a component of it, as one leaf; of no share if the run has no such part."""
+        leaves = [
+            leaf for leaf in self.leaves if leaf.key.part == part and component in (None, leaf.key.component)
+        ]
+        by_rank: dict[int | None, float] = defaultdict(float)
+        for leaf in leaves:
+            for rank, seconds in leaf.by_rank.items():
+                by_rank[rank] += seconds
+        lines = tuple(line for leaf in leaves for line in leaf.lines)
+        return Leaf(Key(part, component or ""), sum(leaf.share for leaf in leaves), dict(by_rank), lines)
 
     @property
     def useful_share(self) -> float:
@@ -217,21 +226,15 @@ def _component_of_start(line: LineTime) -> str:
 
 def _main_thread(threads: Iterable[ThreadTime], seconds: float) -> dict[Key, float]:
     """Returns what the main thread of a process without steps does, in at most `seconds`."""
-    sampled_threads = (thread for thread in threads if thread.role in MAIN_THREADS and thread.seconds > 0)
-    known = [thread.within(seconds) for thread in sampled_threads]
-    thread = max(known, key=lambda thread: thread.seconds, default=None)
-    sampled = sum(line.total for line in thread.lines) if thread else 0.0
-    if thread is None or not sampled:
+    thread = max(main_threads(threads, seconds), key=lambda thread: thread.seconds, default=None)
+    sampled = states(thread.lines) if thread else {}
+    if thread is None or not any(sampled.values()):
         return {}
-    states: dict[str, float] = defaultdict(float)
-    for line in thread.lines:
-        for state, amount in line.seconds.items():
-            states[state] += amount
-    factor = min(thread.seconds, seconds) / sampled
-    waited = min(thread.core_wait_seconds, factor * states["running"])
-    found = {Key(WITHOUT_STEPS, state): factor * amount for state, amount in states.items()}
-    found[Key(WITHOUT_STEPS, "running")] = factor * states["running"] - waited
-    return {**found, Key(WITHOUT_STEPS, CORE): waited}
+    factor = min(thread.seconds, seconds) / sum(sampled.values())
+    running = factor * sampled.pop("running", 0.0)
+    waited = min(thread.core_wait_seconds, running)
+    found = {Key(WITHOUT_STEPS, state): factor * amount for state, amount in sampled.items()}
+    return {**found, Key(WITHOUT_STEPS, "running"): running - waited, Key(WITHOUT_STEPS, CORE): waited}
 
 
 def _closed(leaves: Mapping[Key, float], seconds: float) -> dict[Key, float]:
@@ -239,53 +242,44 @@ def _closed(leaves: Mapping[Key, float], seconds: float) -> dict[Key, float]:
     return {**leaves, Key(UNKNOWN): max(seconds - sum(leaves.values()), 0.0)}
 
 
-def lines_of(key: Key, threads: Iterable[ThreadTime]) -> Iterator[LineTime]:
-    """Yields the lines of a part: of main threads, or of who they wait for.
+def lines_of(key: Key, threads: Iterable[ThreadTime]) -> list[LineTime]:
+    """Returns the lines of a part: of main threads, or of who they wait for.
 
     Loader workers load the data, and other threads hold the interpreter lock. A script that starts the ranks
     and waits for them does nothing itself. Some processes say when they are in no step.
     """
     threads = list(threads)
     outside = BETWEEN if any(line.component == HOST for each in threads for line in each.lines) else HOST
-    part, component = key
-    waits = component == "data_wait"
-    if waits or (component == HOST and _waits_in_loops(threads, part)):
-        # Children are of a loader that is not PyTorch's, or step the environments of a rollout.
-        for role in ("loader worker", "child") if waits else ("child",):
-            workers = (thread for thread in threads if thread.role == role)
-            fetched = [line for thread in workers for line in thread.lines if line.place]
-            if fetched and (not waits or _wait_for(fetched, threads, part)):
-                yield from fetched
-                return
-    for thread in threads:
-        if thread.role in MAIN_THREADS and component == INTERPRETER_LOCK:
-            yield from thread.others
-        elif thread.role in MAIN_THREADS:
-            starts = thread.role == "script" and any(each.role == "training" for each in threads)
-            found = (line for line in thread.lines if _is_of(line, part, component, outside))
-            yield from (line for line in found if not (starts and _waits(line)))
+    main = [thread for thread in threads if thread.role in MAIN_THREADS]
+    if key.component == INTERPRETER_LOCK:
+        return [line for thread in main for line in thread.others]
+    starts = any(thread.role == "training" for thread in main)
+    found = [
+        line
+        for thread in main
+        for line in thread.lines
+        if _is_of(line, *key, outside) and not (starts and thread.role == "script" and waits(line))
+    ]
+    for role in WAITED_FOR.get(key.component, ()):
+        workers = (thread for thread in threads if thread.role == role)
+        works = [line for thread in workers for line in thread.lines if line.place]
+        if works and _wait_for(works, found, key.component):
+            return works
+    return found
 
 
-def _waits(line: LineTime) -> bool:
-    return line.seconds.get("running", 0.0) < line.total / 2
+def _wait_for(works: Iterable[LineTime], lines: Sequence[LineTime], component: str) -> bool:
+    """Returns whether these lines of main threads wait for what others work: else they do it themselves.
 
-
-def _wait_for(fetched: Iterable[LineTime], threads: Iterable[ThreadTime], part: str) -> bool:
-    """Returns whether main threads wait for these lines: else they make data, or workers hand it over."""
-    lines = [line for thread in threads if thread.role in MAIN_THREADS for line in thread.lines]
-    waits = [line for line in lines if _is_of(line, part, "data_wait")]
-    waited = sum(line.total for line in waits)
-    mostly_wait = sum(line.seconds.get("running", 0.0) for line in waits) <= waited / 2
-    return mostly_wait and sum(line.total for line in fetched) >= LEAST_PLACE * waited
-
-
-def _waits_in_loops(threads: Iterable[ThreadTime], part: str) -> bool:
-    """Returns whether own code is mostly the loop of a framework, and waits."""
-    main = (thread for thread in threads if thread.role in MAIN_THREADS)
-    lines = [line for thread in main for line in thread.lines if _is_of(line, part, HOST)]
-    loops = (line for line in lines if ": " in line.library)
-    waited = sum(line.total - line.seconds.get("running", 0.0) for line in loops)
-    return waited > sum(line.total for line in lines) / 2
+    Own code that waits for environments is in the loop of a framework. Workers that were hardly seen at work
+    only hand over what they have.
+    """
+    if not lines:
+        return component != HOST
+    whole = sum(line.total for line in lines)
+    may_wait = [line for line in lines if component != HOST or ": " in line.library]
+    waited = sum(line.total - line.seconds.get("running", 0.0) for line in may_wait)
+    return waited >= whole / 2 and sum(line.total for line in works) >= LEAST_PLACE * whole
 
 
 def _is_of(line: LineTime, part: str, component: str, outside: str = HOST) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from stepscope.common.status import Status
 from stepscope.evaluation.account import Account
-from stepscope.evaluation.places import MAIN_THREADS
+from stepscope.evaluation.places import main_threads
 from stepscope.measurements.counted import Counted
 from stepscope.measurements.energy import Energy
 from stepscope.measurements.heatmap import Heatmap, LowGpuSamples
@@ -366,13 +366,8 @@ class Analysis:
 
     @property
     def main_threads(self) -> list[ThreadTime]:
-        """Returns the threads whose time is the run's, as far as they were sampled.
-
-        What processes of one rank spend at the same time counts once: their mean.
-        """
-        within = self.run_seconds if self.run_seconds is not None else inf
-        sampled = (thread for thread in self.threads if thread.role in MAIN_THREADS and thread.seconds)
-        return [thread.within(within) for thread in sampled]
+        """Returns the threads whose time is the run's, as far as they were sampled."""
+        return main_threads(self.threads, self.run_seconds if self.run_seconds is not None else inf)
 
     @property
     def uses_gpus(self) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from stepscope.runs.model import LineTime
+from stepscope.runs.model import LineTime, ThreadTime
 from stepscope.training.line_names import last_parts
 
 SHOWN = 40  # characters of a function of a library, at its end
@@ -45,6 +45,29 @@ class Place:
         """Returns "train.py:30 (main)"; "" if nobody is known."""
         line = self.line
         return f"{line.caller_place} ({line.caller})" if line.caller_place else ""
+
+
+def main_threads(threads: Iterable[ThreadTime], seconds: float) -> list[ThreadTime]:
+    """Returns the threads whose time is that of a run of these seconds, as far as they were sampled.
+
+    What processes of one rank spend at the same time counts once: their mean.
+    """
+    sampled = (thread for thread in threads if thread.role in MAIN_THREADS and thread.seconds > 0)
+    return [thread.within(seconds) for thread in sampled]
+
+
+def states(lines: Iterable[LineTime]) -> dict[str, float]:
+    """Returns the seconds of lines by state of the thread."""
+    found: dict[str, float] = {}
+    for line in lines:
+        for state, seconds in line.seconds.items():
+            found[state] = found.get(state, 0.0) + seconds
+    return found
+
+
+def waits(line: LineTime) -> bool:
+    """Returns whether a line mostly waits."""
+    return line.seconds.get("running", 0.0) < line.total / 2
 
 
 def places(lines: Iterable[LineTime], state: str = "") -> list[Place]:

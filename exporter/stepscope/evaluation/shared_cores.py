@@ -1,8 +1,8 @@
 """How much a problem may also slow computing down: its cause uses cores that computing uses, too."""
 
-from stepscope.evaluation.account import INTERPRETER_LOCK
+from stepscope.evaluation.account import INTERPRETER_LOCK, Key, lines_of
 from stepscope.evaluation.analysis import Analysis, RuleResult
-from stepscope.evaluation.places import MAIN_THREADS, Place
+from stepscope.evaluation.places import Place
 from stepscope.rules.data_starved import DataStarved
 from stepscope.training.layout import PIPELINE_PYTHON, THREADS
 
@@ -40,8 +40,8 @@ def _used_seconds(result: RuleResult, places: list[Place], analysis: Analysis) -
     waits_for_threads = result.details.get("component") == INTERPRETER_LOCK or (
         not result.is_of_a_rule and bool(places) and _waits_for_a_lock(places[0])
     )
-    main = [thread for thread in analysis.threads if thread.role in MAIN_THREADS]
-    return sum(line.total for thread in main for line in thread.others) if waits_for_threads else 0.0
+    others = lines_of(Key("", INTERPRETER_LOCK), analysis.threads) if waits_for_threads else ()
+    return sum(line.total for line in others)
 
 
 def _waits_for_a_lock(place: Place) -> bool:

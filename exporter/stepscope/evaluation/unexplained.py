@@ -21,7 +21,6 @@ from stepscope.evaluation.account import (
     PROFILING,
     UNFINISHED,
     UNKNOWN,
-    USEFUL,
     Account,
     Key,
     Leaf,
@@ -29,7 +28,7 @@ from stepscope.evaluation.account import (
     name_of,
 )
 from stepscope.evaluation.analysis import ACCOUNT, Analysis, GpuUse, RuleResult
-from stepscope.evaluation.places import LEAST_PLACE, Place, places
+from stepscope.evaluation.places import LEAST_PLACE, Place, places, waits
 from stepscope.measurements.hangs import COMMUNICATION, STOPPED
 from stepscope.measurements.own_times import slow_ranks
 from stepscope.rules.low_gpu_utilization import LowGPUUtilization
@@ -38,7 +37,7 @@ from stepscope.rules.parts.remedies import HAND_OVER_LESS, PAUSED_RANK
 from stepscope.rules.parts.topics import About
 from stepscope.rules.step_outlier import StepOutlier
 from stepscope.rules.straggler import Straggler
-from stepscope.runs.model import PHASES, LineTime
+from stepscope.runs.model import PHASES, USEFUL, LineTime
 from stepscope.training.layout import GRAPHS_FETCH
 
 # Packages whose functions compute with no tensors, and that PyTorch does not call itself for long.
@@ -408,8 +407,8 @@ def _is_long_start(leaf: Leaf, loop: float, account: Account, analysis: Analysis
     It spent more time there than later, or `late` seconds. `loop`: the share of the run from there on.
     """
     cut_short = analysis.end is None or bool(analysis.exit_status or analysis.stopped_by)
-    waits = (thread.core_wait_seconds for thread in analysis.main_threads)  # NoisyNeighbour has that
-    waited = max(waits, default=0.0)
+    without_core = (thread.core_wait_seconds for thread in analysis.main_threads)  # NoisyNeighbour has that
+    waited = max(without_core, default=0.0)
     seconds = leaf.seconds / account.ranks - waited
     is_late = seconds >= late and leaf.share >= analysis.large
     return not cut_short and loop > 0 and (is_late or (seconds >= LONG_BEFORE and leaf.share > loop))
@@ -481,8 +480,8 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
             if garbage:
                 evidence += f", {share(garbage, of_main)} to collect the garbage of these lines"
             remedies = _remedies(analysis)
-            waits = WAIT_LESS_WITH_JAX if remedies is OF_JAX else WAIT_LESS
-            remedy = _of_line(leaf, waits) or remedies[component]
+            wait_less = WAIT_LESS_WITH_JAX if remedies is OF_JAX else WAIT_LESS
+            remedy = _of_line(leaf, wait_less) or remedies[component]
             if remedy == COMPILE_STEP and own[0].line.place in dict(
                 _called_in(Key(main, "forward"), account)
             ):
@@ -611,7 +610,7 @@ def _of_line(leaf: Leaf, wait_less: dict[str, str]) -> str | None:
 
 def _waits(line: LineTime) -> bool:
     """Returns whether a line mostly waits for something other than a device."""
-    return line.seconds.get("running", 0.0) < line.total / 2 and not line.library.startswith(DEVICES)
+    return waits(line) and not line.library.startswith(DEVICES)
 
 
 def own_share(leaf: Leaf, own: Sequence[Place] | None = None) -> float:
@@ -704,10 +703,10 @@ def _rollouts(phase: str, account: Account) -> Leaf | None:
 
 def _of_restarts(phase: str, analysis: Analysis) -> float:
     """Returns the share of the waits for data in which main threads start or end loader workers."""
-    waits = [line for thread in analysis.main_threads for line in thread.lines if line.phase == phase]
-    waits = [line for line in waits if line.component == "data_wait"]
-    restarts = sum(line.total for line in waits if RESTARTS_WORKERS.fullmatch(line.library))
-    return restarts / sum(line.total for line in waits) if restarts else 0.0
+    lines = [line for thread in analysis.main_threads for line in thread.lines if line.phase == phase]
+    lines = [line for line in lines if line.component == "data_wait"]
+    restarts = sum(line.total for line in lines if RESTARTS_WORKERS.fullmatch(line.library))
+    return restarts / sum(line.total for line in lines) if restarts else 0.0
 
 
 def _stopped(analysis: Analysis, account: Account) -> Iterator[LargePart]:
@@ -737,8 +736,8 @@ def _on_one_rank(account: Account, large: float) -> Iterator[LargePart]:
 
     The finding is about the rank with most of it, and names the others.
     """
-    main, waits = account.main_phase, COMMUNICATION
-    waited = account.by_rank(main, waits)
+    main = account.main_phase
+    waited = account.by_rank(main, COMMUNICATION)
     outside = [Key(part) for part in (*PHASES, BETWEEN) if part != main]
     for key in (*outside, Key(main, "checkpoint")):
         of_ranks = account.by_rank(key.part, key.component or None)
@@ -762,7 +761,7 @@ def _on_one_rank(account: Account, large: float) -> Iterator[LargePart]:
                 REMEDIES.get(key.component, SHARE_WORK),
                 evidence,
                 rank=rank,
-                explains=waits,
+                explains=COMMUNICATION,
             )
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from stepscope.common.status import Status
 from stepscope.common.words import JOULES_PER_KWH
-from stepscope.evaluation.account import USEFUL
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.as_json import json_value
 from stepscope.evaluation.places import Place
@@ -25,7 +24,7 @@ from stepscope.report.price_list import Machine
 from stepscope.report.right_sizing import predictions
 from stepscope.report.verdict import RunVerdict, verdict
 from stepscope.rules.communication_bound import CommunicationBound
-from stepscope.runs.model import DeviceTime, ThreadTime
+from stepscope.runs.model import USEFUL, DeviceTime, ThreadTime
 
 PLACES = 3  # per part of the account
 LINES, STACKS = 50, 100  # per rank and role; a recording has more

@@ -10,7 +10,7 @@ from statistics import median_low
 
 from stepscope.common.words import listing, percent, rate, share
 from stepscope.evaluation.analysis import Analysis
-from stepscope.evaluation.places import MAIN_THREADS, Place, places
+from stepscope.evaluation.places import Place, main_threads, places, states
 from stepscope.evaluation.unexplained import COMPILE_LESS, COMPILE_STEP, DISPATCHES, JITTED
 from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import LineTime, ThreadTime
@@ -230,7 +230,7 @@ def keeps_cores_busy(analysis: Analysis) -> bool:
 
 def _main_thread(analysis: Analysis) -> ThreadTime | None:
     """Returns the main thread; of several processes one that does what they do, unless all of them wait."""
-    threads = [thread for thread in analysis.threads if thread.role in MAIN_THREADS and thread.seconds]
+    threads = main_threads(analysis.threads, math.inf)
     main = max(threads, key=lambda thread: thread.seconds, default=None)
     if main is None or main.processes == 1:
         return main
@@ -256,14 +256,11 @@ def _waits_for_a_core(thread: ThreadTime) -> bool:
 
 def _thread_words(thread: ThreadTime, own: float, allowed: float, crowded: bool) -> str:
     """Says what the thread does. `crowded`: the command itself uses most of the cores that are in use."""
-    whole = sum(line.total for line in thread.lines)
-    states = dict.fromkeys(("running", *WAITS), 0.0)
-    for line in thread.lines:
-        for state, seconds in line.seconds.items():
-            states[state] += seconds / whole
+    spent = dict.fromkeys(("running", *WAITS), 0.0) | states(thread.lines)
+    whole = sum(spent.values()) or 1.0
     ran, waited = _ran(thread), thread.core_wait_seconds / thread.seconds
     if not ran and not waited:  # the kernel does not tell
-        ran = states["running"]
+        ran = spent["running"] / whole
     if _waits_for_a_core(thread):
         why = "its own threads and processes use" if crowded else "something else uses"
         waits = "The main thread waits" if thread.processes == 1 else "Its processes wait"
@@ -283,12 +280,12 @@ def _thread_words(thread: ThreadTime, own: float, allowed: float, crowded: bool)
         busy = _of_cores(f"{own:.1f}", allowed)
         work = "The main thread works on one" if thread.processes == 1 else "Its processes work on some"
         return f"{busy} are busy. {work} of them{_in(thread, 'running')}."
-    state = max(WAITS, key=lambda name: states[name])
+    state = max(WAITS, key=lambda name: spent[name])
     if own >= MORE_THAN_ONE and own >= ALL_CORES * allowed:
         return f"All {allowed:g} cores are busy{_in(thread, state)}."
     rest = own - ran
     works = f", while the rest of the command uses {_of_cores(f'{rest:.1f}', allowed)}" if rest > BUSY else ""
-    waits = f"The main thread {WAITS[state]} {percent(100 * states[state])} of the time"
+    waits = f"The main thread {WAITS[state]} {percent(100 * spent[state] / whole)} of the time"
     return f"{waits}{works}{_in(thread, state)}."
 
 

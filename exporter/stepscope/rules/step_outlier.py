@@ -65,7 +65,7 @@ from stepscope.rules.parts.promql import (
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.remedies import LONG_COMPONENT
 from stepscope.rules.parts.shares import inside_steps, of_phases
-from stepscope.runs.model import COMPONENTS, PHASES, Times
+from stepscope.runs.model import COMPONENTS, PHASES, USEFUL, Times
 from stepscope.training.layout import STEP_BOUNDS
 
 COUNT = "run_instance_rank_phase:stepscope_step_duration:count"
@@ -91,7 +91,7 @@ LONG_STEPS = 30  # that a live window needs at least, if steps are long
 MISSING = 0.6
 STAGE = 0.5  # of the steps' time, from which outliers one after another are a stage of the run
 COMMUNICATION = COMPONENTS.index("communication")
-COMPUTING = [COMPONENTS.index(name) for name in ("forward", "backward", "optimizer")]
+COMPUTING = [COMPONENTS.index(name) for name in USEFUL]
 OWN_SHARE = 0.5  # of the variance of steps: above it, their rank is long by itself
 LEAST_LOST = 1e-3  # seconds: a finding of which waiting for a core explains all is a small one
 APART = 0.428  # two neighbouring bounds of the histogram are at least this share of the upper one apart

@@ -25,6 +25,8 @@ T = TypeVar("T")
 Floats = NDArray[np.float32]
 Times = NDArray[np.float64]  # seconds since the epoch
 
+USEFUL = ("forward", "backward", "optimizer")  # components in which steps compute
+
 
 ROUNDING = 1e-6  # of seconds since the epoch
 _NOT_GIVEN: Times = np.empty((0, 0))

@@ -4,10 +4,10 @@ Allocation comes from the exporters of the schedulers (docs/usage.md). Without t
 it: what is not known is never 0.
 """
 
-from stepscope.evaluation.account import USEFUL
 from stepscope.prometheus.rules.groups import Entry, Group, record
 from stepscope.rules.idle_gpu import HELD
 from stepscope.rules.parts.expressions import time_span
+from stepscope.runs.model import USEFUL
 
 ACCOUNT = "stepscope_account_seconds_total"
 PODS = "kube_pod_container_resource_requests"  # of kube-state-metrics
