@@ -99,6 +99,7 @@ class Recorder:
     """The functions that share the state of one process's step recording."""
 
     __slots__ = (  # faster than a dictionary; looked up at each step
+        "adds",
         "asks_here",
         "attach",
         "begin_component",
@@ -119,7 +120,6 @@ class Recorder:
         "is_waiting",
         "leave",
         "mark",
-        "moves",
         "record_step",
         "show_phase",
         "so_far",
@@ -144,13 +144,13 @@ class Recorder:
     enter: Callable[..., int]
     leave: Callable[[int], None]
     turns_out: Callable[[int], None]
-    moves: Callable[[int, int, float], None]
+    adds: Callable[[int, float], None]
     begin_wait: Callable[[], tuple[float, ...] | None]
     is_waiting: Callable[[], bool]
     counts_here: Callable[[], bool]
     asks_here: Callable[[], bool]
     count_device_time: Callable[[int, float], None]
-    in_automatic_step: Callable[[], bool]
+    in_automatic_step: Callable[..., bool]
     end_automatic_step: Callable[[int], bool]
     drop_automatic_step: Callable[[], None]
     so_far: Callable[[], tuple[float, ...] | None]
@@ -524,11 +524,10 @@ def make_recorder(
         if opened and opened[-1] < 0 and get_ident() in (owner, -owner):
             opened[-1] = component - _ALL
 
-    def moves(component: int, to: int, seconds: float) -> None:
-        """Counts seconds of the open step for another component than the one that a hook opened."""
+    def adds(component: int, seconds: float) -> None:
+        """Counts seconds of the open step, which no hook counted, for a component; below 0: fewer."""
         if get_ident() in (owner, -owner):
-            parts[component] -= seconds
-            parts[to] += seconds
+            parts[component] += seconds
 
     def begin_wait() -> tuple[float, ...] | None:
         """Opens data_wait in an automatic step, at place 0. Returns what `so_far` returns.
@@ -560,10 +559,10 @@ def make_recorder(
         if owner != _DETACHED:
             counters[layout.COUNTER_DEVICE + component] += seconds
 
-    def in_automatic_step() -> bool:
+    def in_automatic_step(moment: float = 0.0) -> bool:
         """Returns whether this thread has an automatic step. Begins one, unless the script makes steps.
 
-        Starts the run at its first use.
+        It begins at the request for its batch, or at `moment` (0: now). Starts the run at its first use.
         """
         nonlocal owner, trainer, task, asked, began, last
         me = get_ident()
@@ -581,7 +580,7 @@ def make_recorder(
         if phase_name != "train":
             enter_phase("train")
         owner = -me
-        began = clock()
+        began = moment or clock()
         if asked:
             parts[0] += wait
             began = asked
@@ -660,7 +659,7 @@ def make_recorder(
         """
         nonlocal began
         begin = begin or (began, *_NOTHING)
-        if owner != -get_ident() or begin[0] < began:
+        if owner != -get_ident() or not began <= begin[0] < end[0]:
             return
         seconds, *components = (after - before for before, after in zip(begin, end, strict=True))
         for i, part in enumerate(components):
@@ -1168,7 +1167,7 @@ def make_recorder(
         enter=enter,
         leave=leave,
         turns_out=turns_out,
-        moves=moves,
+        adds=adds,
         begin_wait=begin_wait,
         is_waiting=is_waiting,
         counts_here=counts_here,

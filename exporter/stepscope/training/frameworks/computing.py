@@ -104,10 +104,11 @@ class Computing(local):
             return None
         if session.windows is not None:
             session.windows.end_if_idle()
+        self.compiles, self.will_compile = self.will_compile, False
         place = recorder.enter(component, operation)
         if place == NOT_OPENED:
             return None
-        self.is_inside, self.compiles, self.will_compile = True, self.will_compile, False
+        self.is_inside = True
         return place
 
     def end(self, place: int, _done: bool = True) -> None:

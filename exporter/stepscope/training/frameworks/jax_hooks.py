@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary, ref
 
 from stepscope.training.automatic import automatic
 from stepscope.training.frameworks.around import around, nothing, replace, timed
-from stepscope.training.frameworks.computing import FORWARD, OPTIMIZER, computing
+from stepscope.training.frameworks.computing import COMPILE, FORWARD, OPTIMIZER, computing
 from stepscope.training.frameworks.published import after
 from stepscope.training.frameworks.xla_profilers import jax_profiler
 from stepscope.training.layout import JAX_PYTHON
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any, SupportsIndex
 
+    from stepscope.training.automatic import Moment
     from stepscope.training.ledger import Ledger
 
-    Call = tuple["_Function", int | None]
+    Call = tuple["_Function", int | None, float]
 
 LOOKS = 100  # first calls of a function in which its arrays are followed
 MOST_ARRAYS = 1000  # that are followed of one call
@@ -110,6 +111,9 @@ class _Function:
         self.trains = False
         self.looks = LOOKS
         self.returned: dict[int, Callable[[], object]] = {}  # arrays of its latest call, by their identity
+        # When that call began, and its end, with what `so_far` says then, until it is known to train.
+        self.began, self.compiled = 0.0, False
+        self.ended: Moment = (0.0,)
 
 
 class _Handle:
@@ -240,13 +244,15 @@ def _called(handle: _Handle, /, *arguments: Any, **keywords: Any) -> Call:
     function, functions = handle.function(), _running.functions
     if not functions and function.looks:
         _compare(function, (arguments, keywords))
+    if not functions and function.trains and not computing.in_loop:
+        recorder.in_automatic_step()
     place = None if functions else computing.begin(FORWARD)
     functions.append(function)
-    return function, place
+    return function, place, perf_counter()
 
 
 def _returned(call: Call, done: bool) -> None:
-    function, place = call
+    function, place, began = call
     functions = _running.functions
     functions.pop()
     if place is not None:
@@ -255,8 +261,28 @@ def _returned(call: Call, done: bool) -> None:
         return
     if function.trains:
         _step_ended(function)
-    elif function.has_gradients:
+        return
+    function.began, function.compiled = began, computing.compiles
+    function.ended = recorder.so_far() or (perf_counter(),)
+    if function.has_gradients:
         automatic.trains()
+
+
+def _begins_with(function: _Function) -> None:
+    """Ends a step with the latest call of a function, of which it is only now known that it trains.
+
+    Without a loader, that step is the call, and of a function that only updates, nobody knows where it began.
+    """
+    function.trains, ended = True, function.ended
+    if computing.in_loop or computing.steps_with() is not None:
+        return
+    if recorder.so_far() is None:
+        begin = function.began if function.has_gradients else ended[0]
+        recorder.in_automatic_step(begin)
+        recorder.adds(COMPILE if function.compiled else FORWARD, ended[0] - begin)
+        ended = ended[0], *(recorder.so_far() or ())[1:]
+    if len(ended) > 1:
+        recorder.take_step_out("train", (), ended)
 
 
 def _step_ended(made_by: object) -> None:
@@ -330,11 +356,11 @@ def _compare(function: _Function, arguments: object) -> None:
         if function.gets_back and any(_has(arrays, other.returned) for other in others):
             function.updates = True
             _functions.of_gradients[function] = None
-    elif function.gets_back:
-        function.trains = True
-    else:
-        for other in others:
-            other.trains = other.trains or (other.updates and _has(arrays, other.returned))
+        return
+    updates = [other for other in others if other.updates and _has(arrays, other.returned)]
+    for each in [function] if function.gets_back else updates:
+        if not each.trains:
+            _begins_with(each)
 
 
 def _saw(call: Call, result: object) -> None:

@@ -268,7 +268,8 @@ def _returned(call: tuple[Any, int | None, int, float], done: bool) -> None:
         if function in _graphs.clocked:
             waited = graph_clock.waited(perf_counter() - began)
             if not computing.compiles:
-                recorder.moves(FORWARD, _DATA_WAIT, waited)
+                recorder.adds(FORWARD, -waited)
+                recorder.adds(_DATA_WAIT, waited)
     if functions or computing.in_loop or not done:
         return
     if place is not None:  # not of a thread that only looks ahead, or acts
