@@ -114,6 +114,15 @@ def _rename(day: Day) -> None:
                 job.parts = {new if node == place else node: gpus for node, gpus in job.parts.items()}
 
 
+def _lose_node(day: Day) -> None:
+    """The node of rank 0 breaks down and is no target any more: the run's other node hangs for an hour."""
+    begin = day.seconds / 2
+    job = next(job for job in day.jobs if len(job.parts) > 1 and job.begin + 5 * MINUTE < begin < job.end)
+    job.end, job.ended = min(job.end, begin + 60 * MINUTE), "signal SIGKILL"
+    job.fault = PlantedFault("hang", begin, job.end)
+    day.nodes[min(job.parts)].unknown = (begin, inf)
+
+
 def _divide(day: Day, devices: Devices) -> None:
     for node in day.nodes:
         node.devices = devices
@@ -172,6 +181,7 @@ INCIDENTS = {
     ),
     "Prometheus off": Incident("Prometheus is off for an hour", _switch_off),
     "renamed nodes": Incident("two nodes get other names", _rename),
+    "lost node": Incident("a node breaks down and leaves service discovery: its run hangs", _lose_node),
     "no GPUs": Incident("no node has a GPU", lambda day: _divide(day, "none")),
     "only MIG": Incident("all GPUs are divided into MIG devices", lambda day: _divide(day, "mig")),
     "suspension": Incident(

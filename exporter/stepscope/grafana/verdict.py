@@ -53,7 +53,7 @@ OF_ONE_RUN = (
     Case(
         Status.NOT_ENOUGH_DATA,
         "an exporter of this run is down",
-        f"{UNFINISHED}{OF_THE_RUN} and {TARGET} up == 0",
+        f"{UNFINISHED}{OF_THE_RUN} unless {SAMPLES}",
     ),
     Case(Status.COLLECTING, "too few samples yet", f"{SAMPLES} < {ENOUGH}"),
     Case(Status.NOT_ENOUGH_DATA, "the run was too short", f"{last(SAMPLES)} < {ENOUGH}"),

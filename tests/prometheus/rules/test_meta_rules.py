@@ -13,6 +13,7 @@ from tests.support.promtool import RuleTest
 pytestmark = needs_prometheus
 
 TARGET = 'job="stepscope",instance="node-a"'
+GONE = float("nan")  # Prometheus's mark of the end of a series
 
 
 @pytest.fixture
@@ -70,6 +71,41 @@ def test_a_node_that_is_turned_off_as_soon_as_its_run_has_ended_loses_no_run(
     for minute in (12, 14, 16, 20, 24):
         test.firing("ExporterDown", 60 * minute, int(minute > 14), severity="warning")
         test.firing("ExporterDown", 60 * minute, 0, severity="warning", instance="drained")
+    test.run(tmp_path)
+
+
+def test_a_node_that_leaves_service_discovery_alerts_only_while_its_run_waits_for_it(
+    meta: Path, tmp_path: Path
+) -> None:
+    """Rank 1 is on a node that is no target from 10:45 on; its run has stalled from 13 to 40 min."""
+    test = RuleTest(meta, every=120)
+    for case in ("broken", "drained", "ended", "moved", "suspended"):
+        severity = "warning" if case == "suspended" else "critical"
+        alert = f'rule="CollectiveHang",standstill="cause",alertstate="firing",severity="{severity}"'
+        stalled = [None] * 52 + [1.0] * (0 if case == "drained" else 108) + [GONE]
+        test.add({f'ALERTS{{cluster="{case}",run="run",{alert}}}': stalled})
+        for name, rank, scrapes in (
+            ("stays", 0, slice(0, 180)),
+            ("leaves", 1, slice(0, 43)),
+            ("new", 1, slice(44, 180 if case == "moved" else 44)),
+        ):
+            labels = f'job="stepscope",cluster="{case}",instance="{name}"'
+            series = {
+                f"up{{{labels}}}": 1.0,
+                f'stepscope_samples_total{{{labels},run="run"}}': 30.0,
+                f'stepscope_run_world_size{{{labels},run="run"}}': 2.0,
+                f'stepscope_rank_process_state{{{labels},run="run",rank="{rank}",state="running"}}': 1.0,
+            }
+            for key, value in series.items():
+                test.add({key: [*[None] * scrapes.start, *[value] * (scrapes.stop - scrapes.start), GONE]})
+            if case == "ended" and name == "leaves":
+                ended = f'stepscope_run_end_time_seconds{{{labels},run="run"}}'
+                test.add({ended: [None] * 41 + [100.0] * 2 + [GONE]})
+    for minute, expected in ((16, 0), (18, 1), (38, 1), (42, 0)):
+        test.firing("ExporterDown", 60 * minute, expected)
+        test.firing(
+            "ExporterDown", 60 * minute, expected, cluster="broken", instance="leaves", severity="warning"
+        )
     test.run(tmp_path)
 
 

@@ -12,6 +12,7 @@ from stepscope.measurements.scraped import SAMPLES
 from stepscope.prometheus.rules.engines import ENGINES, Engine
 from stepscope.prometheus.rules.groups import DASHBOARD, Entry, Group, alerting, record
 from stepscope.prometheus.rules.options import Options
+from stepscope.rules.collective_hang import STATE
 from stepscope.rules.gpu_error import NOT_OF_PROGRAMS, XID_ERRORS
 from stepscope.rules.parts.expressions import time_span
 from stepscope.rules.parts.gpus import GPUS
@@ -28,6 +29,7 @@ from stepscope.rules.parts.silences import (
     SamplesMissed,
     ScrapeIntervalDiffers,
 )
+from stepscope.rules.training_stalled import WORLD
 
 UNFINISHED = "run_instance:stepscope_run_unfinished:bool"
 KNOWN = "instance:stepscope_exporter_known:bool"
@@ -56,12 +58,22 @@ KNOWN_TO_OTHERS = "\n  or\n  ".join(
 TRAINED = f"{SAMPLES} unless stepscope_run_end_time_seconds"
 # Without processes of which it is not known whether they train.
 NAMED = f'{SAMPLES}{{run!~"{UNNAMED}"}} unless stepscope_run_end_time_seconds'
+# Stalled runs of which some ranks are not seen.
+INCOMPLETE = f"""count by (cluster, run) (group by (cluster, run, rank) ({STATE}))
+    < max by (cluster, run) ({WORLD})
+    and on (cluster, run) ALERTS{{standstill=~"cause|symptom", alertstate="firing", severity="critical"}}"""
 # Both remember while an exporter is down, until it is up again. A run may end, and its node be turned off,
-# between two evaluations.
+# between two evaluations. Nodes also leave service discovery on purpose: then they count only if a run waits.
 STILL_UNFINISHED = f"""
 clamp({TRAINED}, 1, 1)
 or
 {UNFINISHED} and {TARGET} up == 0 unless last_over_time(stepscope_run_end_time_seconds[5m])
+or
+last_over_time({UNFINISHED}[15m]) unless {TARGET} up
+  unless last_over_time(stepscope_run_end_time_seconds[15m])
+  and on (cluster, run) (
+    {INCOMPLETE}
+  )
 """
 STILL_KNOWN = f"""
 group by (cluster, job, instance) ({BUILD})
@@ -261,10 +273,10 @@ def _exporters(down: ExporterDown, missing: ExporterMissing) -> list[Silence]:
         Silence(
             "ExporterDown",
             Alert(
-                f"{UNFINISHED} and {TARGET} up == 0",
-                "The exporter of {{ $labels.instance }} is down while run {{ $labels.run }} is training",
-                "Prometheus cannot scrape {{ $labels.instance }}, where run {{ $labels.run }} had not ended: "
-                "rules cannot judge that node.",
+                f"{UNFINISHED} unless {SAMPLES}",
+                "{{ $labels.instance }} is not scraped while run {{ $labels.run }} is training",
+                "Prometheus cannot scrape {{ $labels.instance }}, or no longer has it as a target. Run "
+                "{{ $labels.run }} had not ended there: rules cannot judge that node.",
                 pending=MINUTE * down.minutes,
             ),
             check,
