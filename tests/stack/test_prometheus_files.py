@@ -1,21 +1,56 @@
 """The configurations of Prometheus: for a machine of its own, and for docker-compose.yml."""
 
+import re
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 import yaml
 from stepscope.demo.scenarios import all_scenarios
 
+from tests.support.alertmanager import alertmanager, configured, needs_alertmanager
 from tests.support.compose import FILE, REPOSITORY
 from tests.support.processes import ran
 from tests.support.prometheus import needs_prometheus
+from tests.support.servers import Programs
+from tests.support.waiting import SECONDS, wait_until
 
 FILES = [REPOSITORY / "prometheus" / name for name in ("prometheus.yml", "compose.yml")]
 
 
 def read(path: Path) -> Any:
     return yaml.safe_load(path.read_text())
+
+
+def has_sent(url: str) -> bool:
+    metrics = requests.get(f"{url}/metrics", timeout=SECONDS).text
+    return re.search(r"(?m)^prometheus_notifications_sent_total{.*} [1-9]", metrics) is not None
+
+
+@needs_alertmanager
+@needs_prometheus
+def test_a_pair_of_servers_sends_each_alert_once(tmp_path: Path) -> None:
+    manager = configured(tmp_path, "platform")
+    rule = {"alert": "Always", "expr": "vector(1)"}
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "a", "rules": [rule]}]}))
+    config = read(FILES[0])
+    with ExitStack() as stack:
+        server = stack.enter_context(alertmanager(manager))
+        (target,) = config["alerting"]["alertmanagers"]
+        target["static_configs"] = [{"targets": [server.url.removeprefix("http://")]}]
+        for name in "ab":
+            labels = {"cluster": "north", "prometheus_replica": name}
+            config["global"] = {"evaluation_interval": "1s", "external_labels": labels}
+            own = {key: config[key] for key in ("global", "alerting")} | {"rule_files": ["../rules.yml"]}
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "prometheus.yml").write_text(yaml.safe_dump(own))
+            started = Programs().prometheus(tmp_path / name / "prometheus.yml", tmp_path / name / "data")
+            wait_until(partial(has_sent, stack.enter_context(started)), "sending")
+        (alert,) = server.alerts()
+    assert alert["labels"] == {"alertname": "Always", "cluster": "north"}
 
 
 @needs_prometheus
