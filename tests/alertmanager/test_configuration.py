@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from stepscope.common.durations import parse_duration
-from stepscope.prometheus.rules.files import RULES
+from stepscope.prometheus.rules.files import META, RULES
 from stepscope.rules import all_rules
 from stepscope.rules.parts.topics import IDLE_GPUS
 
@@ -23,6 +23,7 @@ from tests.support.alertmanager import (
     needs_teams,
 )
 from tests.support.waiting import SECONDS
+from trials.day.notifications import Alert, Alertmanager
 
 pytestmark = pytest.mark.skipif(
     shutil.which("amtool") is None, reason="needs Debian's prometheus-alertmanager"
@@ -171,7 +172,7 @@ def waits() -> dict[str, float]:
 def test_symptoms_wait_longer_than_their_causes_and_critical_alerts_less() -> None:
     route = yaml.safe_load(COMMITTED.read_text())["route"]
     usual = parse_duration(route["group_wait"])
-    (critical,) = (
+    critical = next(
         child
         for child in route["routes"][-1]["routes"]
         if matches(child["matchers"], {"severity": "critical"})
@@ -188,6 +189,23 @@ def test_the_waiting_for_a_straggler_is_told_when_it_would_have_been_found() -> 
     groups = yaml.load((ALERTMANAGER.parent / "rules" / RULES).read_text(), yaml.CSafeLoader)["groups"]
     intervals = {group["name"]: parse_duration(group["interval"]) for group in groups}
     assert waits()["CommunicationBound"] >= intervals["stepscope-Straggler"] + 60
+
+
+def test_nodes_that_fail_together_are_one_message_to_the_platform() -> None:
+    """An evaluation sees some nodes of a dying switch, and the next one sees the others."""
+    manager = Alertmanager(COMMITTED.read_text())
+    text = (ALERTMANAGER.parent / "rules" / META).read_text()
+    for group in yaml.load(text, yaml.CSafeLoader)["groups"]:
+        for rule in group["rules"]:
+            labels = {name: value for name, value in rule.get("labels", {}).items() if "{{" not in value}
+            if labels.get("audience") != "platform" or labels["severity"] != "warning" or "kind" in labels:
+                continue
+            alerts = [
+                Alert({"alertname": rule["alert"], **labels, "instance": node, "run": node}, begin)
+                for node, begin in (("a", 0.0), ("b", parse_duration(group["interval"])))
+            ]
+            sent = [len(each.firing) for each in manager.notifications(alerts, 3600.0)]
+            assert sent == [2], rule["alert"]
 
 
 def test_no_secret_stands_in_the_file() -> None:
