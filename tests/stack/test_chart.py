@@ -14,6 +14,7 @@ import pytest
 import stepscope
 import yaml
 
+from tests.support.alertmanager import needs_alertmanager
 from tests.support.chart import (
     CHART,
     OPERATOR,
@@ -31,6 +32,7 @@ from tests.support.chart import (
 from tests.support.compose import FILE, REPOSITORY
 from tests.support.exporter_process import ExporterProcess
 from tests.support.keys import make_keys
+from tests.support.processes import ran
 from tests.support.prometheus import needs_prometheus, serving
 from tests.support.schemas import validate_for_kubernetes
 from tests.support.smallest import smallest
@@ -540,6 +542,22 @@ def test_the_alertmanager_config_routes_and_inhibits_as_alertmanager_yml() -> No
     ]
     assert inhibited == known["inhibit_rules"]
     assert as_written_for_alertmanager(resource["spec"]["route"]) == known["route"]
+
+
+@needs_alertmanager
+def test_no_name_changes_the_look_of_the_message_in_slack(tmp_path: Path) -> None:
+    (resource,) = of_kind("AlertmanagerConfig", rendered(EVERYTHING[0])).values()
+    (slack,) = (one["slackConfigs"][0] for one in resource["spec"]["receivers"] if "slackConfigs" in one)
+    hostile = "a\n*b* _c_ ~d~ `e` <!channel> f_g"
+    alert = {"status": "firing", "annotations": {"description": hostile, "recommendation": "Do."}}
+    data = {"status": "firing", "groupLabels": {"alertname": "A"}, "commonLabels": {"run": hostile}}
+    (tmp_path / "data.json").write_text(json.dumps({**data, "alerts": [alert]}))
+    render = ["amtool", "template", "render", f"--template.data={tmp_path}/data.json", "--template.glob=none"]
+    title, text = (
+        ran([*render, f"--template.text={slack[key]}"], check=True).stdout for key in ("title", "text")
+    )
+    assert title.strip() == "FIRING: A, run a b c d e !channel f_g"
+    assert text.strip() == "a b c d e !channel f_g Do."
 
 
 def as_written_for_alertmanager(route: Resource) -> Resource:
