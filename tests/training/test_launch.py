@@ -183,6 +183,7 @@ def test_a_name_that_is_given_names_the_run_and_the_key_its_digits(ledgers: Path
         assert (reader.header.name, reader.header.run) == ("resnet", Launch("resnet", "one").run)
         assert reader.header.launch_key == "one"
     assert Launch("resnet", "one").run == "resnet-7a6c86f1"
+    assert Launch("a `run`", "one").run == "a 'run'-7a6c86f1"
 
 
 # -- when it began -------------------------------------------------------------------------------------

@@ -63,9 +63,9 @@ class Launch:
 
     @property
     def run(self) -> str:
-        """Returns the label, such as `train-7f3a90c1`."""
+        """Returns the label, such as `train-7f3a90c1`; Grafana's dashboards quote it with backticks."""
         digits = crc32(self.key.encode("utf-8", "surrogateescape"))  # hashlib takes 3 ms to import
-        return f"{self.prefix}{self.name[:NAME_CHARACTERS]}-{digits:08x}"
+        return f"{self.prefix}{self.name[:NAME_CHARACTERS]}-{digits:08x}".replace("`", "'")
 
 
 def read_launch(
