@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,14 @@ STACKS: dict[tuple[str, ...], float] = {
     ("train", "data_wait", "train.py:30", "load, data.py:14", "json.loads"): 180.0,
     ("train", "data_wait", "train.py:30"): 20.0,
 }
-COUNTS = {
-    Thread(3, "training"): LineCounts(
-        1, 200, 10.0, 9.0, 0.5, 0.01, {LOADS: (180.0, 20, 0, 0, 0)}, stacks=STACKS
-    )
+READS = Line("other thread", "", "reader.py:3", "read")
+TRACES = Line("other thread", "tool", library="tracemalloc")
+LINES: dict[Line, tuple[float, ...]] = {
+    LOADS: (180.0, 20, 0, 0, 0),
+    READS: (20, 0, 0, 0, 0),
+    TRACES: (160.0, 0, 0, 0, 0),
 }
+COUNTS = {Thread(3, "training"): LineCounts(1, 200, 10.0, 9.0, 0.5, 0.01, LINES, stacks=STACKS)}
 
 
 def recorded(tmp_path: Path) -> RecordingDirectory:
@@ -49,6 +53,9 @@ def test_recorded_lines_are_facts_of_the_run(tmp_path: Path) -> None:
         "data_wait",
     )
     assert line.seconds == {"running": 9.0, "disk": 1.0, "lock": 0.0, "child": 0.0, "other": 0.0}
+    assert [(other.place, other.total) for other in thread.others] == [("reader.py:3", 1.0)]
+    half = replace(thread, processes=2).within(5.0)
+    assert [(tool.library, tool.total) for tool in half.tools] == [("tracemalloc", 4.0)]
     assert [(stack.component, stack.functions, stack.seconds) for stack in thread.stacks] == [
         ("data_wait", ("train.py:30", "load, data.py:14", "json.loads"), 9.0),
         ("data_wait", ("train.py:30",), 1.0),

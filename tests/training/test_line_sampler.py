@@ -22,6 +22,7 @@ from stepscope.exporter.ledgers import line_files
 from stepscope.exporter.ledgers.line_files import (
     LONG,
     OTHER_THREAD,
+    TOOL,
     Line,
     LineFile,
     LineFolder,
@@ -581,6 +582,17 @@ def test_a_main_module_in_site_packages_and_code_after_c_are_the_users_own(tmp_p
         assert done.stdout == b"True\n", words
 
 
+def test_a_main_module_of_the_standard_library_is_not_the_users_own(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import sys\nfrom stepscope.training.line_names import LineNames\n"
+        "print(LineNames()._is_own(sys._getframe(2).f_code.co_filename), LineNames()._is_own(__file__))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": EXPORTER}
+    words = [sys.executable, "-m", "trace", "--count", "--coverdir", str(tmp_path), "train.py"]
+    done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, check=True)
+    assert done.stdout == b"False True\n"
+
+
 def test_a_main_module_in_site_packages_that_another_script_starts_is_a_library_s(tmp_path: Path) -> None:
     worker = tmp_path / "site-packages" / "worker.py"
     worker.parent.mkdir()
@@ -771,6 +783,35 @@ for thread in threads: thread.join()
     assert {line.function for line in others} <= {"summarise", "run", "Reader.run"}  # the latter from 3.11 on
     assert {line.place.partition(":")[0] for line in others} == {"slow.py"}
     assert file.counts.known_seconds == file.counts.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("tool", "seen"),
+    [
+        ("tracemalloc.start()", {("", "tracemalloc")}),
+        ("sys.settrace(lambda *_: None)", {("slow.py", "")}),
+        ("sys.setprofile(Profiler())", {("", "__main__.Profiler")}),
+        ("os.environ.update(CUDA_LAUNCH_BLOCKING='1', PYTHONMALLOC='')", {("", "CUDA_LAUNCH_BLOCKING=1")}),
+        ("pass", set()),
+    ],
+)
+def test_a_tool_that_is_on_is_counted_for_as_long(
+    tmp_path: Path, ledgers: Path, tool: str, seen: set[tuple[str, str]]
+) -> None:
+    script = f"""
+import os, stepscope, sys, tracemalloc
+class Profiler:
+    def __call__(self, *_): pass
+{tool}
+with stepscope.step("train"):
+    until({LONG_ENOUGH}, lambda: spin(1000))
+sys.settrace(None)
+sys.setprofile(None)
+"""
+    (file,) = sampled(tmp_path, ledgers, script)
+    tools = {line: sum(ticks) for line, ticks in file.counts.lines.items() if line.component == TOOL}
+    assert {(line.place.partition(":")[0], line.library) for line in tools} == seen
+    assert all(ticks * TICK > LONG_ENOUGH / 2 for ticks in tools.values())
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from stepscope.evaluation.restarts import restarted
 from stepscope.evaluation.shared_cores import CHEAPER, shared_seconds
 from stepscope.evaluation.slow_settings import slow_settings
 from stepscope.evaluation.slower_steps import slower_steps
+from stepscope.evaluation.tools_left_on import tools_left_on
 from stepscope.evaluation.traced_devices import traced_devices
 from stepscope.evaluation.unexplained import unexplained
 from stepscope.measurements.hangs import STOPPED
@@ -136,6 +137,7 @@ def _of_account(analysis: Analysis) -> list[RuleResult]:
         *unexplained(analysis),
         *restarted(analysis),
         *slow_settings(analysis),
+        *tools_left_on(analysis),
         *traced_devices(analysis),
     ]
 
@@ -242,8 +244,11 @@ def _seconds(result: RuleResult) -> float:
     return result.seconds_lost
 
 
-def _place(problem: Problem, found: list[Problem]) -> tuple[float, bool, int, str]:
-    """Returns the sort key. A symptom explains no more time than any cause of it that was found."""
+def _place(problem: Problem, found: list[Problem]) -> tuple[bool, float, bool, int, str]:
+    """Returns the sort key. A symptom explains no more time than any cause of it that was found.
+
+    What slows all else is first.
+    """
     rule, seconds = problem.rule, problem.seconds_lost
     if rule.about.is_symptom:
         causes = (
@@ -252,7 +257,7 @@ def _place(problem: Problem, found: list[Problem]) -> tuple[float, bool, int, st
             if not other.rule.about.is_symptom and rule.about.symptom == other.rule.about.symptom != ""
         )
         seconds = min((seconds, *causes))
-    return -seconds, rule.about.is_symptom, -rule.triggered, rule.rule
+    return not rule.details.get("slows_all"), -seconds, rule.about.is_symptom, -rule.triggered, rule.rule
 
 
 def _is_late_alone(result: RuleResult) -> bool:

@@ -559,6 +559,7 @@ class ThreadTime:
     long_core_wait_seconds: float = 0.0  # without a core in steps of twice the usual time
     train_ran_seconds: float = 0.0  # with a core in training steps
     train_core_wait_seconds: float = 0.0  # without a core in them
+    tools: tuple[LineTime, ...] = ()  # for how long each tool, such as a tracer, was on
 
     @property
     def interpreter_wait_seconds(self) -> float:
@@ -579,15 +580,14 @@ class ThreadTime:
         if part == 1.0:
             return self
         totals = (each.name for each in fields(self) if each.name.endswith("seconds"))
-        lines, others = (
+        lines, others, tools = (
             tuple(
                 replace(line, seconds={state: part * n for state, n in line.seconds.items()}) for line in each
             )
-            for each in (self.lines, self.others)
+            for each in (self.lines, self.others, self.tools)
         )
-        return replace(
-            self, **{name: part * getattr(self, name) for name in totals}, lines=lines, others=others
-        )
+        scaled = {name: part * getattr(self, name) for name in totals}
+        return replace(self, **scaled, lines=lines, others=others, tools=tools)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ FINALIZATION, OTHER_THREAD = PHASES.index("finalization"), PHASES.index("other t
 # Before the first step, only those of BEFORE_STEPS are distinguished.
 BEFORE_STEPS = (5, 8)  # communication, compile
 HOST = 10  # in a step, and in no component
+TOOL = 11  # with OTHER_THREAD: no thread, but for how long a tool such as a tracer was on
 LONG = 128  # is added to a code: of a step that lasts longer than TOO_LONG times the usual
 TOO_LONG = 2.0
 

@@ -3,9 +3,9 @@
 If that function is one that runs a whole framework, such as `fit`, the framework's innermost one is
 named after it: `fit: loops.epoch_loop.advance`.
 
-The user's own is the main module, unless another script started it. So is every file outside the standard
-library, of `site-packages` and `dist-packages`, and of Stepscope. What a framework generated is nobody's.
-Only names and line numbers are used, never source text.
+The user's own is every file outside the standard library, of `site-packages` and `dist-packages`, and of
+Stepscope. So is a package's main module, unless another script started it. What a framework generated is
+nobody's. Only names and line numbers are used, never source text.
 """
 
 from __future__ import annotations
@@ -164,8 +164,9 @@ class LineNames:
         cache = os.environ.get(_CACHE)
         if any(part in path for part in GENERATED) or (cache and path.startswith(cache + os.sep)):
             return _NOBODYS
-        packaged = path.startswith(self._library) or any(part in path for part in _PACKAGES)
-        return _LIBRARYS if packaged and (self._was_started or path != _main_file()) else _OWN
+        if any(part in path for part in _PACKAGES):
+            return _LIBRARYS if self._was_started or path != _main_file() else _OWN
+        return _LIBRARYS if path.startswith(self._library) else _OWN  # the former also if it runs a script
 
     def _place_and_function(self, frame: Frame) -> list[str]:
         return [self._place(frame), _function(frame)[:_FUNCTION]]

@@ -27,11 +27,12 @@ from time import monotonic, perf_counter, sleep, thread_time, time
 
 from stepscope.training import layout as ledger_layout
 from stepscope.training import line_layout as layout
-from stepscope.training.line_names import LineNames
+from stepscope.training.line_names import LineNames, clean
 from stepscope.training.line_table import LineTable
 from stepscope.training.main_stack import NotSafeError, is_main_interpreter, stack_of_this_thread
 from stepscope.training.main_thread import RUNNING, MainThread
 from stepscope.training.other_threads import OtherThreads
+from stepscope.training.tools import tools
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ MOST_OWED = 400.0  # ticks, what 100 frames of 100 threads take; what a sample t
 WEIGHT = 0.1  # of the latest sample in what one usually takes
 MOST_STACKS = 1_000  # of which the text is remembered
 OTHER_THREAD = 16 * layout.OTHER_THREAD
+TOOL = OTHER_THREAD + layout.TOOL
 SCRIPT, WORKER = layout.ROLES.index("script"), layout.ROLES.index("loader worker")
 GOLDEN = 0.6180339887498949  # its multiples are spread evenly between two whole numbers
 USUAL_OF = 32  # steps, at most, of which nine in ten take the usual time or less,
@@ -241,6 +243,9 @@ class LineSampler:
                 alone = sum(seconds for _, seconds in ran_meanwhile) < COMPETES * (looked - previous)
                 for frame, seconds in ran_meanwhile:
                     table.count(OTHER_THREAD, self._names.of([frame]), RUNNING, seconds / layout.TICK_SECONDS)
+                for tool in tools():
+                    text = f"\n\n{clean(tool)}\n\n" if isinstance(tool, str) else self._names.of([tool])
+                    table.count(TOOL, text, RUNNING, (looked - previous) / layout.TICK_SECONDS)
                 self._close_step(table)
                 self._before = begin, tick, skipped, looked, times
             if self._until_look <= 0:

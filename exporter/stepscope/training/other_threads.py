@@ -47,11 +47,16 @@ def _started(thread: object, known: dict[str, Any]) -> Frame | None:
         target = target.func
     if target is None:  # a subclass with its own method
         target = next((vars(each)["run"] for each in type(thread).__mro__ if "run" in vars(each)), None)
-    if type(target) is MethodType:
-        target = target.__func__
-    if type(target) is not FunctionType:
+    return frame_of(target)
+
+
+def frame_of(function: Any) -> Frame | None:
+    """Returns a function at its first line; None for what is no function of Python."""
+    if type(function) is MethodType:
+        function = function.__func__
+    if type(function) is not FunctionType:
         return None
-    code = target.__code__
+    code = function.__code__
     return code.co_filename, code.co_firstlineno, getattr(code, "co_qualname", code.co_name)
 
 

@@ -17,6 +17,7 @@ from stepscope.training.ledger import Ledger, create_ledger
 from stepscope.training.ledger_files import ledger_directory
 from stepscope.training.ranks import Ranks, check_run_name, ranks_of_torch, read_ranks
 from stepscope.training.recorder import make_recorder
+from stepscope.training.tools import note as note_tools
 
 WORKER_OF = "STEPSCOPE_WORKER_OF"  # environment variable: the ledger that child processes count in
 PROFILE = "STEPSCOPE_PROFILE"  # environment variable: profile windows (window_plans.py)
@@ -236,6 +237,7 @@ def name_devices() -> bool:
 
 def first_step() -> None:
     """Names the run before its first step: by now torch.distributed is set up, if the script uses it."""
+    note_tools()
     launch = session.unnamed
     if launch is None or session.ledger is None:
         return

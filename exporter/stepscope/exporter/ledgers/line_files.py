@@ -32,7 +32,7 @@ MOST_STACKS = 300  # likewise; all others end in the function where they left th
 LOGGED = 20  # refused files that the log names
 _NUMBERS = struct.Struct(f"<{layout.NUMBERS}d")
 _COUNTS = struct.Struct(f"<{len(layout.STATES)}d")
-_COMPONENT_NAMES = ("", *COMPONENTS, "host")
+_COMPONENT_NAMES = ("", *COMPONENTS, "host", "tool")
 
 
 class Line(NamedTuple):
@@ -50,6 +50,7 @@ class Line(NamedTuple):
 
 LONG = "long"
 OTHER_THREAD = layout.PHASES[layout.OTHER_THREAD]
+TOOL = _COMPONENT_NAMES[layout.TOOL]
 
 
 class Thread(NamedTuple):

@@ -16,6 +16,7 @@ from stepscope.exporter.ledgers.line_files import (
     MOST_LINES,
     MOST_STACKS,
     OTHER_THREAD,
+    TOOL,
     TOTALS,
     Line,
     LineCounts,
@@ -102,7 +103,9 @@ def _thread_time(
         for line, seen in sorted(counts.lines.items(), key=lambda item: (-sum(item[1]), item[0]))
     ]
     of_main = tuple(line for line in lines if line.phase != OTHER_THREAD)
-    others = tuple(line for line in lines if line.phase == OTHER_THREAD)
+    beside = [line for line in lines if line.phase == OTHER_THREAD]
+    others = tuple(line for line in beside if line.component != TOOL)
+    tools = tuple(line for line in beside if line.component == TOOL)
     stacks = tuple(
         StackTime(phase, component, tuple(functions), tick * ticks)
         for (phase, component, *functions), ticks in sorted(
@@ -110,7 +113,8 @@ def _thread_time(
         )
     )
     rank = None if thread.rank < 0 else thread.rank
-    return ThreadTime(node, rank, thread.role, **totals, lines=of_main, others=others, stacks=stacks)
+    of_thread = node, rank, thread.role
+    return ThreadTime(*of_thread, **totals, lines=of_main, others=others, tools=tools, stacks=stacks)
 
 
 def _as_json(counts: Counts) -> list[dict[str, Any]]:

@@ -1,0 +1,112 @@
+"""Finds tools that were on for most of a run: tracers, profilers, debuggers and settings for debugging."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from stepscope.common.words import duration, listing
+from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.unexplained import LOOP, finding
+from stepscope.runs.model import LineTime, ThreadTime
+
+MOST = 0.5  # of the time from the first step to the last, or of a main thread without steps
+RUNS = 0.5  # of it, in which the thread waits for nothing: then a tool may take more than all else
+UNSET = "Unset it once the error is found: it is for debugging."
+# Those that Python calls (`sys.settrace`, `sys.setprofile`, `sys.monitoring`): what they do, and what to do.
+OF_PYTHON = (
+    "Python calls it at each line, or at each call of a function",
+    "Train without it. `stepscope run` samples lines meanwhile, and `--profile 20:29,python` records every "
+    "function of ten steps.",
+)
+OF_PROCESSES = "It stops the process at its system calls", "Detach it, or let it watch some seconds."
+OTHERS = {
+    "tracemalloc": (
+        "It keeps the stack of each allocation of Python",
+        "Remove `tracemalloc.start()`, `-X tracemalloc` or PYTHONTRACEMALLOC, or trace some steps only.",
+    ),
+    "memray": (
+        "It keeps the stack of each allocation",
+        "Train without it, or let it watch for some seconds.",
+    ),
+    "CUDA_LAUNCH_BLOCKING=1": ("The host waits for each kernel of the GPU", UNSET),
+    "PYTORCH_NO_CUDA_MEMORY_CACHING=1": ("The driver makes and frees the memory of each tensor", UNSET),
+    "TORCH_DISTRIBUTED_DEBUG=DETAIL": ("Ranks compare each collective before it begins", UNSET),
+    **dict.fromkeys(("strace", "ltrace", "gdb", "another process"), OF_PROCESSES),
+}
+# Packages that run a script, or a function of it, under a tool.
+RUNNERS = {
+    *("cProfile", "profile", "trace", "pdb", "bdb", "coverage", "debugpy", "pydevd", "viztracer", "memray"),
+    *("line_profiler", "kernprof", "memory_profiler"),
+}
+
+
+class _On(NamedTuple):
+    """How long a tool was on in a main thread, and how long its own functions of Python ran there."""
+
+    seconds: float
+    ran: float
+
+
+def tools_left_on(analysis: Analysis) -> Iterator[RuleResult]:
+    """Yields tools that were on for most of the time of a main thread. Few of them show what they cost.
+
+    The time of all else has that cost: they come first, unless threads mostly wait.
+    """
+    whole = analysis.run_seconds or 0.0
+    loop = sum(map(analysis.account.share, LOOP)) if analysis.account is not None else 0.0
+    known = {
+        thread.rank: (thread, _tools(thread, MOST * (loop * whole or thread.seconds)))
+        for thread in analysis.main_threads
+    }
+    for name in dict.fromkeys(name for _, tools in known.values() for name in tools):
+        on = {rank: tools[name] for rank, (thread, tools) in known.items() if name in tools}
+        does, remedy = OTHERS.get(name, OF_PYTHON)
+        ranks = [str(rank) for rank in on if rank is not None]
+        of_ranks = f" on rank {listing(ranks)}" if 0 < len(ranks) < analysis.ranks else ""
+        ran, seconds = max(each.ran for each in on.values()), max(each.seconds for each in on.values())
+        costs = "what it costs is not known"
+        if ran:
+            costs = f"its own functions ran for {duration(ran)}, and what their calls cost is not known"
+        said = f"{does}. It was on{of_ranks} for {duration(seconds)}; {costs}."
+        runs = all(_runs(known[rank][0]) for rank in on)
+        yield replace(
+            finding(name, said, remedy),
+            seconds_lost=ran if ran >= analysis.large * whole else 0.0,
+            details={"slows_all": runs},
+        )
+
+
+def _tools(thread: ThreadTime, least: float) -> dict[str, _On]:
+    """Returns the tools that were on for at least these seconds, by name."""
+    found: dict[str, _On] = {}
+    for tool in thread.tools:
+        own = [line for line in thread.lines if tool.place and _function(line) == _function(tool)]
+        name = f"{tool.function}, {tool.place}" if tool.place else _package(tool.library)
+        found[name] = _On(tool.total, sum(line.total for line in own or _called(name, thread)))
+    under: dict[str, float] = defaultdict(float)
+    for stack in thread.stacks:
+        runner = next((name for name in map(_package, stack.functions) if name in RUNNERS), "")
+        under[runner] += stack.seconds
+    for name in under.keys() & RUNNERS:
+        seconds = max(under[name], found[name].seconds if name in found else 0.0)
+        found[name] = _On(seconds, sum(line.total for line in _called(name, thread)))
+    return {name: on for name, on in found.items() if on.seconds >= least}
+
+
+def _function(line: LineTime) -> tuple[str, str]:
+    """Returns the file and the function of the script."""
+    return line.place.rpartition(":")[0], line.function
+
+
+def _called(package: str, thread: ThreadTime) -> list[LineTime]:
+    return [line for line in thread.lines if _package(line.library) == package]
+
+
+def _package(function: str) -> str:
+    return function.rpartition(": ")[2].removeprefix("__main__.").partition(".")[0]
+
+
+def _runs(thread: ThreadTime) -> bool:
+    running = sum(line.seconds.get("running", 0.0) for line in thread.lines)
+    return running >= RUNS * sum(line.total for line in thread.lines)

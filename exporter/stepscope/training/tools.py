@@ -1,0 +1,63 @@
+"""The tools that are on in this process and slow what it does, such as a tracer, a profiler or a debugger.
+
+A trace or profile function is of one thread: `note` asks the one that makes the steps, before the first of
+them. All else is of the whole process.
+"""
+
+from __future__ import annotations
+
+import _tracemalloc
+import os
+import sys
+
+from stepscope.training.other_threads import frame_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from stepscope.training.main_stack import Frame
+
+# Settings for debugging: the host waits for each kernel, or ranks compare each collective before it begins.
+_FOR_DEBUGGING = {
+    "CUDA_LAUNCH_BLOCKING": "1",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
+    "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+}
+
+_noted: set[Frame | str] = set()
+
+
+def note() -> None:
+    """Asks the calling thread for its trace and profile functions."""
+    for tool in filter(None, (sys.gettrace(), sys.getprofile())):
+        # "<class 'cProfile.Profile'>" for what is written in C, without asking the object.
+        _noted.add(frame_of(tool) or type.__repr__(type(tool))[8:-2])
+
+
+def tools() -> Iterator[Frame | str]:
+    """Yields what is on now: the function that Python calls, or a name."""
+    yield from _noted
+    if _tracemalloc.is_tracing():
+        yield "tracemalloc"
+    monitoring: Any = getattr(sys, "monitoring", None)  # from Python 3.12 on
+    if monitoring is not None and (name := monitoring.get_tool(monitoring.PROFILER_ID)):
+        yield str(name)
+    for name, value in _FOR_DEBUGGING.items():
+        if os.environ.get(name, "").upper() == value:
+            yield f"{name}={value}"
+    tracer = _read("self/status").partition("TracerPid:\t")[2].partition("\n")[0]
+    if tracer not in ("", "0"):
+        yield _read(f"{tracer}/comm").strip() or "another process"
+
+
+def _read(name: str) -> str:
+    try:
+        fd = os.open(f"/proc/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(fd, 4096).decode("utf-8", "replace")
+        finally:
+            os.close(fd)
+    except OSError:  # hidden, or it has ended
+        return ""
