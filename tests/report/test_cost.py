@@ -30,7 +30,7 @@ def test_a_run_of_unknown_duration_has_no_cost() -> None:
 
 def test_a_finding_costs_all_nodes_while_one_loses_time_and_never_more_than_the_run() -> None:
     analysis = made.slow_loader(nodes=["a", "b"], start=0.0, end=3600.0)
-    half, all_day, nothing = (made.rule(seconds_lost=seconds) for seconds in (1800.0, 86_400.0, 0.0))
+    half, all_day, nothing = 1800.0, 86_400.0, 0.0
     assert cost_of_finding(analysis, half, 3.0) == 3.0
     assert cost_of_finding(analysis, all_day, 3.0) == cost_of_run(analysis, 3.0) == 6.0
     assert cost_of_finding(analysis, nothing, 3.0) is None

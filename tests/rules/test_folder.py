@@ -50,7 +50,7 @@ def test_each_rule_on_hardware_has_a_file_and_a_section() -> None:
 
 
 # Scenarios name the rules that they make fire: another test checks these. Debugger named its own reports.
-MAY_NAME_RULES = ("demo/scenarios.py", "evaluation/problems.py", "runs/debugger/reports.py")
+MAY_NAME_RULES = ("demo/scenarios.py", "runs/debugger/reports.py")
 
 
 def test_outside_of_the_folder_rules_are_named_by_their_class() -> None:

@@ -3,13 +3,13 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
-from math import fsum, inf
+from math import fsum
 
 from stepscope.common.status import Status
 from stepscope.common.words import duration, listing, share
 from stepscope.evaluation.account import Key, lines_of
 from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.claims import Claim, part_of, ranks_of
 from stepscope.evaluation.places import LEAST_PLACE, Place, places
 from stepscope.evaluation.restarts import restarted
 from stepscope.evaluation.shared_cores import CHEAPER, shared_seconds
@@ -18,15 +18,14 @@ from stepscope.evaluation.slower_steps import slower_steps
 from stepscope.evaluation.tools_left_on import tools_left_on
 from stepscope.evaluation.traced_devices import traced_devices
 from stepscope.evaluation.unexplained import unexplained
-from stepscope.measurements.hangs import STOPPED
 from stepscope.rules.data_starved import CONCLUDED, DataStarved
 from stepscope.rules.noisy_neighbour import NoisyNeighbour
 from stepscope.rules.parts.topics import ANY_TOPIC, Effect
-from stepscope.rules.step_outlier import LEAST_LOST
 from stepscope.runs.model import LineTime
 
 SMALL = 0.03  # of the run: a problem that costs less is listed, but makes no run unhealthy
 SMALL_WITHOUT_CAUSE = 0.1  # the same, if it is not known what took the time
+HARDLY = 0.1  # of a finding: with less left, other problems explain it
 MOST_PLACES = 2  # that are named
 # Functions that read a table of contents, or connect, before they read anything.
 OPENS = re.compile(
@@ -48,22 +47,30 @@ class Problem:
     also: list[RuleResult]
     places: Sequence[Place] = ()  # of the user's code, in which most of the time was lost; () if not known
     shared_seconds: float = 0.0  # the most that computing can also gain without the cause
+    explained: float = 0.0  # seconds of its rule that other problems explain
 
     @property
     def estimate(self) -> RuleResult:
         """Returns the rule that estimates the time lost: the first one, or otherwise the highest estimate."""
-        return self.rule if self.rule.seconds_lost > 0 else max((self.rule, *self.also), key=_seconds)
+        every = (self.rule, *self.also)
+        return self.rule if self.rule.seconds_lost > 0 else max(every, key=lambda rule: rule.seconds_lost)
 
     @property
     def seconds_lost(self) -> float:
         """Returns an estimate; 0 if no time was lost, or if an amount makes no sense."""
-        return self.estimate.seconds_lost
+        return self.estimate.seconds_lost - self.explained
+
+    @property
+    def finding(self) -> str:
+        """Returns the words of the rule, and how much of that other problems explain."""
+        others = f" Other findings explain {duration(self.explained)} of that." if self.explained else ""
+        return f"{self.rule.finding}{others}"
 
     @property
     def evidence(self) -> list[str]:
-        """Returns the words of the rule, and what computing may gain, too."""
+        """Returns these words, and what computing may gain, too."""
         gained = f"Without this, computing may take up to {duration(self.shared_seconds)} less, too."
-        return [self.rule.finding, *([gained] if self.shared_seconds else [])]
+        return [self.finding, *([gained] if self.shared_seconds else [])]
 
     @property
     def lines(self) -> str:
@@ -81,28 +88,52 @@ class Problem:
         return self.rule.about.effect is Effect.RISK
 
 
-def problems(results: Iterable[RuleResult]) -> list[Problem]:
-    """Returns the problems, by the time that they explain; symptoms after causes."""
-    groups: dict[str, list[RuleResult]] = {}
-    every = [result for result in results if result.status is Status.FOUND]
-    every = [_beyond_others(result, every) for result in every]
-    apart = {NoisyNeighbour.__name__} if any(map(_is_late_alone, every)) else set()
-    for result in every:
-        if result.rule in apart:
-            groups[result.rule] = [_outside_fetches(result)]
+def problems(results: Iterable[RuleResult], main_phase: str = "train") -> list[Problem]:
+    """Returns the problems, by the time that they explain; symptoms after causes.
+
+    Each finding gets what is left of the seconds that it claims. What another one mostly explains is a part
+    of that problem.
+    """
+    found: list[Problem] = []
+    ledger: list[tuple[Claim, Problem]] = []
+    groups = [[Claim(result, main_phase) for result in group] for group in _by_topic(results)]
+    for first, *also in sorted(groups, key=lambda group: min(claim.precedence for claim in group)):
+        rule, seconds = first.result, first.result.seconds_lost
+        taken = [claim.take(first) for claim, _ in ledger]
+        explained, most = fsum(taken), max(taken, default=0.0)
+        if most > seconds / 2 or explained > (1 - HARDLY) * seconds:
+            problem, members = ledger[taken.index(most)][1], [first, *also]
         else:
-            groups.setdefault(result.about.topic or result.rule, []).append(result)
-    for group in groups.values():
-        group.sort(key=lambda result: (result.about.distance, -result.seconds_lost, result.rule))
-    joined = [Problem(first.about.subject, first, also) for first, *also in _joined(groups.values())]
-    found = sorted(joined, key=lambda problem: _place(problem, joined))
+            problem, members = Problem(rule.about.subject, rule, [], explained=explained), also
+            found.append(problem)
+        problem.also.extend(claim.result for claim in members if claim.result.is_of_a_rule)
+        for claim in also:
+            for held, _ in ledger:
+                held.take(claim)
+        ledger += [(claim, problem) for claim in (first, *also)]
+    found = sorted(found, key=lambda problem: _place(problem, found))
     causes = [problem for problem in found if problem.rule.about.topic != ANY_TOPIC]
     effects = [problem for problem in found if problem.rule.about.topic == ANY_TOPIC]
-    explains = next((cause for cause in causes if any(_explains(cause, effect) for effect in effects)), None)
-    if explains is None:
-        return found
-    explains.also.extend(effect.rule for effect in effects)
-    return causes
+    for cause in causes:
+        if any(_explains(cause, effect) for effect in effects):
+            cause.also.extend(effect.rule for effect in effects)
+            return causes
+    return found
+
+
+def _by_topic(results: Iterable[RuleResult]) -> list[list[RuleResult]]:
+    """Groups findings of one topic, the closest to the cause first.
+
+    Neighbours are not why data is late if that was measured to have another reason.
+    """
+    found = [result for result in results if result.status is Status.FOUND]
+    causes = {result.details.get("cause") for result in found if result.rule == DataStarved.__name__}
+    apart = {NoisyNeighbour.__name__} if causes - {None, "neighbours", *CONCLUDED} else set()
+    groups: dict[str, list[RuleResult]] = {}
+    for result in sorted(found, key=lambda each: (each.about.distance, -each.seconds_lost, each.rule)):
+        topic = "" if result.rule in apart else result.about.topic
+        groups.setdefault(topic or result.rule, []).append(result)
+    return list(groups.values())
 
 
 def problems_of(analysis: Analysis) -> list[Problem]:
@@ -120,7 +151,8 @@ def _of_run(analysis: Analysis) -> list[Problem]:
     if not _is_short(analysis):
         found += _of_account(analysis)
         found += slower_steps(analysis, found)
-    return [_located(problem, analysis) for problem in problems(found)]
+    main = analysis.account.main_phase if analysis.account else "train"
+    return [_located(problem, analysis) for problem in problems(found, main)]
 
 
 def unproven(analysis: Analysis) -> list[RuleResult]:
@@ -173,31 +205,24 @@ def _places(problem: Problem, analysis: Analysis) -> list[Place]:
     return []
 
 
-def part_of(result: RuleResult, main_phase: str) -> Key | None:
-    """Returns the part of the account that a finding is about; None: it is about none, or about several."""
-    component = _component(result)
-    return None if component is None else Key(result.details.get("part", main_phase), component)
-
-
 def _lines(result: RuleResult, analysis: Analysis, main_phase: str) -> list[LineTime] | None:
     """Returns the lines of what a finding is about; None: it is about no part.
 
     A finding about long steps, or about one that does not end, has the lines of these, if some were sampled.
     """
-    component = _component(result)
-    key = Key(result.details.get("part", main_phase), component or "")
+    key = part_of(result, main_phase)
     rank = result.details.get("rank", result.details.get("waited_for"))
     if result.definition.only_pauses:
-        of_ranks = _ranks(result) if rank is None else {rank}
+        of_ranks = ranks_of(result) if rank is None else {rank}
         slow = [thread for thread in analysis.threads if thread.rank in of_ranks]
-        if long := [line for line in lines_of(key, slow) if line.step]:
+        if long := [line for line in lines_of(key or Key(main_phase), slow) if line.step]:
             return long
-    if component is None:
+    if key is None:
         return None
     threads = [thread for thread in analysis.threads if rank in (None, thread.rank)]
-    lines = list(lines_of(key, threads))
-    if component == "compile" and not lines:  # JAX and TensorFlow say only afterwards that a call compiled
-        lines = list(lines_of(Key(key.part, "forward"), threads))
+    lines = lines_of(key, threads)
+    if key.component == "compile" and not lines:  # JAX and TensorFlow say only later that a call compiled
+        lines = lines_of(Key(key.part, "forward"), threads)
     return lines
 
 
@@ -240,10 +265,6 @@ def in_order(results: Iterable[RuleResult]) -> list[RuleResult]:
     return found + rest
 
 
-def _seconds(result: RuleResult) -> float:
-    return result.seconds_lost
-
-
 def _place(problem: Problem, found: list[Problem]) -> tuple[bool, float, bool, int, str]:
     """Returns the sort key. A symptom explains no more time than any cause of it that was found.
 
@@ -260,126 +281,6 @@ def _place(problem: Problem, found: list[Problem]) -> tuple[bool, float, bool, i
     return not rule.details.get("slows_all"), -seconds, rule.about.is_symptom, -rule.triggered, rule.rule
 
 
-def _is_late_alone(result: RuleResult) -> bool:
-    """Returns whether data was measured to come late for a reason other than neighbours on the cores."""
-    cause = result.details.get("cause") if result.rule == DataStarved.__name__ else None
-    return cause not in (None, "neighbours", *CONCLUDED)
-
-
-def _outside_fetches(neighbours: RuleResult) -> RuleResult:
-    """Returns what neighbours cost without the rank's own fetches: these seconds are of late data."""
-    nodes = neighbours.details.get("nodes", {}).values()
-    known = [node["lost_outside_fetches_seconds"] for node in nodes if node["triggered"]]
-    least = max(*known, LEAST_LOST) if known else inf
-    return replace(neighbours, seconds_lost=min(neighbours.seconds_lost, least))
-
-
-def _beyond_others(long: RuleResult, found: Sequence[RuleResult]) -> RuleResult:
-    """Returns a finding on long steps of several components without what others explain of these."""
-    excess: dict[str, float] = long.details.get("excess_by_component", {})
-    known = dict.fromkeys(excess, 0.0)
-    for other in found:
-        if other is not long and (component := _explained(other)) in known:
-            known[component] = max(known[component], min(other.seconds_lost, excess[component]))
-    explained = fsum(known.values())
-    if not explained:
-        return long
-    said = f"{long.finding} Other findings explain {duration(explained)} of that."
-    return replace(long, finding=said, seconds_lost=max(long.seconds_lost - explained, LEAST_LOST))
-
-
 def _explains(cause: Problem, effect: Problem) -> bool:
     """Returns whether a problem explains what anything that costs time may cause, such as idle GPUs."""
     return cause.seconds_lost > 0 or cause.rule.about.symptom == effect.rule.about.symptom != ""
-
-
-def _joined(groups: Iterable[list[RuleResult]]) -> list[list[RuleResult]]:
-    """Joins groups that explain the same seconds: no second is a finding twice.
-
-    A slow rank leads what only that rank does longer, and a cause leads the long steps that it makes. What
-    explains twice as many seconds as the leader leads instead.
-    """
-    joined: list[list[RuleResult]] = []
-    for group in sorted(groups, key=lambda group: _precedence(group[0])):
-        explained = next((other for other in joined if _is_same(group[0], other[0])), None)
-        if explained is None:
-            joined.append(group)
-        elif group[0].seconds_lost >= 2 * explained[0].seconds_lost:
-            explained[:0] = group
-        else:
-            explained.extend(group)
-    return joined
-
-
-def _precedence(result: RuleResult) -> tuple[bool, bool, bool, int, float, str]:
-    of_some_steps = result.definition.only_pauses
-    return (
-        "rank" not in result.details,
-        result.about.is_symptom,
-        of_some_steps,
-        result.about.distance,
-        -result.seconds_lost,
-        result.rule,
-    )
-
-
-def _is_same(result: RuleResult, leader: RuleResult) -> bool:
-    """Returns whether a finding is about the component of steps that the leader is about, of its ranks."""
-    if result.about.effect_of:
-        return result.about.effect_of == leader.about.topic
-    if result.rule == "TrainingStalled" and leader.rule == "StepOutlier":
-        return _are_long_steps(result, leader)
-    if "culprit" in result.details and _component(leader) == STOPPED:
-        return bool(result.details["culprit"]["rank"] == leader.details["rank"])
-    component = _explained(result)
-    if component is not None and component in leader.details.get("brings", ()):
-        return True
-    if component is None or component != _explained(leader):
-        return False
-    ranks, of_leader = _ranks(result), _ranks(leader)
-    if ranks and of_leader:
-        return ranks <= of_leader
-    most = leader.seconds_lost * (2 if result.about.is_symptom else 1)  # a symptom says not why
-    return result.definition.only_pauses or result.seconds_lost <= most
-
-
-def _explained(result: RuleResult) -> str | None:
-    """Returns the component of steps whose time a finding explains."""
-    component: str | None = result.details.get("explains") or _component(result)
-    return component
-
-
-def _component(result: RuleResult) -> str | None:
-    """Returns the only component of steps that a finding is about."""
-    judged = result.about.judges
-    component: str | None = result.details.get("component", judged[0] if len(judged) == 1 else None)
-    return component
-
-
-def _ranks(result: RuleResult) -> set[int]:
-    """Returns the rank of each row of a finding that fired."""
-    details = result.details
-    rows = details.get("ranks") or details.get("devices") or details.get("step_details", {}).values()
-    return {row["rank"] for row in rows if row.get("triggered")}
-
-
-def _are_long_steps(stalled: RuleResult, long: RuleResult) -> bool:
-    """Returns whether known work in long steps is what stalls training."""
-    series = [each for each in long.details.get("step_details", {}).values() if each["triggered"]]
-    components = {each["component"] for each in series}
-    if not components or None in components:
-        return False
-    steps: dict[int, list[float]] = {}
-    for each in series:
-        steps.setdefault(each["rank"], []).extend(step["seconds"] for step in each["longest"])
-    stalls: dict[int, list[float]] = {}
-    for stall in stalled.details["stalls"]:
-        lasts = stall["end"] is None  # no step that ended is as long
-        stalls.setdefault(stall["rank"], []).append(inf if lasts else stall["seconds"])
-    return all(_are_in(stalls[rank], steps.get(rank, [])) for rank in stalls)
-
-
-def _are_in(stalls: Sequence[float], steps: Sequence[float]) -> bool:
-    """Returns whether each stall has a long step that is most of it."""
-    pairs = zip_longest(sorted(stalls, reverse=True), sorted(steps, reverse=True)[: len(stalls)], fillvalue=0)
-    return all(step > stall / 2 for stall, step in pairs)

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf, isfinite
 from statistics import fmean, median
@@ -248,7 +248,7 @@ class LargePart(NamedTuple):
     title: str = ""  # instead of the key's
     rank: int | None = None  # if one rank alone is the reason,
     explains: str = ""  # and the component in which the others wait for it
-    brings: Sequence[str] = ()  # components that cost time only because of this part, which is in the share
+    brings: Mapping[str, float] = {}  # of the share: components that cost time only because of this part
     places: Sequence[str] = ()  # the lines that it is about; (): all of the part
 
 
@@ -487,7 +487,7 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
             ):
                 remedy = FLATTEN_LESS
             at = tuple(place.line.place for place in own) if component == HOST else ()
-            brings = [name for name, part in ((COMMUNICATION, exchanged), (GC, garbage)) if part]
+            brings = {COMMUNICATION: exchanged, GC: garbage}
             yield LargePart(leaf.key, spent + garbage, remedy, evidence, brings=brings, places=at)
         elif part == BETWEEN:
             place = leaf.places[0].line.place if leaf.places else None
@@ -779,7 +779,8 @@ def of_part(found: LargePart, run_seconds: float) -> RuleResult:
     details: dict[str, object] = {"part": found.key.part, "component": found.key.component}
     if found.rank is not None:
         details |= {"rank": found.rank}
-    details |= {name: value for name in ("explains", "brings", "places") if (value := getattr(found, name))}
+    details |= {name: value for name in ("explains", "places") if (value := getattr(found, name))}
+    details |= {"brings": {name: part * run_seconds for name, part in found.brings.items()}}
     return replace(finding(title, said, found.remedy), seconds_lost=seconds, details=details)
 
 

@@ -135,7 +135,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "title": problem.title,
         "rule": problem.rule.rule,
         "also": [rule.rule for rule in problem.also],
-        "finding": problem.rule.finding,
+        "finding": problem.finding,
         "lines": [_place(place) for place in problem.places],
         "recommendation": problem.rule.recommendation,
         "seconds_lost": finding.seconds or None,

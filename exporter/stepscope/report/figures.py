@@ -5,7 +5,7 @@ Each is a function of an analysis; None if the run did not record it.
 
 from collections.abc import Callable
 
-from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.analysis import Analysis
 from stepscope.measurements.heatmap import Heatmap
 from stepscope.measurements.steps import StepDistribution
 from stepscope.report import shares
@@ -105,15 +105,15 @@ def cost_of_run(analysis: Analysis, price_per_hour: float | None) -> float | Non
     return cost(len(analysis.nodes), seconds, price_per_hour)
 
 
-def cost_of_finding(analysis: Analysis, rule: RuleResult, price_per_hour: float | None) -> float | None:
-    """Returns the cost of a finding: all nodes are paid while one of them loses time. At most the run's cost.
+def cost_of_finding(analysis: Analysis, seconds: float, price_per_hour: float | None) -> float | None:
+    """Returns the cost of lost seconds: all nodes are paid while one loses time. At most the run's cost.
 
-    None without a price, an estimate of the lost time, or a known duration.
+    None without a price, lost time, or a known duration.
     """
     whole = analysis.run_seconds
-    if price_per_hour is None or rule.seconds_lost <= 0 or whole is None or not analysis.nodes:
+    if price_per_hour is None or seconds <= 0 or whole is None or not analysis.nodes:
         return None
-    return cost(len(analysis.nodes), min(rule.seconds_lost, whole), price_per_hour)
+    return cost(len(analysis.nodes), min(seconds, whole), price_per_hour)
 
 
 def saving(before: float, after: float) -> float:

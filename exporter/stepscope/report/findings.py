@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from stepscope.common.words import duration, money, share
 from stepscope.evaluation.account import Account, Key
 from stepscope.evaluation.analysis import Analysis, RuleResult
-from stepscope.evaluation.problems import Problem, part_of, problems_of
+from stepscope.evaluation.claims import part_of
+from stepscope.evaluation.problems import Problem, problems_of
 from stepscope.report.figures import cost_of_finding
 from stepscope.report.held import held
 
@@ -80,7 +81,7 @@ def _finding(analysis: Analysis, problem: Problem, price: float | None) -> Findi
         evidence(analysis, problem),
         max(lost, 0.0),
         lost / whole if whole and 0 < lost <= whole else None,
-        cost_of_finding(analysis, problem.estimate, price),
+        cost_of_finding(analysis, lost, price),
         part_of(problem.rule, analysis.account.main_phase) if analysis.account else None,
     )
 
