@@ -301,19 +301,18 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
         own_variance = f"clamp_min({squares} - ({own}) ^ 2, 0)"
         varies = f"clamp_max({own_variance} / ignoring (phase) {variance}, 1)"
         value = "{{ .Value | humanizePercentage }}"
-        itself = looked_up(
-            f"{varies} > {OWN_SHARE}",
-            OF_RANK,
+        itself = (
             f" Its own time, without communication, explains {value} of their variance: it makes "
-            "these steps long itself.",
+            "these steps long itself."
         )
-        waits = looked_up(
-            f"{varies} <= {OWN_SHARE}",
-            OF_RANK,
+        waits = (
             f" Its own time explains only {value} of their variance: it waits in these "
-            "steps, for another rank or the network.",
+            "steps, for another rank or the network."
         )
-        return f'{{{{ if eq $labels.phase "train" }}}}{itself}{waits}{{{{ end }}}}'
+        words = f"{{{{ if gt .Value {OWN_SHARE} }}}}{itself}{{{{ else }}}}{waits}{{{{ end }}}}"
+        # Without the value of a rank whose steps do not vary: NaN.
+        whose = looked_up(f"{varies} >= 0", OF_RANK, words)
+        return f'{{{{ if eq $labels.phase "train" }}}}{whose}{{{{ end }}}}'
 
     @property
     def _phase(self) -> str:
