@@ -31,7 +31,7 @@ CHANGES = {
     "BatchSize": ("gpu:ratio > 0.95\n              and", "gpu:ratio > -1\n              or"),
     "CPUBottleneck": ("ratio > 0.5", "ratio > -1"),
     "CPUThrottled": ("ratio > 0.1", "ratio > -1"),
-    "CollectiveHang": ("seconds > 90 and", "seconds > 900 and"),
+    "CollectiveHang": ("seconds > 75 and", "seconds > 900 and"),
     "CommunicationBound": ("ratio > 0.5", "ratio > 0.001"),
     "DataStarved": ("ratio > 0.2", "ratio > 0.001"),
     "Dataloader": ("ratio < 0.7 and", "ratio < 70 or"),
