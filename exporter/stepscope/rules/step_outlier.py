@@ -5,7 +5,6 @@ Source: SageMaker Debugger's StepOutlier; a step is an outlier above mean + stdd
 reaches: even a loop of sleeps. Here the time decides that they cost. Debugger's count is in the JSON.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
@@ -17,19 +16,7 @@ from stepscope.common.words import duration, ordinal, percent
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.own_cores import OWN_CORES
 from stepscope.measurements.pauses import HOST
-from stepscope.measurements.scraped import (
-    STEPS,
-    Labels,
-    Moment,
-    Scraped,
-    Vector,
-    Window,
-    both,
-    column,
-    divided,
-    grouped,
-    without,
-)
+from stepscope.measurements.scraped import STEPS, Moment, Scraped, Window, column, grouped
 from stepscope.measurements.steps import (
     FEWEST,
     STEP_DURATIONS,
@@ -40,7 +27,7 @@ from stepscope.measurements.steps import (
 )
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.base import Rule, Verdict, status_of
-from stepscope.rules.parts.expressions import Expression, Gain, Record
+from stepscope.rules.parts.expressions import Expression, Gain, Record, Shared
 from stepscope.rules.parts.judgement import Booleans, Judgement, Tallies, Tally, judgement
 from stepscope.rules.parts.parameters import (
     LIVE_WINDOW,
@@ -66,7 +53,6 @@ from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.remedies import LONG_COMPONENT
 from stepscope.rules.parts.shares import inside_steps, of_phases
 from stepscope.runs.model import COMPONENTS, PHASES, USEFUL, Times
-from stepscope.training.layout import STEP_BOUNDS
 
 COUNT = "run_instance_rank_phase:stepscope_step_duration:count"
 TOOK = "run_instance_rank_phase:stepscope_step_duration:seconds"
@@ -184,61 +170,38 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
         Steps between the limit and that bound are not counted, because others may be there too. Each counted
         step took at least the lower bound of its bucket. So neither the count nor the cost is ever too high.
         """
-        parameters, window, phase = self.parameters, self._window(scraping), self._phase
-        squares = Gain(f"{SQUARES}{phase}", window, joined=True)
-        buckets = Gain(f"{STEPS}_bucket{phase}", window, lambda each: each > 0, joined=True)
-        bounds = scraping.held(BOUNDS)
-        of_bucket = "ignoring (run, rank, phase) group_left ()"
-        bound = f"(0 * {LONGER} + {of_bucket} {bounds})"
-        # All outliers exceed the first bound, some of them the next ones.
-        least = f"max without (le) ({LONGER}) * ({1 - APART:.12g} * min without (le) {bound} - {MEAN})"
-        further = f"{APART} * sum without (le) ({LONGER} * {bound})"
+        parameters, window = self.parameters, self._window(scraping)
+        squares = Gain(f"{SQUARES}{self._phase}", window, joined=True)
+        buckets = Gain(f"{STEPS}_bucket{self._phase}", window, lambda each: each > 0, joined=True)
+        all_bounds = scraping.held(BOUNDS, of_run=False)
+        bounds, highest = (
+            Shared(each, ignoring=("run", "rank", "phase"))
+            for each in (all_bounds, all_bounds.max_without("le"))
+        )
         count, took = self._gains(scraping)
+        mean = Record(MEAN, took / (count > 0))
+        thirds = "\n  or\n".join(
+            f'label_replace(\n  {each}, "third", "{third}", "", ""\n)'
+            for third, each in self._thirds(scraping).items()
+        )
+        variance = (squares / count - mean**2).function("clamp_min", 0)
+        limit = Record(LIMIT, mean + variance.function("sqrt") * parameters.stddev)
+        # Few buckets contain some steps and not all. Only these can reveal outliers.
+        of_all, of_series = (Shared(each, ignoring=("le",)) for each in (count, limit))
+        some = Record(SOME, (buckets > 0) < of_all)
+        # `* 0 +` gives each bucket its bound as its value, to compare it with the limit.
+        longer = Record(LONGER, (some & (some * 0 + bounds >= of_series)) * -1 + of_all)
+        # If no bound is at or above the limit, no outlier is certain.
+        outliers = Record(OUTLIERS, longer.max_without("le") | (limit <= highest) * 0)
+        # All outliers exceed the first bound, some of them the next ones.
+        bound = longer * 0 + bounds
+        least = longer.max_without("le") * (bound.min_without("le") * (1 - APART) - mean)
+        further = (longer * bound).sum_without("le") * APART
+        lost = Record(LOST, (least + further) / took | outliers * 0)
         return PrometheusRules(
             targets=count,
             every=4 * MINUTE,
-            records=[
-                count,
-                took,
-                Record(MEAN, took / (count > 0)),
-                Record(
-                    THIRDS,
-                    "\n  or\n".join(
-                        f'label_replace(\n  {mean}, "third", "{third}", "", ""\n)'
-                        for third, mean in self._thirds(scraping).items()
-                    ),
-                ),
-                Record(
-                    LIMIT,
-                    f"{MEAN}\n  + {parameters.stddev:.12g} * sqrt(\n    clamp_min(\n"
-                    f"{squares} / {COUNT} - {MEAN} ^ 2, 0)\n  )",
-                ),
-                # Few buckets contain some steps and not all. Only these can reveal outliers.
-                Record(SOME, f"({buckets} > 0) < ignoring (le) group_left () {COUNT}"),
-                # `0 * ... +` gives each bucket its bound as its value, to compare it with the limit.
-                Record(
-                    LONGER,
-                    f"""
-                    {COUNT}
-                      - ignoring (le) group_right ()
-                    (
-                      {SOME}
-                        and
-                      0 * {SOME} + {of_bucket} {bounds} >= ignoring (le) group_left () {LIMIT}
-                    )
-                    """,
-                ),
-                # If no bound is at or above the limit, no outlier is certain.
-                Record(
-                    OUTLIERS,
-                    f"""
-                    max without (le) ({LONGER})
-                      or
-                    0 * ({LIMIT} <= {of_bucket} max without (le) ({bounds}))
-                    """,
-                ),
-                Record(LOST, f"({least}\n    + {further})\n  / {TOOK}\n  or\n0 * {OUTLIERS}"),
-            ],
+            records=[count, took, mean, Record(THIRDS, thirds), limit, some, longer, outliers, lost],
             alerts=[
                 Alert(
                     f"{LOST} > {ratio(parameters.time_lost)}\n"
@@ -324,48 +287,19 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[ScrapedSteps]:
         """Counts the outliers that are certain; above the histogram's last bound none is."""
-        phase = self._phase
-        squares, buckets = (
-            Gain(f"{name}{phase}", self._window(scraping)).value(now) for name in (SQUARES, f"{STEPS}_bucket")
+        steps, took, outliers, lost, thirds = (
+            now.recorded(name) for name in (COUNT, TOOK, OUTLIERS, LOST, THIRDS)
         )
-        # Each series follows from what was recorded before it: a scrape may come in between.
-        steps, took, mean, limit, some, longer, outliers, lost, thirds = (
-            now.recorded(name) for name in (COUNT, TOOK, MEAN, LIMIT, SOME, LONGER, OUTLIERS, LOST, THIRDS)
-        )
-        expected = {
-            THIRDS: {
-                labels | {("third", third)}: seconds
-                for third, mean_of_third in self._thirds(scraping).items()
-                for labels, seconds in mean_of_third.value(now).items()
-            }
+        of_thirds = {
+            labels | {("third", third)}: seconds
+            for third, mean_of_third in self._thirds(scraping).items()
+            for labels, seconds in mean_of_third.value(now).items()
         }
-        variance = both(both(squares, steps, divided), mean, lambda square, average: square - average**2)
-        expected[LIMIT] = both(
-            mean,
-            variance,
-            lambda average, wide: average + self.parameters.stddev * math.sqrt(max(wide, 0)),
-        )
-        expected[SOME] = {
-            labels: count
-            for labels, count in buckets.items()
-            if 0 < count < steps.get(without(labels, "le"), 0)
-        }
-        expected[LONGER] = {
-            labels: steps[series] - count
-            for labels, count in some.items()
-            if (series := without(labels, "le")) in steps and _bound(labels) >= limit.get(series, math.inf)
-        }
-        known = {series for series, seconds in limit.items() if seconds <= STEP_BOUNDS[-1]}
-        expected[OUTLIERS] = dict.fromkeys(known, 0.0)
-        for labels, count in longer.items():
-            series = without(labels, "le")
-            expected[OUTLIERS][series] = max(expected[OUTLIERS].get(series, 0.0), count)
-        expected[LOST] = dict.fromkeys(outliers, 0.0) | _lost(longer, mean, took)
         judged = list(lost)
         means = grouped(thirds, "third")
         quickest = {labels: min(each) for labels, each in means.items() if len(each) > 1}
         view = ScrapedSteps(*(column(values, judged) for values in (steps, took, outliers, lost, quickest)))
-        return Scraped(judged, view, expected)
+        return Scraped(judged, view, {THIRDS: of_thirds})
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         series = self._series(run, tallies)
@@ -664,26 +598,6 @@ def _without_core(run: RunMeasurements, series: Series, cause_known: bool) -> tu
     taken = cores.taken if cores is not None else 0.0
     most = max(taken, *(thread.core_wait_seconds for thread in threads), 0.0)
     return waited, max(min(excess, most) - waited, 0.0)
-
-
-def _bound(labels: Labels) -> float:
-    return float(dict(labels)["le"])
-
-
-def _lost(longer: Vector, mean: Vector, took: Vector) -> Vector:
-    """Returns the least share of the time that outliers cost, from the number of steps above each bound."""
-    bounds: dict[Labels, dict[float, float]] = {}
-    for labels, count in longer.items():
-        bounds.setdefault(without(labels, "le"), {})[_bound(labels)] = count
-    return {
-        series: divided(
-            max(counts.values()) * ((1 - APART) * min(counts) - mean[series])
-            + APART * sum(count * bound for bound, count in counts.items()),
-            took[series],
-        )
-        for series, counts in bounds.items()
-        if series in mean and series in took
-    }
 
 
 def _longer_component(excess: Times) -> str | None:

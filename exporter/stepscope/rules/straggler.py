@@ -7,7 +7,7 @@ which ranks wait for each other count as waiting: what they compute by themselve
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
@@ -26,22 +26,10 @@ from stepscope.measurements.own_times import (
     Windows,
     median,
 )
-from stepscope.measurements.scraped import (
-    STEPS,
-    Labels,
-    Moment,
-    Scraped,
-    Vector,
-    Window,
-    both,
-    column,
-    divided,
-    dropped,
-    run_of,
-)
+from stepscope.measurements.scraped import STEPS, Moment, Scraped, Window, column, run_of
 from stepscope.rules.parts.bands import Interval
 from stepscope.rules.parts.base import Rule, Verdict, status_of
-from stepscope.rules.parts.expressions import Gain, Record, time_span
+from stepscope.rules.parts.expressions import Expression, Gain, Record, Shared, time_span
 from stepscope.rules.parts.judgement import Booleans, Judgement, Tallies, judgement
 from stepscope.rules.parts.last_rank import LastRank
 from stepscope.rules.parts.last_rank_in_words import verdict
@@ -53,7 +41,7 @@ from stepscope.rules.parts.parameters import (
     StepCount,
     fraction,
 )
-from stepscope.rules.parts.promql import MINUTE, OF_RANK, Alert, PrometheusRules, Scraping, looked_up, ratio
+from stepscope.rules.parts.promql import MINUTE, OF_RANK, Alert, PrometheusRules, Scraping, looked_up
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.remedies import PAUSED_RANK, SLOW_RANK, UNTIMED_RANK
 from stepscope.rules.parts.topics import LONG_COMMUNICATION
@@ -93,8 +81,6 @@ SLOW = "run_instance_rank:stepscope_step_own:straggler_excess_seconds"  # only o
 NO_CORE = "run_instance_rank:stepscope_step_no_core:mean_seconds"  # only of its run
 EVERY = 4 * MINUTE
 MINUTES_COMPARED = 5  # by Prometheus, which does not know the numbers of steps
-SLOWEST = f"{OWN} >= on (cluster, run) group_left () max by (cluster, run) ({OWN})"
-OTHERS = f"({OWN} < on (cluster, run) group_left () max by (cluster, run) ({OWN}))"
 
 
 @dataclass(frozen=True)
@@ -157,10 +143,9 @@ class Straggler(Rule[StragglerParameters, Peers]):
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rules: over minutes instead of steps."""
-        parameters = self.parameters
-        window = self._window(scraping)
+        parameters, window = self.parameters, self._window(scraping)
         steps = Gain(f'{STEPS}_count{{phase="train"}}', window)
-        took, own, squares, no_core = (
+        took, spent, squares, paused = (
             Gain(counter, window, joined=True)
             for counter in (
                 f'{STEPS}_sum{{phase="train"}}',
@@ -170,41 +155,30 @@ class Straggler(Rule[StragglerParameters, Peers]):
             )
         )
         compared = Record(COMPARED, (steps >= parameters.steps).sum_without("phase"))
+        own = Record(OWN, (spent / compared).on_one_line())
+        waited = Record(WAITED, (took.sum_without("phase") / compared - own).on_one_line())
+        variance = Record(VARIANCE, (squares / compared - own**2).function("clamp_min", 0) / compared)
+        excess = Record(EXCESS, own - _of_others(own))
+        error = Record(ERROR, (variance + _of_others(variance)).function("sqrt"))
+        less = Record(WAITS_LESS, (waited - _of_others(waited)) * -1)
+        slow = Record(
+            SLOW,
+            (excess > parameters.minimum / 1000)
+            & (excess > (own + waited) * fraction(parameters.threshold))
+            & (excess > error * parameters.deviations)
+            & (less > excess * fraction(parameters.waiting))
+            & (own >= own.over_run("max")),
+        )
+        no_core = Record(NO_CORE, paused / compared & Shared(slow))
+        crowded = (no_core > excess * 0.5) & (no_core / ALONE < _of_others(no_core))
         steady = " and ".join(f"{SLOW} offset {time_span(ago)}" for ago in self._earlier(scraping))
-
-        def of_others(series: str) -> str:
-            """Returns the median of the ranks with less own time than the slowest, for each rank."""
-            median = f"quantile by (cluster, run) (0.5, {series})"
-            return f"on (cluster, run) group_left () {median}"
-
         return PrometheusRules(
             every=EVERY,
             targets=scraping.held(OWN_SQUARES),  # of ranks whose own time is counted
-            records=[
-                compared,
-                of_own := Record(OWN, (own / compared).on_one_line()),
-                Record(WAITED, (took.sum_without("phase") / compared - of_own).on_one_line()),
-                Record(VARIANCE, f"clamp_min({squares} / {COMPARED} - {OWN} ^ 2, 0) / {COMPARED}"),
-                Record(EXCESS, f"{OWN} - {of_others(OTHERS)}"),
-                Record(ERROR, f"sqrt({VARIANCE} + {of_others(f'{VARIANCE} and {OTHERS}')})"),
-                Record(WAITS_LESS, f"-1 * ({WAITED} - {of_others(f'{WAITED} and {OTHERS}')})"),
-                Record(
-                    SLOW,
-                    f"{EXCESS} > {ratio(parameters.minimum / 10)}\n"
-                    f"  and {EXCESS} > {ratio(parameters.threshold)} * ({OWN} + {WAITED})\n"
-                    f"  and {EXCESS} > {parameters.deviations:.12g} * {ERROR}\n"
-                    f"  and {WAITS_LESS} > {ratio(parameters.waiting)} * {EXCESS}\n"
-                    f"  and {SLOWEST}",
-                ),
-                Record(NO_CORE, f"{no_core} / ignoring (reason) {COMPARED}\n  and on (cluster, run) {SLOW}"),
-            ],
+            records=[compared, own, waited, variance, excess, error, less, slow, no_core],
             alerts=[
                 Alert(
-                    f"{SLOW} unless (\n"
-                    f"  {NO_CORE} > 0.5 * {EXCESS}\n"
-                    f"  and {NO_CORE} / {ALONE} < {of_others(f'{NO_CORE} and {OTHERS}')}\n"
-                    f"  unless ({steady})\n"
-                    ")",
+                    f"{SLOW} unless (\n{crowded}\n  unless ({steady})\n)",
                     summary="Rank {{ $labels.rank }} of run {{ $labels.run }} is slow, others wait for it",
                     description="Rank {{ $labels.rank }} of run {{ $labels.run }} on {{ $labels.instance }} "
                     "is slow by itself, and the other ranks wait for it: its own time per step is "
@@ -233,43 +207,26 @@ class Straggler(Rule[StragglerParameters, Peers]):
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Peers]:
         """Returns the comparison of all ranks; ranks of one run are peers, on any node."""
-        window = self._window(scraping)
-        squares = Gain(OWN_SQUARES, window).value(now)
-        # Each series follows from what was recorded before it: a scrape may come in between.
-        steps, own, waited, variance = (now.recorded(name) for name in (COMPARED, OWN, WAITED, VARIANCE))
-        squared = both(both(squares, steps, divided), own, lambda square, mean: max(square - mean**2, 0))
-        expected = {VARIANCE: both(squared, steps, divided)}
-        others, others_waited, others_variance = (
-            _median_of_others(own, values) for values in (own, waited, variance)
+        steps, own, waited, excess, error, less, no_core = (
+            now.recorded(name) for name in (COMPARED, OWN, WAITED, EXCESS, ERROR, WAITS_LESS, NO_CORE)
         )
-        excess, error, less = (now.recorded(name) for name in (EXCESS, ERROR, WAITS_LESS))
-        expected[EXCESS] = _with_run(own, others, lambda mine, theirs: mine - theirs)
-        expected[ERROR] = _with_run(variance, others_variance, lambda mine, theirs: math.sqrt(mine + theirs))
-        expected[WAITS_LESS] = _with_run(waited, others_waited, lambda mine, theirs: theirs - mine)
-        slowest = _with_run(own, _longest(own), lambda mine, most: float(mine >= most))
         ranks = list(excess)
+        recorded = Record(OWN, "")
+        slowest = (recorded >= recorded.over_run("max")).value(now)
+        others_no_core = _of_others(Record(NO_CORE, "")).value(now)
+        earlier = [now.recorded(SLOW, ago) for ago in self._earlier(scraping)]
         view = Peers(
             steps=column(steps, ranks),
             step=column(own, ranks) + column(waited, ranks),
             excess=column(excess, ranks),
             error=column(error, ranks),
             waits_less=column(less, ranks),
-            slow=column(slowest, ranks) == 1,
-        )
-        expected[SLOW] = {
-            rank: excess[rank] for rank, slow in zip(ranks, self._slow(view), strict=True) if slow
-        }
-        slow_runs = {run_of(rank): 1.0 for rank in now.recorded(SLOW)}
-        paused = dropped(Gain(f"{PAUSED_SECONDS}{{{BY_CORES}}}", window).value(now), "reason")
-        expected[NO_CORE] = _with_run(both(paused, steps, divided), slow_runs, lambda mean, _: mean)
-        no_core = now.recorded(NO_CORE)
-        earlier = [now.recorded(SLOW, ago) for ago in self._earlier(scraping)]
-        view = view._replace(
+            slow=np.array([rank in slowest for rank in ranks], bool),
             no_core=column(no_core, ranks),
-            others_no_core=column(_median_of_others(own, no_core), [run_of(rank) for rank in ranks]),
+            others_no_core=column(others_no_core, [run_of(rank) for rank in ranks]),
             steady=np.array([all(rank in slow for slow in earlier) for rank in ranks], bool),
         )
-        return Scraped(ranks, view, expected)
+        return Scraped(ranks, view)
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         """Returns the conclusion: from each rank's arrivals if there are traces, otherwise from own times."""
@@ -660,31 +617,10 @@ def _why_not(ranks: Sequence[Rank], needed: int) -> str:
     return f"The training steps that ranks have in common took less than {duration(SHORTEST)}."
 
 
-def _longest(own: Vector) -> Vector:
-    """Returns the longest own time of each run."""
-    longest: Vector = {}
-    for labels, mean in own.items():
-        longest[run_of(labels)] = max(mean, longest.get(run_of(labels), 0.0))
-    return longest
-
-
-def _median_of_others(own: Vector, values: Vector) -> Vector:
-    """Returns for each run the median of the ranks with less own time than the slowest."""
-    top = _longest(own)
-    others: dict[Labels, list[float]] = {}
-    for labels, value in values.items():
-        if labels in own and own[labels] < top[run_of(labels)]:
-            others.setdefault(run_of(labels), []).append(value)
-    return {run: float(np.median(found)) for run, found in others.items()}
-
-
-def _with_run(ranks: Vector, runs: Vector, combine: Callable[[float, float], float]) -> Vector:
-    """Combines the value of each rank with that of its run."""
-    return {
-        labels: combine(value, runs[run_of(labels)])
-        for labels, value in ranks.items()
-        if run_of(labels) in runs
-    }
+def _of_others(series: Expression) -> Shared:
+    """Returns the median of the ranks of a run with less own time than the slowest."""
+    own = Record(OWN, "")  # its recorded values
+    return (series & (own < own.over_run("max"))).over_run("median")
 
 
 def own_parts(ranks: str, over: str) -> str:

@@ -11,7 +11,7 @@ from stepscope.prometheus.crosscheck.offline import prometheus
 from stepscope.prometheus.crosscheck.offline.prometheus import local_prometheus
 from stepscope.prometheus.crosscheck.readings import Readings
 from stepscope.prometheus.crosscheck.server import Grid, Series, Server
-from stepscope.rules.parts.expressions import Expression, Gain, LastValues, Record
+from stepscope.rules.parts.expressions import Expression, Gain, LastValues, Record, Shared
 
 from tests.support.prometheus import needs_prometheus
 
@@ -87,6 +87,15 @@ EXPRESSIONS: list[Expression] = [
     BOTH.max_without("kind", "instance"),
     (BOTH | GAUGE).max_without("instance") | ONE.max_without("instance"),
     GAUGE.max_without("instance"),  # NaN only if all are
+    GAUGE.min_without("instance"),
+    BOTH.over_run("max"),
+    BOTH - BOTH.over_run("median"),
+    (last("one_total") <= BOTH.over_run("median")) & Shared(RECORD),
+    ONE.max_without("kind") > TWO.max_without("other") * 0.5,
+    BOTH * 2 - Shared(TWO, ignoring=("kind", "other")),
+    (last("one_total") >= Shared(TWO, ignoring=("kind", "other"))).sum_without("kind"),
+    (TWO + ONE**2).function("sqrt"),
+    (TWO - ONE.max_without("kind")).function("clamp_min", -99.5),
     BOTH.sum_without("kind") / TWO,
     (TWO / GAUGE).on_one_line() & RECORD,
     *(

@@ -49,7 +49,7 @@ CHANGES = {
     "MaxInitializationTime": ("> 1200", "> 10"),
     "MemoryPressure": ("ratio > 0.1", "ratio > 0.9"),
     "NoisyNeighbour": ("ratio > 0.1", "ratio > -1"),
-    "StepOutlier": ("+ 3 * sqrt", "+ 1 * sqrt"),
+    "StepOutlier": ("^ 2, 0)) * 3", "^ 2, 0)) * 1"),
     "Straggler": ("own:excess_seconds > 0.002", "own:mean_seconds > 0.002 or vector(1) > 1"),
     "ThermalThrottling": ("ratio > 0.05", "ratio > 0.5"),
     "TrainingStalled": ("mean_seconds, 60)", "mean_seconds, 600)"),

@@ -3,17 +3,19 @@
 `str()` returns the PromQL, so an expression can be a part of a longer text, if need be `bracketed`. `value()`
 computes the same from the series that Prometheus scraped. These combine expressions:
 
-- `+`, `-`, `*` and `/` compute.
-- `>`, `>=` and `<` keep the series for which they are true.
+- `+`, `-`, `*`, `/` and `**` compute; `function` applies `sqrt` or `clamp_min`.
+- `>`, `>=`, `<` and `<=` keep the series for which they are true.
 - `&`, `|` and `unless` are PromQL's `and`, `or` and `unless`.
-- `sum_without` and `max_without` aggregate.
+- `sum_without`, `max_without` and `min_without` aggregate; `over_run` does so over the ranks of a run.
 
 Series are matched by all labels, except those that the matchers of only one side fix. So
-`scraping.held('x{kind="a"}') / scraping.held("y")` is `x{kind="a"} / ignoring (kind) y`.
+`scraping.held('x{kind="a"}') / scraping.held("y")` is `x{kind="a"} / ignoring (kind) y`. A right side that
+is `Shared` has one value for many series.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from abc import ABC, abstractmethod
@@ -23,24 +25,43 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.measurements.scraped import SAMPLES, Labels, Moment, Vector, Window, divided, grouped, without
+from stepscope.measurements.scraped import (
+    OF_RUN,
+    SAMPLES,
+    Labels,
+    Moment,
+    Vector,
+    Window,
+    divided,
+    run_of,
+    without,
+)
 
 LONG = 80  # characters of a left side after which the line ends
-BINDING = {"or": 1, "and": 2, "unless": 2, ">": 3, ">=": 3, "<": 3, "+": 4, "-": 4, "*": 5, "/": 5}
+OPERATORS = (("or",), ("and", "unless"), (">", ">=", "<", "<="), ("+", "-"), ("*", "/"), ("^",))
+BINDING = {each: level for level, equal in enumerate(OPERATORS, 1) for each in equal}
 TIGHT = 9  # binds tighter than all operators
 COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
     "<": operator.lt,
+    "<=": operator.le,
 }
 ARITHMETIC: Mapping[str, Callable[[float, float], float]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
     "/": divided,
+    "^": operator.pow,
 }
-# A maximum is NaN only if all values are.
-AGGREGATIONS: Mapping[str, Callable[[list[float]], Any]] = {"sum": sum, "max": np.fmax.reduce}
+# A maximum or minimum is NaN only if all values are.
+AGGREGATIONS: Mapping[str, Callable[[list[float]], Any]] = {
+    "sum": sum,
+    "max": np.fmax.reduce,
+    "min": np.fmin.reduce,
+    "median": np.median,
+}
+FUNCTIONS: Mapping[str, Callable[..., float]] = {"sqrt": math.sqrt, "clamp_min": max}
 
 
 class Expression(ABC):
@@ -74,14 +95,20 @@ class Expression(ABC):
     def __truediv__(self, other: Expression | float) -> Operation:
         return Operation(self, "/", other)
 
-    def __gt__(self, other: float) -> Operation:
+    def __pow__(self, other: float) -> Operation:
+        return Operation(self, "^", other)
+
+    def __gt__(self, other: Expression | float) -> Operation:
         return Operation(self, ">", other)
 
-    def __ge__(self, other: float) -> Operation:
+    def __ge__(self, other: Expression | float) -> Operation:
         return Operation(self, ">=", other)
 
-    def __lt__(self, other: float) -> Operation:
+    def __lt__(self, other: Expression | float) -> Operation:
         return Operation(self, "<", other)
+
+    def __le__(self, other: Expression | float) -> Operation:
+        return Operation(self, "<=", other)
 
     def __and__(self, other: Expression) -> Operation:
         return Operation(self, "and", other)
@@ -97,6 +124,16 @@ class Expression(ABC):
 
     def max_without(self, *labels: str) -> Expression:
         return _Aggregation("max", labels, self)
+
+    def min_without(self, *labels: str) -> Expression:
+        return _Aggregation("min", labels, self)
+
+    def over_run(self, aggregation: str) -> Shared:
+        """Returns the "max" or "median" of all ranks of a run, to compare each rank with it."""
+        return Shared(_Aggregation(aggregation, (), self))
+
+    def function(self, name: str, *numbers: float) -> Expression:
+        return _Function(name, self, numbers)
 
 
 @dataclass(frozen=True)
@@ -117,21 +154,24 @@ class Operation(Expression):
         left = bracketed(self.left, self.binding + (self.operator in COMPARISONS))
         if not isinstance(self.right, Expression):
             return f"{left} {self.operator} {self.right:.12g}"
-        ignoring = f" ignoring ({', '.join(self._unmatched)})" if self._unmatched else ""
+        matching = f" ignoring ({', '.join(self._unmatched)})" if self._unmatched else ""
+        if isinstance(self.right, Shared):
+            is_of_sets = self.binding <= BINDING["and"]  # they match many series with many
+            matching = f" {self.right.matching}" + ("" if is_of_sets else " group_left ()")
         right = bracketed(self.right, self.binding + 1)
         before = after = " "
         if len(left) > LONG:
             before, after = ("\n", "\n") if self.operator == "or" else ("\n  ", " ")
-        text = f"{left}{before}{self.operator}{ignoring}{after}{right}"
+        text = f"{left}{before}{self.operator}{matching}{after}{right}"
         return " ".join(text.split()) if self.is_on_one_line else text
 
     def value(self, now: Moment) -> Vector:
-        left, unmatched = self.left.value(now), self._unmatched
+        left, shared = self.left.value(now), isinstance(self.right, Shared)
         if isinstance(self.right, Expression):
             right = self.right.value(now)
         else:
             right = dict.fromkeys(left, float(f"{self.right:.12g}"))
-        by = {labels: without(labels, *unmatched) for labels in (*left, *right)}
+        by = {labels: self._matched(labels) for labels in (*left, *right)}
         there = {by[labels]: value for labels, value in right.items()}
         if self.operator == "or":
             here = {by[labels] for labels in left}
@@ -144,13 +184,21 @@ class Operation(Expression):
             return {labels: value for labels, value in matched.items() if holds(value, there[by[labels]])}
         if self.operator in ARITHMETIC:
             combine = ARITHMETIC[self.operator]
-            return {by[labels]: combine(value, there[by[labels]]) for labels, value in matched.items()}
+            return {
+                labels if shared else by[labels]: combine(value, there[by[labels]])
+                for labels, value in matched.items()
+            }
         return matched
+
+    def _matched(self, labels: Labels) -> Labels:
+        """Returns the labels that series of both sides must have in common."""
+        right = self.right
+        return right.matched(labels) if isinstance(right, Shared) else without(labels, *self._unmatched)
 
     @property
     def _unmatched(self) -> tuple[str, ...]:
         """Returns the labels that only one side fixes."""
-        if not isinstance(self.right, Expression):
+        if not isinstance(self.right, Expression) or isinstance(self.right, Shared):
             return ()
         one, other = self.left.fixed, self.right.fixed
         return tuple(label for label in (*one, *other) if label not in one or label not in other)
@@ -166,18 +214,70 @@ class Operation(Expression):
 
 
 @dataclass(frozen=True)
+class Shared(Expression):
+    """A right side with one value for all series of a run, or for all that differ only in `ignoring`."""
+
+    inner: Expression
+    ignoring: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.inner}"
+
+    def value(self, now: Moment) -> Vector:
+        return self.inner.value(now)
+
+    @property
+    def binding(self) -> int:
+        return self.inner.binding
+
+    @property
+    def matching(self) -> str:
+        return f"ignoring ({', '.join(self.ignoring)})" if self.ignoring else f"on ({', '.join(OF_RUN)})"
+
+    def matched(self, labels: Labels) -> Labels:
+        return without(labels, *self.ignoring) if self.ignoring else run_of(labels)
+
+
+@dataclass(frozen=True)
+class _Function(Expression):
+    """A function of each value, and of numbers."""
+
+    name: str
+    inner: Expression
+    numbers: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join((f'{self.inner}', *map('{:.12g}'.format, self.numbers)))})"
+
+    def value(self, now: Moment) -> Vector:
+        function = FUNCTIONS[self.name]
+        return {labels: function(value, *self.numbers) for labels, value in self.inner.value(now).items()}
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        return self.inner.fixed
+
+
+@dataclass(frozen=True)
 class _Aggregation(Expression):
-    """One value of all series that differ only in some labels."""
+    """One value of all series that differ only in some labels; without `labels`, of all series of a run."""
 
     operator: str
     labels: tuple[str, ...]
     inner: Expression
 
     def __str__(self) -> str:
-        return f"{self.operator} without ({', '.join(self.labels)}) ({self.inner})"
+        over = f"without ({', '.join(self.labels)})" if self.labels else f"by ({', '.join(OF_RUN)})"
+        if self.operator == "median":
+            return f"quantile {over} (0.5, {self.inner})"
+        return f"{self.operator} {over} ({self.inner})"
 
     def value(self, now: Moment) -> Vector:
-        groups, aggregate = grouped(self.inner.value(now), *self.labels), AGGREGATIONS[self.operator]
+        groups: dict[Labels, list[float]] = {}
+        for labels, value in self.inner.value(now).items():
+            group = without(labels, *self.labels) if self.labels else run_of(labels)
+            groups.setdefault(group, []).append(value)
+        aggregate = AGGREGATIONS[self.operator]
         return {labels: float(aggregate(values)) for labels, values in groups.items()}
 
     @property
