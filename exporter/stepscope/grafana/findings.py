@@ -8,9 +8,9 @@ from typing import Any
 
 from stepscope.common import PUBLIC_DOCS
 from stepscope.common.status import Status
-from stepscope.grafana.looks import SEVERITY, VERMILION, by_name, words
+from stepscope.grafana.looks import SEVERITY, VERMILION, words
 from stepscope.grafana.page import Dashboard, panel_id
-from stepscope.grafana.panels import Panel, stat, table
+from stepscope.grafana.panels import Panel, column, stat, table, unshown
 from stepscope.grafana.queries import OF_CLUSTER, OF_RUN, in_range, last, now, rows
 from stepscope.grafana.variables import Variable, hidden, named, priced
 from stepscope.prometheus.rules.advice import ADVICE, FREE_CORES, FULL_CORES
@@ -82,7 +82,9 @@ def busy_cores() -> Variable:
 
 def what_is_wrong(system: Dashboard, histograms: Dashboard, steps: Dashboard) -> Panel:
     """Returns the table; its rows link to panels of the other dashboards."""
-    worst = f"topk by (rule) (1, max by (rule, instance, gpu, rank) ({last(FOUND)}))"
+    each = f"max by (rule, instance, gpu, rank) ({last(FOUND)})"
+    worst = f"topk by (rule) (1, {each})"
+    cost = priced(f"{SECONDS_LOST} / 3600 * {NODES}")
     words_of = f"max by (rule, severity, runbook) ({INFO}{{{OF_PROBLEMS}, {OF_CLUSTER}}})"
     run = "${run:percentencode}"
     explained = f"/d/stepscope-run?viewPanel={ALL_RULES}&var-run={run}"  # for rules without a runbook
@@ -97,55 +99,41 @@ def what_is_wrong(system: Dashboard, histograms: Dashboard, steps: Dashboard) ->
         "Share" is the share of the time that it costs now, and "Lost" the time that it has cost, at best
         what fixing it saves. Click the rule to see it in a panel. Follow the first row, then check
         again.""",
-        rows(state),
-        rows(worst),
-        rows(f"count by (rule) (max by (rule, instance, gpu, rank) ({last(FOUND)}))"),
-        rows(f"max by (rule) ({last(COST_SHARE)})"),
-        rows(SECONDS_LOST),
-        rows(priced(f"{SECONDS_LOST} / 3600 * {NODES}")),
-        rows(SINCE),
-        rows(f'label_replace({at_reports}, "report", "{PUBLIC_DOCS}/report.md", "report", "/.*")'),
-        rows(_where_to_see_it(system, histograms, steps)),
-        rows(f"{SINCE} - {BEFORE}"),
-        columns={
-            "Value #A": "State",
-            "rule": "Rule",
-            "instance": "Node",
-            "gpu": "GPU",
-            "rank": "Rank",
-            "Value #C": "How many",
-            "Value #D": "Share",
-            "Value #E": "Lost",
-            "Value #F": "Cost",
-            "Value #G": "Since",
-            "severity": "Severity",
-            "panel": "Panel",
-            "runbook": "Runbook",
-            "report": "Report",
-            "Value #J": "From",
-        },
+        column(
+            *("State", rows(state)),
+            custom__width=110,
+            mappings=NOW_AND_BEFORE,
+            custom__displayMode="color-text",
+        ),
+        unshown(rows(worst)),
+        column("Rule", "rule", custom__width=190, links=_links()),
+        column("Node", "instance", custom__minWidth=220),
+        column("GPU", "gpu", custom__width=50),
+        column("Rank", "rank", custom__width=55),
+        column("How many", rows(f"count by (rule) ({each})"), custom__width=95, decimals=0),
+        column(
+            "Share",
+            rows(f"max by (rule) ({last(COST_SHARE)})"),
+            custom__width=70,
+            unit="percentunit",
+            decimals=0,
+        ),
+        column("Lost", rows(SECONDS_LOST), custom__width=90, unit="s"),
+        column("Cost", rows(cost), custom__width=80, unit="currencyUSD", decimals=2),
+        column("Since", rows(SINCE), custom__width=165, unit="dateTimeAsIsoNoDateIfToday"),
+        unshown(rows(f'label_replace({at_reports}, "report", "{PUBLIC_DOCS}/report.md", "report", "/.*")')),
+        unshown(rows(_where_to_see_it(system, histograms, steps))),
+        column(
+            *("Severity", "severity"),
+            custom__width=90,
+            mappings=words({name: (name, colour) for name, colour in SEVERITY.items()}),
+            custom__displayMode="color-text",
+        ),
+        *(column(name.capitalize(), name, custom__hidden=True) for name in ("panel", "runbook", "report")),
+        column("From", rows(f"{SINCE} - {BEFORE}"), custom__hidden=True),
         height=6,
         sort_by=("Lost", True),
         nothing="no finding; the verdict says whether anything was judged",
-        overrides=[
-            by_name("State", custom__width=110, mappings=NOW_AND_BEFORE, custom__displayMode="color-text"),
-            by_name("Rule", custom__width=190, links=_links()),
-            by_name("Node", custom__minWidth=220),
-            by_name("GPU", custom__width=50),
-            by_name("Rank", custom__width=55),
-            by_name("How many", custom__width=95, decimals=0),
-            by_name("Share", custom__width=70, unit="percentunit", decimals=0),
-            by_name("Lost", custom__width=90, unit="s"),
-            by_name("Cost", custom__width=80, unit="currencyUSD", decimals=2),
-            by_name("Since", custom__width=165, unit="dateTimeAsIsoNoDateIfToday"),
-            by_name(
-                "Severity",
-                custom__width=90,
-                mappings=words({name: (name, colour) for name, colour in SEVERITY.items()}),
-                custom__displayMode="color-text",
-            ),
-            *(by_name(name, custom__hidden=True) for name in ("Panel", "Runbook", "Report", "From")),
-        ],
     )
 
 

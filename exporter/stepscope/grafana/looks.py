@@ -45,14 +45,10 @@ def numbered(word: str) -> list[Override]:
     ]
 
 
-def wrapped(name: str, width: int = 900) -> Override:
+def wrapped(width: int) -> dict[str, Any]:
     """Wraps a column of sentences, which Grafana can since 10.4; before, `width` holds most sentences."""
-    return by_name(
-        name,
-        custom__cellOptions={"type": "auto", "wrapText": True},
-        custom__inspect=True,
-        custom__minWidth=width,
-    )
+    cell = {"type": "auto", "wrapText": True}
+    return {"custom__cellOptions": cell, "custom__inspect": True, "custom__minWidth": width}
 
 
 def dashed_thresholds(in_legend: bool) -> Override:

@@ -7,7 +7,7 @@ description.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from stepscope.grafana.looks import BLUE, Override, by_name, by_pattern, dashed_thresholds, fixed, steps
 from stepscope.grafana.queries import DATASOURCE, Target
@@ -15,6 +15,7 @@ from stepscope.grafana.queries import DATASOURCE, Target
 Panel = dict[str, Any]
 
 WIDTH = 24  # columns of Grafana's grid
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # of queries
 COLUMNS = 500  # of heatmaps; more would not be visible
 LEGEND = {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []}
 # For many series: it scrolls, and takes nothing of the height.
@@ -176,11 +177,27 @@ def bars(
     return _panel("bargauge", title, description, targets, width, 8, options, fields)
 
 
+class Column(NamedTuple):
+    """A column of a table: the label or the query that it shows, and its look, as of `by_name`."""
+
+    heading: str  # "": it is not shown
+    shows: str | Target
+    look: Mapping[str, Any]
+
+
+def column(heading: str, shows: str | Target, **look: Any) -> Column:
+    return Column(heading, shows, look)
+
+
+def unshown(target: Target) -> Column:
+    """Returns a query that only adds labels to the rows."""
+    return Column("", target, {})
+
+
 def table(
     title: str,
     description: str,
-    *targets: Target,
-    columns: Mapping[str, str],
+    *columns: Column,
     width: int = WIDTH,
     height: int = 8,
     sort_by: tuple[str, bool] | None = None,
@@ -189,10 +206,14 @@ def table(
 ) -> Panel:
     """Shows the rows of instant queries, merged by their labels.
 
-    `columns` has the heading of each shown label or `Value` (with several targets `Value #A`, `Value #B`), in
-    this order. `sort_by` is a heading, and whether the highest value comes first. Units are overrides of
-    columns: a unit of the table would apply to a rank, too.
+    `sort_by` is a heading, and whether the highest value comes first. Units are of columns: a unit of the
+    table would apply to a rank, too.
     """
+    targets = [each.shows for each in columns if not isinstance(each.shows, str)]
+    values = iter([f"Value #{letter}" for letter in LETTERS] if len(targets) > 1 else ["Value"])
+    fields = [each.shows if isinstance(each.shows, str) else next(values) for each in columns]
+    shown = {name: each.heading for name, each in zip(fields, columns, strict=True) if each.heading}
+    looks = [by_name(each.heading, **each.look) for each in columns if each.look]
     options = {
         "showHeader": True,
         "cellHeight": "sm",
@@ -201,24 +222,27 @@ def table(
     }
     custom = {"align": "auto", "displayMode": "auto", "inspect": False, "filterable": False}
     cells = by_pattern(".*", noValue=EMPTY_CELL)  # `nothing` is for the table as a whole
-    fields = _fields(
-        custom, "none", [cells, *overrides], color=fixed("text"), thresholds=steps("text"), noValue=nothing
+    look = _fields(
+        custom,
+        "none",
+        [cells, *looks, *overrides],
+        color=fixed("text"),
+        thresholds=steps("text"),
+        noValue=nothing,
     )
     merged = [
         {"id": "merge", "options": {}},
-        {"id": "filterFieldsByName", "options": {"include": {"names": list(columns)}}},
+        {"id": "filterFieldsByName", "options": {"include": {"names": list(shown)}}},
         {
             "id": "organize",
             "options": {
                 "excludeByName": {},
-                "indexByName": {name: index for index, name in enumerate(columns)},
-                "renameByName": dict(columns),
+                "indexByName": {name: index for index, name in enumerate(shown)},
+                "renameByName": shown,
             },
         },
     ]
-    return _panel(
-        "table", title, description, targets, width, height, options, fields, transformations=merged
-    )
+    return _panel("table", title, description, targets, width, height, options, look, transformations=merged)
 
 
 def bar_chart(
@@ -380,14 +404,13 @@ def _panel(
         raise ValueError(f"{title}: has no description")
     if not targets:
         raise ValueError(f"{title}: has no query")
-    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     return {
         "type": type,
         "title": title,
         "description": " ".join(description.split()),
         "datasource": DATASOURCE,
         "gridPos": {"h": height, "w": width, "x": 0, "y": 0},
-        "targets": [{"refId": letter, **target} for letter, target in zip(letters, targets, strict=False)],
+        "targets": [{"refId": letter, **target} for letter, target in zip(LETTERS, targets, strict=False)],
         "options": options,
         "fieldConfig": fields,
         **more,

@@ -9,15 +9,25 @@ from stepscope.grafana.looks import (
     GPU_HOURS,
     SEVERITY,
     VERMILION,
-    Override,
-    by_name,
     by_pattern,
     coloured,
     steps,
     words,
 )
 from stepscope.grafana.page import Dashboard, alerts, of_all_runs
-from stepscope.grafana.panels import Panel, bars, device_heatmap, section, shares, stat, table, time_series
+from stepscope.grafana.panels import (
+    Column,
+    Panel,
+    bars,
+    column,
+    device_heatmap,
+    section,
+    shares,
+    stat,
+    table,
+    time_series,
+    unshown,
+)
 from stepscope.grafana.queries import (
     OF_CLUSTER,
     OF_JOB,
@@ -119,14 +129,14 @@ def wasted_hours() -> str:
     return f"sum by (cluster, run) ({integral(wasted)})"
 
 
-def run_column() -> Override:
-    """Returns the look of a run's name, which links to its own dashboard."""
+def run_column() -> Column:
+    """Returns the column of runs, whose names link to their own dashboards."""
     url = (
         "/d/stepscope-run?var-run=${__value.text:percentencode}&${cluster:queryparam}"
         "&${job:queryparam}&${datasource:queryparam}&${__url_time_range}"
     )
     link = {"title": "What is wrong with this run?", "url": url, "targetBlank": False}
-    return by_name("Run", custom__minWidth=260, links=[link])
+    return column("Run", "run", custom__minWidth=260, links=[link])
 
 
 def _numbers() -> list[Panel]:
@@ -182,6 +192,8 @@ def _numbers() -> list[Panel]:
 
 
 def _runs() -> list[Panel]:
+    most = "sum by (cluster, run) (max_over_time({}[$__range]))"
+    steps_per_second = f"max by (cluster, run) ({of_run(usage.RUN_STEPS)})"
     return [
         section("Runs"),
         table(
@@ -191,49 +203,31 @@ def _runs() -> list[Panel]:
             alerts or waste: click its name to see what is wrong and what to do. Initialization before the
             first step counts as waste. Waste is the mean of five-minute means, so the start of a run counts
             more: a healthy run of ten minutes shows about 13 %.""",
-            rows(f"sum by (cluster, run) (max_over_time({of_run(UNFINISHED)}[$__range]))"),
-            rows(f"sum by (cluster, run) (max_over_time({of_run(usage.RUN_GPUS)}[$__range]))"),
-            rows(waste.wasted(OF_RUNS)),
-            rows(f"max by (cluster, run) ({of_run(usage.RUN_STEPS)})"),
-            rows(energy()),
-            rows(priced(node_hours())),
-            rows(f"count by (cluster, run) ({FIRING})"),
-            rows(names()),
-            columns={
-                "cluster": "Cluster",
-                "run": "Run",
-                "name": "Name",
-                "user": "User",
-                "Value #A": "Nodes",
-                "Value #B": "GPUs",
-                "Value #C": "Waste",
-                "Value #D": "Steps/s",
-                "Value #E": "Energy (kWh)",
-                "Value #F": "Cost",
-                "Value #G": "Alerts",
-            },
+            column("Cluster", "cluster"),
+            run_column(),
+            column("Name", "name", custom__minWidth=180),
+            column("User", "user", custom__width=90),
+            column("Nodes", rows(most.format(of_run(UNFINISHED)))),
+            column("GPUs", rows(most.format(of_run(usage.RUN_GPUS)))),
+            column(
+                *("Waste", rows(waste.wasted(OF_RUNS))),
+                custom__width=170,
+                unit="percentunit",
+                decimals=0,
+                min=0,
+                max=1,
+                custom__displayMode="gradient-gauge",
+                color={"mode": "continuous-YlRd"},
+            ),
+            column("Steps/s", rows(steps_per_second), custom__width=85, decimals=2),
+            # Without a unit, which would have its own prefix per row.
+            column("Energy (kWh)", rows(energy()), custom__width=110, decimals=2),
+            column("Cost", rows(priced(node_hours())), custom__width=90, unit="currencyUSD", decimals=2),
+            column("Alerts", rows(f"count by (cluster, run) ({FIRING})")),
+            unshown(rows(names())),
             height=10,
             sort_by=("Waste", True),
-            overrides=[
-                run_column(),
-                by_name("Name", custom__minWidth=180),
-                by_name("User", custom__width=90),
-                by_pattern("^(Nodes|GPUs|Alerts)$", custom__width=75, decimals=0),
-                by_name(
-                    "Waste",
-                    custom__width=170,
-                    unit="percentunit",
-                    decimals=0,
-                    min=0,
-                    max=1,
-                    custom__displayMode="gradient-gauge",
-                    color={"mode": "continuous-YlRd"},
-                ),
-                by_name("Steps/s", custom__width=85, decimals=2),
-                # Without a unit, which would have its own prefix per row.
-                by_name("Energy (kWh)", custom__width=110, decimals=2),
-                by_name("Cost", custom__width=90, unit="currencyUSD", decimals=2),
-            ],
+            overrides=[by_pattern("^(Nodes|GPUs|Alerts)$", custom__width=75, decimals=0)],
         ),
         shares(
             "GPU utilisation by run",
@@ -271,7 +265,9 @@ def _findings() -> list[Panel]:
     number = f"count by ({ALERT}) ({nodes})"
     several = f'count_values by ({ALERT}) ("nodes", {number} > 1)'
     counted = f"count by (cluster, run, rule, severity, user) ({_problems(FIRING)})"
-    excess, own = of_run(straggler.EXCESS), of_run(straggler.OWN)
+    since = _of_problems(f"1000 * min by ({ALERT}) (ALERTS_FOR_STATE{{{OF_ALERTS}}})")
+    shares_lost = f"{of_run(straggler.EXCESS)} / {of_run(straggler.OWN)}"
+    slowest = f"topk by (cluster, run) (1, max by (cluster, run, instance, rank) ({shares_lost}))"
     return [
         section("What is wrong"),
         table(
@@ -279,43 +275,29 @@ def _findings() -> list[Panel]:
             """The problems of each run. "Count" is the number of nodes, GPUs or ranks, and "Since" is when
             the first of them began. Alerts that see the same problem are one row, as on the run's own
             dashboard. Fix critical ones first: these runs have stalled or are about to fail.""",
-            rows(f'label_replace({counted}, "severity", "{LEAST}", "severity", "info")'),
-            rows(_of_problems(f"{nodes} and on ({ALERT}) {number} == 1")),
-            rows(_of_problems(f'label_replace({several}, "instance", "$1 nodes", "nodes", "(.+)")')),
-            rows(_of_problems(f"1000 * min by ({ALERT}) (ALERTS_FOR_STATE{{{OF_ALERTS}}})")),
-            columns={
-                "severity": "Severity",
-                "cluster": "Cluster",
-                "run": "Run",
-                "user": "User",
-                "rule": "Rule",
-                "instance": "Node",
-                "Value #A": "Count",
-                "Value #D": "Since",
-            },
+            column(
+                *("Severity", "severity"),
+                custom__width=100,
+                custom__displayMode="color-text",
+                mappings=words(
+                    {LEAST if name == "info" else name: (name, colour) for name, colour in SEVERITY.items()}
+                ),
+            ),
+            column("Cluster", "cluster", custom__width=120),
+            run_column(),
+            column("User", "user", custom__width=90),
+            column("Rule", "rule", custom__width=190),
+            column("Node", "instance", custom__minWidth=180),
+            column(
+                *("Count", rows(f'label_replace({counted}, "severity", "{LEAST}", "severity", "info")')),
+                custom__width=70,
+            ),
+            unshown(rows(_of_problems(f"{nodes} and on ({ALERT}) {number} == 1"))),
+            unshown(rows(_of_problems(f'label_replace({several}, "instance", "$1 nodes", "nodes", "(.+)")'))),
+            column("Since", rows(since), custom__width=165, unit="dateTimeAsIsoNoDateIfToday"),
             height=10,
             sort_by=("Severity", False),
             nothing="no alert; the verdict says whether any could fire",
-            overrides=[
-                run_column(),
-                by_name("User", custom__width=90),
-                by_name("Rule", custom__width=190),
-                by_name("Node", custom__minWidth=180),
-                by_name("Count", custom__width=70),
-                by_name("Since", custom__width=165, unit="dateTimeAsIsoNoDateIfToday"),
-                by_name("Cluster", custom__width=120),
-                by_name(
-                    "Severity",
-                    custom__width=100,
-                    custom__displayMode="color-text",
-                    mappings=words(
-                        {
-                            LEAST if name == "info" else name: (name, colour)
-                            for name, colour in SEVERITY.items()
-                        }
-                    ),
-                ),
-            ],
         ),
         stat(
             "What to do",
@@ -346,23 +328,14 @@ def _findings() -> list[Panel]:
             """How much longer the slowest rank takes by itself than the median of the other ranks, relative
             to its own time per step. They wait for it that long. Above a few percent, check its node
             (Straggler). Only runs whose communication is timed can be judged.""",
-            rows(f"topk by (cluster, run) (1, max by (cluster, run, instance, rank) ({excess} / {own}))"),
-            columns={
-                "cluster": "Cluster",
-                "run": "Run",
-                "instance": "Node",
-                "rank": "Rank",
-                "Value": "Excess",
-            },
+            column("Cluster", "cluster"),
+            run_column(),
+            column("Node", "instance", custom__minWidth=180),
+            column("Rank", "rank", custom__width=60),
+            column("Excess", rows(slowest), custom__width=80, unit="percentunit", decimals=0),
             width=12,
             sort_by=("Excess", True),
             nothing="no run with several ranks whose communication is timed",
-            overrides=[
-                run_column(),
-                by_name("Node", custom__minWidth=180),
-                by_name("Rank", custom__width=60),
-                by_name("Excess", custom__width=80, unit="percentunit", decimals=0),
-            ],
         ),
     ]
 
@@ -436,12 +409,12 @@ def _nodes() -> list[Panel]:
             "Nodes with idle GPUs",
             """The 20 nodes with the most GPUs that were idle in the last five minutes. If a run uses them,
             open the run; otherwise they are free for another one.""",
-            rows(most_idle),
-            columns={"cluster": "Cluster", "instance": "Node", "Value": "Idle GPUs"},
+            column("Cluster", "cluster"),
+            column("Node", "instance", custom__minWidth=200),
+            column("Idle GPUs", rows(most_idle), custom__width=90),
             width=8,
             sort_by=("Idle GPUs", True),
             nothing="no GPU is idle, or none is measured: see the verdict",
-            overrides=[by_name("Node", custom__minWidth=200), by_name("Idle GPUs", custom__width=90)],
         ),
     ]
 

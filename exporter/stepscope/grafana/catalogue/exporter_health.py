@@ -1,10 +1,21 @@
 """Exporter health: whether Stepscope itself works, and what it costs the nodes."""
 
 from stepscope.grafana import variables
-from stepscope.grafana.looks import GREY, VERMILION, by_name, by_pattern, coloured, steps, words
+from stepscope.grafana.looks import GREY, VERMILION, by_pattern, coloured, steps, words
 from stepscope.grafana.page import Dashboard, alerts, of_all_runs
-from stepscope.grafana.panels import Panel, section, stat, table, time_series
-from stepscope.grafana.queries import OF_CLUSTER, OF_JOB, OF_NODE, last, lines, now, or_zero, per_second, rows
+from stepscope.grafana.panels import Panel, column, section, stat, table, time_series, unshown
+from stepscope.grafana.queries import (
+    OF_CLUSTER,
+    OF_JOB,
+    OF_NODE,
+    Target,
+    last,
+    lines,
+    now,
+    or_zero,
+    per_second,
+    rows,
+)
 
 UID = "stepscope-exporter"
 BUILD = f"stepscope_exporter_build_info{{{OF_NODE}}}"
@@ -105,54 +116,42 @@ def _numbers() -> list[Panel]:
     ]
 
 
+def _of_each(expression: str) -> Target:
+    return rows(f"max by (cluster, instance) ({expression})")
+
+
 def _exporters() -> list[Panel]:
+    running = f"time() - process_start_time_seconds{{{OF_NODE}}} {OF_EXPORTERS}"
+    series, memory = (
+        _of_each(f"{metric}{{{OF_NODE}}} {OF_EXPORTERS}")
+        for metric in ("scrape_samples_scraped", "process_resident_memory_bytes")
+    )
     return [
         section("Exporters"),
         table(
             "Each exporter",
             """One row per node. "Samples/s" is 2 with the default interval. "Simulated" is the scenario of
             a `stepscope demo`.""",
-            rows(f"max by (cluster, instance, version, python_version, simulated) ({last(BUILD)})"),
-            rows(f"max by (cluster, instance) ({UP})"),
-            rows(f"max by (cluster, instance) ({per_second(TICKS)})"),
-            rows(f"max by (cluster, instance) ({missed_share('$__rate_interval')})"),
-            rows(f"max by (cluster, instance) (scrape_samples_scraped{{{OF_NODE}}} {OF_EXPORTERS})"),
-            rows(f"max by (cluster, instance) (process_resident_memory_bytes{{{OF_NODE}}} {OF_EXPORTERS})"),
-            rows(
-                "max by (cluster, instance) "
-                f"(time() - process_start_time_seconds{{{OF_NODE}}} {OF_EXPORTERS})"
+            unshown(rows(f"max by (cluster, instance, version, python_version, simulated) ({last(BUILD)})")),
+            column("Cluster", "cluster"),
+            column("Node", "instance", custom__minWidth=240),
+            column(
+                *("State", _of_each(UP)),
+                custom__width=80,
+                custom__displayMode="color-text",
+                mappings=words({"0": ("down", VERMILION), "1": ("up", GREY)}),
             ),
-            columns={
-                "cluster": "Cluster",
-                "instance": "Node",
-                "Value #B": "State",
-                "version": "Version",
-                "python_version": "Python",
-                "simulated": "Simulated",
-                "Value #C": "Samples/s",
-                "Value #D": "Missed",
-                "Value #E": "Series",
-                "Value #F": "Memory",
-                "Value #G": "Running for",
-            },
+            column("Version", "version"),
+            column("Python", "python_version"),
+            column("Simulated", "simulated", custom__width=130),
+            column("Samples/s", _of_each(per_second(TICKS)), custom__width=100, decimals=2),
+            column("Missed", _of_each(missed_share("$__rate_interval")), unit="percentunit", decimals=1),
+            column("Series", series, unit="locale", decimals=0),
+            column("Memory", memory, custom__width=110, unit="bytes"),
+            column("Running for", _of_each(running), custom__width=120, unit="s"),
             height=10,
             sort_by=("State", False),
-            overrides=[
-                by_name(
-                    "State",
-                    custom__width=80,
-                    custom__displayMode="color-text",
-                    mappings=words({"0": ("down", VERMILION), "1": ("up", GREY)}),
-                ),
-                by_name("Node", custom__minWidth=240),
-                by_pattern("^(Version|Python|Series|Missed)$", custom__width=80),
-                by_name("Simulated", custom__width=130),
-                by_name("Samples/s", custom__width=100, decimals=2),
-                by_name("Missed", unit="percentunit", decimals=1),
-                by_name("Series", unit="locale", decimals=0),
-                by_name("Memory", custom__width=110, unit="bytes"),
-                by_name("Running for", custom__width=120, unit="s"),
-            ],
+            overrides=[by_pattern("^(Version|Python|Series|Missed)$", custom__width=80)],
         ),
     ]
 

@@ -9,7 +9,6 @@ from stepscope.grafana.looks import (
     GREEN,
     VERMILION,
     by_name,
-    by_pattern,
     coloured,
     fixed,
     steps,
@@ -17,7 +16,17 @@ from stepscope.grafana.looks import (
     wrapped,
 )
 from stepscope.grafana.page import Dashboard, of_one_run
-from stepscope.grafana.panels import Panel, bars, section, shares, stat, table, time_series
+from stepscope.grafana.panels import (
+    Panel,
+    bars,
+    column,
+    section,
+    shares,
+    stat,
+    table,
+    time_series,
+    unshown,
+)
 from stepscope.grafana.queries import (
     OF_CLUSTER,
     OF_NODE,
@@ -258,6 +267,7 @@ def _numbers() -> list[Panel]:
 def _details() -> list[Panel]:
     state = f"max by (rule) ({last(JUDGED)}) + max by (rule) (max_over_time({JUDGED}[$__range]))"
     enough = f"max({last(verdict.SAMPLES)}) >= {verdict.ENOUGH}"
+    triggered = f"sum_over_time(max by (rule) ({JUDGED})[$__range:1m])"
     return [
         section("All rules, and how the run was launched", collapsed=True),
         table(
@@ -266,37 +276,30 @@ def _details() -> list[Panel]:
             "Times triggered" counts the minutes in which the rule fired for any node, GPU or rank, like
             the scans of the report. "Datapoints" are the samples or steps that it judged. An empty "State"
             means not enough data.""",
-            rows(f"{state} > 0 or ({state} and on () ({enough}))"),
-            rows(f"sum_over_time(max by (rule) ({JUDGED})[$__range:1m])"),
-            rows(_datapoints()),
-            rows(f"topk by (rule) (1, {INFO}{{{OF_CLUSTER}}})"),
-            columns={
-                "rule": "Rule",
-                "Value #A": "State",
-                "Value #B": "Times triggered",
-                "Value #C": "Datapoints",
-                "parameters": "Parameters",
-                "question": "Question",
-                "recommendation": "What to do if it fires",
-            },
+            column("Rule", "rule", custom__width=200),
+            column(
+                *("State", rows(f"{state} > 0 or ({state} and on () ({enough}))")),
+                custom__width=110,
+                mappings=STATES,
+                custom__displayMode="color-text",
+            ),
+            column("Times triggered", rows(triggered), custom__width=130, decimals=0),
+            column("Datapoints", rows(_datapoints()), custom__width=110, decimals=0, unit="locale"),
+            unshown(rows(f"topk by (rule) (1, {INFO}{{{OF_CLUSTER}}})")),
+            column("Parameters", "parameters", **wrapped(600)),
+            column("Question", "question", **wrapped(600)),
+            column("What to do if it fires", "recommendation", **wrapped(900)),
             height=24,
             sort_by=("State", True),
-            overrides=[
-                by_name("Rule", custom__width=200),
-                by_name("State", custom__width=110, mappings=STATES, custom__displayMode="color-text"),
-                by_name("Times triggered", custom__width=130, decimals=0),
-                by_name("Datapoints", custom__width=110, decimals=0, unit="locale"),
-                wrapped("Parameters", 600),
-                wrapped("Question", 600),
-                wrapped("What to do if it fires"),
-            ],
         ),
         table(
             "Launch",
             """A run is one launch. Other launches of the same name are other runs. Each restart by its
             launcher is an attempt.""",
-            rows(f"max by (cluster, {', '.join(LAUNCH)}) ({last(f'stepscope_run_info{{{OF_RUN}}}')})"),
-            columns=LAUNCH,
+            unshown(
+                rows(f"max by (cluster, {', '.join(LAUNCH)}) ({last(f'stepscope_run_info{{{OF_RUN}}}')})")
+            ),
+            *(column(heading, label) for label, heading in LAUNCH.items()),
             height=4,
             sort_by=("Attempt", True),
         ),
@@ -388,20 +391,15 @@ def _usage() -> list[Panel]:
             (Memory: of one reading every two minutes.) A GPU p95 below 70 % is low even at its
             best. A low p50 with a high p95 fluctuates. A CPU max of 100 % with idle GPUs: see
             CPUBottleneck. Values are rounded to 2 points.""",
-            *(rows(_percentiles(quantile)) for quantile in QUANTILES.values()),
-            columns={
-                "instance": "Node",
-                "resource": "Resource",
-                **{f"Value #{letter}": name for letter, name in zip("ABCDE", QUANTILES, strict=True)},
-            },
+            column("Node", "instance", custom__minWidth=220),
+            column("Resource", "resource", custom__width=125),
+            *(
+                column(name, rows(_percentiles(share)), custom__width=70, decimals=0, unit="percentunit")
+                for name, share in QUANTILES.items()
+            ),
             width=14,
             height=10,
             sort_by=("Node", False),
-            overrides=[
-                by_name("Node", custom__minWidth=220),
-                by_name("Resource", custom__width=125),
-                by_pattern(f"^({'|'.join(QUANTILES)})$", custom__width=70, decimals=0, unit="percentunit"),
-            ],
         ),
         shares(
             "GPU and CPU, mean of all nodes",

@@ -1,13 +1,14 @@
 """Steps: their duration, outliers and components, and which rank the others wait for."""
 
 from stepscope.grafana import slow_rank, variables
-from stepscope.grafana.looks import by_name, by_pattern, coloured, dashed, dotted, numbered, words
+from stepscope.grafana.looks import by_pattern, coloured, dashed, dotted, numbered, words
 from stepscope.grafana.page import Dashboard, of_one_run
 from stepscope.grafana.panels import (
     COLUMNS,
     EMPTY_CELL,
     Panel,
     bars,
+    column,
     histogram_heatmap,
     section,
     shares,
@@ -121,23 +122,16 @@ def _durations() -> list[Panel]:
             """Training steps above the limit (mean + StepOutlier.stddev standard deviations), and the least
             share of the step time that they cost beyond the mean. They are those of the node's worst rank,
             and means of the time range. If one node loses more than the others, look for the cause there.""",
-            rows(f"{BY_NODE} ({_mean_of(MEAN)})"),
-            rows(f"{BY_NODE} ({_mean_of(LIMIT)})"),
-            rows(f"{BY_NODE} ({_mean_of(OUTLIERS)} / {_mean_of(COUNT)})"),
-            rows(f"{BY_NODE} ({_mean_of(LOST)})"),
-            columns={
-                "cluster": "Cluster",
-                "instance": "Node",
-                "Value #A": "Mean",
-                "Value #B": "Limit",
-                "Value #C": "Long steps",
-                "Value #D": "Time lost",
-            },
+            column("Cluster", "cluster"),
+            column("Node", "instance", custom__minWidth=180),
+            column("Mean", rows(f"{BY_NODE} ({_mean_of(MEAN)})")),
+            column("Limit", rows(f"{BY_NODE} ({_mean_of(LIMIT)})")),
+            column("Long steps", rows(f"{BY_NODE} ({_mean_of(OUTLIERS)} / {_mean_of(COUNT)})")),
+            column("Time lost", rows(f"{BY_NODE} ({_mean_of(LOST)})")),
             width=12,
             height=9,
             sort_by=("Time lost", True),
             overrides=[
-                by_name("Node", custom__minWidth=180),
                 by_pattern("^(Mean|Limit)$", custom__width=80, unit="s"),
                 by_pattern("^(Long steps|Time lost)$", custom__width=100, unit="percentunit", decimals=1),
             ],
@@ -191,6 +185,8 @@ def _parts() -> list[Panel]:
     seconds = per_second(f"stepscope_step_component_seconds_total{{{OF_RANK}}}")
     steps = per_second(f"{STEPS}_count{{{OF_RANK}}}")
     operators = last(f"stepscope_operator_seconds_total{{{OF_RANK}}}")
+    by_device = f"on (device) group_left () sum by (device) ({operators})"
+    share = f"sum by (device, operator) ({operators})\n  / {by_device}"
     return [
         section("Components of a step", collapsed=True),
         time_series(
@@ -224,29 +220,15 @@ def _parts() -> list[Panel]:
             """Time of operators on CPU and GPU in all profile windows so far, without what they called: the
             mean of the chosen ranks, the longest, and the share of all on such devices. `stepscope profile
             $run` on a node takes a window. If a rank takes much longer than the mean, look at its input.""",
-            rows(f"avg by (device, operator) ({operators})"),
-            rows(f"max by (device, operator) ({operators})"),
-            rows(
-                f"""
-                sum by (device, operator) ({operators})
-                  / on (device) group_left () sum by (device) ({operators})
-                """
-            ),
-            columns={
-                "operator": "Operator",
-                "device": "Device",
-                "Value #A": "Mean",
-                "Value #B": "Longest",
-                "Value #C": "Share",
-            },
+            column("Operator", "operator", custom__minWidth=300),
+            column("Device", "device"),
+            column("Mean", rows(f"avg by (device, operator) ({operators})")),
+            column("Longest", rows(f"max by (device, operator) ({operators})")),
+            column("Share", rows(share), custom__width=100, unit="percentunit", decimals=1),
             width=24,
             sort_by=("Share", True),
             nothing="no profile window",
-            overrides=[
-                by_name("Operator", custom__minWidth=300),
-                by_pattern("^(Mean|Longest)$", custom__width=100, unit="s"),
-                by_name("Share", custom__width=100, unit="percentunit", decimals=1),
-            ],
+            overrides=[by_pattern("^(Mean|Longest)$", custom__width=100, unit="s")],
         ),
     ]
 
@@ -330,20 +312,13 @@ def _ranks() -> list[Panel]:
             """The component or collective in which a rank has been for more than 10 s, for how long, and
             what its process does. If no step finishes, ranks in communication wait: look at the rank that
             is elsewhere, stopped or dead (CollectiveHang). `stepscope stacks` shows its Python stack.""",
-            rows(_places()),
-            columns={
-                "rank": "Rank",
-                "instance": "Node",
-                "place": "Place",
-                "state": "Process",
-                "Value": "For",
-            },
+            column("Rank", "rank", custom__width=60),
+            column("Node", "instance"),
+            column("Place", "place"),
+            column("Process", "state"),
+            column("For", rows(_places()), unit="s", mappings=words({"0": (EMPTY_CELL, "text")})),
             height=9,
             sort_by=("For", True),
-            overrides=[
-                by_name("For", unit="s", mappings=words({"0": (EMPTY_CELL, "text")})),
-                by_name("Rank", custom__width=60),
-            ],
         ),
         time_series(
             "Own time of each rank",

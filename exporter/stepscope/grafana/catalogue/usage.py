@@ -6,7 +6,7 @@ The words are those of `stepscope usage` (docs/usage.md). It reads only what rul
 from stepscope.grafana import variables
 from stepscope.grafana.looks import GPU_HOURS, by_pattern
 from stepscope.grafana.page import Dashboard, alerts, of_all_runs
-from stepscope.grafana.panels import EMPTY_CELL, Panel, section, stat, table, time_series
+from stepscope.grafana.panels import EMPTY_CELL, Panel, column, section, stat, table, time_series
 from stepscope.grafana.queries import OF_CLUSTER, OF_JOB, integral, lines, now, or_zero, rows
 from stepscope.grafana.variables import priced
 from stepscope.prometheus.rules import owners
@@ -129,8 +129,6 @@ def _owners() -> list[Panel]:
         "Cost": priced(integral(held(owners.GPUS_HELD))),
         "Cost of idle": priced(f"({_either(idle(), of_scheduler(owners.GPUS_WITHOUT_PROCESS))})"),
     }
-    sums = [rows(with_both_labels(f"sum by ({BY_OWNER}) ({value})")) for value in values.values()]
-    letters = "ABCDEFGHIJK"
     return [
         section("Users and namespaces"),
         table(
@@ -138,13 +136,11 @@ def _owners() -> list[Panel]:
             """Held is Used and Idle. Useful and Failed are parts of Held. Energy and Cost are of held GPUs,
             those of idle GPUs of Idle and Without process. Kubernetes allocates to a namespace, Slurm to a
             user: such rows may have no other column. A dash is not known, or nothing.""",
-            *sums,
-            columns={
-                "cluster": "Cluster",
-                "user": "User",
-                "namespace": "Namespace",
-                **{f"Value #{letter}": title for letter, title in zip(letters, values, strict=False)},
-            },
+            *(column(name.capitalize(), name) for name in ("cluster", "user", "namespace")),
+            *(
+                column(title, rows(with_both_labels(f"sum by ({BY_OWNER}) ({value})")))
+                for title, value in values.items()
+            ),
             height=12,
             sort_by=("Held", True),
             overrides=[
