@@ -862,22 +862,27 @@ def test_garbage_that_the_own_code_makes_is_part_of_its_cost(
     assert len(problems([host_bound, own])) == (1 if together > 400 else 2)
 
 
-def test_objects_that_ranks_exchange_cost_their_communication_and_their_garbage_too() -> None:
+@pytest.mark.parametrize("averages", [20.0, 120.0])
+def test_objects_that_ranks_exchange_cost_their_communication_and_their_garbage_too(averages: float) -> None:
     library = "torch.distributed.distributed_c10d.all_gather_object"
     exchange = line("train.py:23", 100.0, library=library)
     run = with_lines("train__host", 90, exchange)
     assert run.account is not None
-    averages = line("train.py:18", 20.0, library="torch._tensor.backward")
+    gradients = line("train.py:18", averages, library="torch._tensor.backward")
     parts = {
-        "communication": (150.0, (replace(exchange, seconds={"running": 80.0}), averages)),
+        "communication": (150.0, (replace(exchange, seconds={"running": 80.0}), gradients)),
         "gc": (140.0, (exchange,)),
     }
     leaves = [
         Leaf(Key("train", name), lost / 1000, {0: lost}, lines) for name, (lost, lines) in parts.items()
     ]
-    run = replace(run, account=replace(run.account, leaves=(*leaves, *run.account.leaves)))
+    judged = rule("CommunicationBound", Status.HEALTHY)
+    account = replace(run.account, leaves=(*leaves, *run.account.leaves))
+    run = replace(run, account=account, rules=[judged])
     own = next(found for found in unexplained(run) if found.about.subject == "Your own code")
-    assert own.seconds_lost == pytest.approx(90 + 0.8 * 150 + 140)
+    assert own.seconds_lost == pytest.approx(90 + 80 / (80 + averages) * 150 + 140)
+    (by_turns,) = problems(unexplained(replace(run, waited_by_turns=0.09)))
+    assert by_turns.title == "Your own code", "which is what they wait for"
     rows = [{"node": "a", "rank": 0, "triggered": 1}]
     collected = rule(
         "HostBound", Status.FOUND, seconds_lost=140.0, details={"component": "gc", "ranks": rows}
@@ -930,11 +935,11 @@ def test_a_checkpoint_of_one_rank_for_which_the_others_wait_is_a_finding_and_no_
     )
     judged = rule("CommunicationBound", Status.HEALTHY)
     saving = replace(run, account=Account(2000.0, 2, leaves), rules=[judged], waited_by_turns=0.2)
-    first, *more = unexplained(saving)
-    assert first.about.subject == "Checkpoint"
+    first, *more = problems(unexplained(saving))
+    assert first.title == "Checkpoint"
     assert first.seconds_lost == pytest.approx(300.0)
     assert re.search("Rank 0 spends .* more than the others in checkpoint", first.finding)
-    assert "Uneven work of ranks" not in {each.about.subject for each in more}
+    assert "Uneven work of ranks" not in {each.title for each in more}
 
 
 @pytest.mark.parametrize(
@@ -962,7 +967,8 @@ def test_all_ranks_that_save_while_the_others_wait_are_named(saves: list[float],
 def test_a_rank_that_was_stopped_in_communication_is_a_finding_and_no_uneven_work() -> None:
     run = run_with(train__forward=0.6, train__communication=0.4)
     stopped = replace(run, stopped_seconds={0: 1.0, 1: 251.0}, waited_by_turns=0.2)
-    (found,) = unexplained(replace(stopped, rules=[rule("CommunicationBound", Status.HEALTHY)]))
+    judged = replace(stopped, rules=[rule("CommunicationBound", Status.HEALTHY)])
+    (found,) = (problem.rule for problem in problems(unexplained(judged)))
     assert found.finding == (
         "25 % of the run, 4 min 10 s. Signals stopped rank 1 for 4 min 10 s more than the others, which wait "
         "for it."

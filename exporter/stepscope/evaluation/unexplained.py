@@ -70,20 +70,20 @@ DEVICES = ("torch.", "tensorflow.", "jax.", "keras.", "cupy.")  # libraries that
 # In a framework's loop (`fit: module.function`, line_names.py): what the user gave it to log, save or call.
 GIVEN = re.compile("log(?!it)|callback|integration_utils|track|save|checkpoint", re.IGNORECASE)
 OF_KERAS = re.compile(r"(tf_)?keras\..*\.(fit|evaluate|predict)")  # its loop, or what this calls elsewhere
-IN_KERAS = re.compile(r"(fit|evaluate|predict): (tf_)?keras\.")
-CALLED_IN_STEPS = {  # of phases: the loops of Keras that a script calls in the steps of its own loop
-    phase: re.compile(rf"{loop}: (tf_)?keras\.")
-    for phase, loop in (("eval", "evaluate"), ("predict", "predict"))
-}
+IN_KERAS = "{}: (tf_)?keras\\."  # what such a loop calls
+CALLED_IN_STEPS = {"eval": "evaluate", "predict": "predict"}  # loops that a script calls in its own steps
 NO_FORWARD = 0.1  # of the backward passes: modules with less time are a loss at most
 KNOWN = 0.05  # of the run: with more unknown, nobody knows whether it was healthy
 MOST_NAMED = 4  # ranks of several that make the others wait
 PLAIN_PYTHON = 1e-4  # seconds that a step without own work is outside of modules: its calls, loss and clock
 SEEN = 0.5  # of a part's time in samples: with less, many pauses were too short to be seen in any line
 BUSY_GPU = 70.0  # percent, on average
+OWN_CODE = (
+    "Make this code cheaper, or run it less often: vectorise it, do it every N steps, or move it out of the "
+    "loop. Values that stay on the device need no {} or `print` in every step."
+)
 REMEDIES = {
-    HOST: "Make this code cheaper, or run it less often: vectorise it, do it every N steps, or move it out "
-    "of the loop. Values that stay on the device need no `.item()`, `.cpu()` or `print` in every step.",
+    HOST: OWN_CODE.format("`.item()`, `.cpu()`"),
     "data_wait": "Make the next batch ready while the step computes: DataLoader workers, a cheaper "
     "transform, or data that is decoded once and cached.",
     "communication": "Let communication overlap with the backward pass, or send less: larger buckets, half "
@@ -98,8 +98,7 @@ REMEDIES = {
     "loader that starts its workers again at each epoch.",
 }
 OF_TENSORFLOW = REMEDIES | {
-    HOST: "Make this code cheaper, or run it less often: vectorise it, do it every N steps, or move it out "
-    "of the loop. Values that stay on the device need no `.numpy()` or `print` in every step.",
+    HOST: OWN_CODE.format("`.numpy()`"),
     "data_wait": "Make the next batch ready while the step computes: `prefetch`, parallel calls of `map`, or "
     "data that is decoded once and cached.",
     "checkpoint": "Save less often, or weights only: `save_freq` and `save_weights_only` of ModelCheckpoint.",
@@ -108,8 +107,7 @@ OF_TENSORFLOW = REMEDIES | {
     "`tf.function` compiles again: make it once, outside of loops.",
 }
 OF_JAX = REMEDIES | {
-    HOST: "Make this code cheaper, or run it less often: vectorise it, do it every N steps, or move it out "
-    "of the loop. Values that stay on the device need no `float()` or `print` in every step.",
+    HOST: OWN_CODE.format("`float()`"),
     "compile": "Let shapes repeat: pad to a few sizes. Pass numbers that change as arrays instead of static "
     "arguments. Each new function that is compiled compiles again: call `jax.jit` once, outside of loops. "
     "`JAX_EXPLAIN_CACHE_MISSES=1` gives the reason of each compilation.",
@@ -126,13 +124,9 @@ WAIT_LESS = {
     "other": "This line waits, for a network, a timer or another process, and computes nothing. Do it in a "
     "thread with a queue, collect several into one, or do it every N steps.",
 }
-WAIT_LESS_WITH_JAX = WAIT_LESS | {
-    "lock": "This line waits: for what JAX still computes, if it reads an array (`np.asarray`), otherwise "
-    "for another thread or process. Leave results on the device, and read them every N steps.",
-}
-RESTART_LESS = (
-    "The loader starts and ends its workers here. Call `iter(loader)` once per epoch, not in each step, and "
-    "keep the workers alive (persistent_workers=True)."
+WAIT_LESS_FOR_JAX = (
+    "This line waits: for what JAX still computes, if it reads an array (`np.asarray`), otherwise for "
+    "another thread or process. Leave results on the device, and read them every N steps."
 )
 COMPILE_STEP = (
     "Compile the step: decorate its function with `jax.jit` (or `nnx.jit`, `eqx.filter_jit`). Outside of "
@@ -147,36 +141,34 @@ COMPILE_LESS = (
     "JAX compiles the function that this line calls. It unrolls Python loops: write them with "
     "`jax.lax.scan` or `jax.lax.fori_loop`, which compile one turn."
 )
-SEND_TENSORS = (
-    "Collectives of objects pickle, send and unpickle them. Gather tensors (`dist.all_gather_into_tensor`), "
-    "or collect on each rank and gather once, at the end."
-)
-START_ONCE = (
-    "This line starts or ends processes. Make the pool once, before the loop, and keep it: to start a "
-    "process takes longer than most of what it computes in a step."
-)
 # Operations and transformations of JAX, but no array that is made, read or printed.
 DISPATCHES = re.compile(
     r"(jax|optax|flax|equinox)\."
     r"(?!_src\.(array\.|numpy\.array_constructors|api\.(device|block)|pjit\.cache_miss))"
 )
 RECEIVES = "torch.multiprocessing.reductions."  # what another process hands over, tensor by tensor
+# What a line of own code calls, and what to do about it.
+DO_LESS = {
+    r"torch\.utils\.data\.dataloader\.": "The loader starts and ends its workers here. Call `iter(loader)` "
+    "once per epoch, not in each step, and keep the workers alive (persistent_workers=True).",
+    r"multiprocessing\.pool\.|concurrent\.futures\.|queue\.get": "This line waits for what other processes "
+    "or threads compute. Ask for it while a step computes, and take the result in the next one "
+    "(`apply_async`, `submit`), or let DataLoader workers compute it.",
+    r"multiprocessing\.(queues\.get|connection\.recv|managers\._call)": "This line takes what another "
+    "process pickles and sends through a pipe. Send less, or keep arrays in shared memory (tensors in queues "
+    "of `torch.multiprocessing`). If it mostly waits, let several processes make it, such as DataLoader "
+    "workers.",
+    OBJECTS.pattern: "Collectives of objects pickle, send and unpickle them. Gather tensors "
+    "(`dist.all_gather_into_tensor`), or collect on each rank and gather once, at the end.",
+}
 # Functions of multiprocessing and concurrent.futures that start or end processes.
-STARTS_PROCESSES = (
-    *("multiprocessing.context.Pool", "multiprocessing.pool.__init__", "multiprocessing.pool.__exit__"),
-    *("multiprocessing.pool.terminate", "multiprocessing.pool.join", "multiprocessing.process.start"),
-    *("concurrent.futures.process.__init__", "concurrent.futures.process.submit"),
+STARTS_PROCESSES = re.compile(
+    r"multiprocessing\.(context\.Pool|pool\.(__init__|__exit__|terminate|join)|process\.start)"
+    r"|concurrent\.futures\.process\.(__init__|submit)"
 )
-POOLS = ("multiprocessing.pool.", "concurrent.futures.", "queue.get")
-ASK_EARLIER = (
-    "This line waits for what other processes or threads compute. Ask for it while a step computes, and take "
-    "the result in the next one (`apply_async`, `submit`), or let DataLoader workers compute it."
-)
-PIPES = ("multiprocessing.queues.get", "multiprocessing.connection.recv", "multiprocessing.managers._call")
-SHARE_MEMORY = (
-    "This line takes what another process pickles and sends through a pipe. Send less, or keep arrays in "
-    "shared memory (tensors in queues of `torch.multiprocessing`). If it mostly waits, let several processes "
-    "make it, such as DataLoader workers."
+START_ONCE = (
+    "This line starts or ends processes. Make the pool once, before the loop, and keep it: to start a "
+    "process takes longer than most of what it computes in a step."
 )
 KEEP_COMPILED = (
     "Keep what was compiled from run to run (the cache of torch.compile, `jax_compilation_cache_dir`), or "
@@ -257,22 +249,13 @@ def unexplained(analysis: Analysis) -> list[RuleResult]:
     account, run_seconds = analysis.account, analysis.run_seconds
     if account is None or run_seconds is None:
         return []
-    lock = _interpreter_lock(analysis, run_seconds)
+    lock = list(_interpreter_lock(account, analysis, run_seconds))
     components = list(_components(account, analysis, sum(one.share for one in lock)))
-    large = (
-        *lock,
-        *_outside(account, analysis),
-        *components,
-        *_loop_of_keras(account, analysis),
-        *(
-            alone := [
-                *_on_one_rank(account, _least_alone(analysis, run_seconds)),
-                *_stopped(analysis, account),
-            ]
-        ),
+    alone = [*_on_one_rank(account, _least_alone(analysis, run_seconds)), *_stopped(analysis, account)]
+    large = [
+        *(*lock, *_outside(account, analysis), *components, *alone, *_by_turns(account, analysis)),
         *_evaluation(account, analysis, {one.key.part for one in alone}, components),
-        *_by_turns(account, analysis, sum(one.share for one in alone)),
-    )
+    ]
     return [of_part(one, run_seconds) for one in sorted(large, key=lambda one: -one.share)]
 
 
@@ -289,8 +272,8 @@ def unseen(analysis: Analysis) -> float:
     account = analysis.account
     if account is None or HOST in _judged(analysis) or not any(leaf.lines for leaf in account.leaves):
         return 0.0
-    own = (leaf for leaf in account.leaves if leaf.key == Key(account.main_phase, HOST))
-    return sum(leaf.share for leaf in own if leaf.share >= analysis.large and _seen(leaf) < SEEN)
+    own = account.whole(account.main_phase, HOST)
+    return own.share if own.share >= analysis.large and _seen(own) < SEEN else 0.0
 
 
 def fetching(analysis: Analysis) -> float:
@@ -324,13 +307,15 @@ def perhaps_idle(analysis: Analysis) -> tuple[GpuUse, RuleResult] | None:
 def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
     """Yields the time in lines of the script before the first step, if mostly in one, or after the last."""
     for leaf in map(account.whole, (BEFORE, AFTER)):
-        limit = LARGE_AFTER if leaf.key.part == AFTER else LARGE_BEFORE
+        is_start = leaf.key.part == BEFORE
+        limit = LARGE_BEFORE if is_start else LARGE_AFTER
         if alone := _alone(leaf.key, analysis, limit * account.seconds / account.ranks):
             spent = f"spends {duration(alone.seconds)} in lines of its own"
             evidence = f"Rank {alone.rank} {spent}, and the others do not"
             lost = alone.more * account.ranks / account.seconds
-            remedy = LOSE_LESS if leaf.key.part == AFTER else _set_up_less(alone.line)
-            yield LargePart(leaf.key, lost, remedy, evidence, rank=alone.rank)
+            yield LargePart(leaf.key, lost, _less_outside(is_start, alone.line), evidence, rank=alone.rank)
+            continue
+        if is_start and (not leaf.share or analysis.found(MaxInitializationTime)):
             continue
         # Only what was sampled: Python's own start and end never are.
         named = (place for place in leaf.places if place.share >= LEAST_PLACE)
@@ -338,19 +323,13 @@ def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
         found = [place for place in named if _is_of_script(place.line, leaf.key, jax)]
         seconds = sum(place.seconds for place in found)
         own = min(seconds / account.seconds, leaf.share)
-        evidence = f"That is {share(own, leaf.share)} of the time {uncapitalised(name_of(leaf.key))}"
-        if leaf.key.part == AFTER and own >= limit:
-            yield LargePart(leaf.key, own, LOSE_LESS if found[0].line.place else END_SOONER, evidence)
-        if leaf.key.part != BEFORE or not leaf.share or analysis.found(MaxInitializationTime):
-            continue
-        if own >= limit and found[0].seconds > MOST * seconds:
+        if own >= limit and (not is_start or found[0].seconds > MOST * seconds):
+            evidence = f"That is {share(own, leaf.share)} of the time {uncapitalised(name_of(leaf.key))}"
             at = tuple(place.line.place for place in found)
-            yield LargePart(leaf.key, own, _set_up_less(found[0].line), evidence, places=at)
-        elif _is_long_start(leaf, _loop(account), account, analysis, LATE):
-            evidence = f"From the first step to the last it took {share(_loop(account), 1.0)}"
-            yield LargePart(
-                leaf.key, leaf.share, MaxInitializationTime.recommendation, f"{evidence}. {_where(leaf)}"
-            )
+            yield LargePart(leaf.key, own, _less_outside(is_start, found[0].line), evidence, places=at)
+        elif is_start and _is_long_start(leaf, _loop(account), account, analysis, LATE):
+            evidence = f"From the first step to the last it took {share(_loop(account), 1.0)}. {_where(leaf)}"
+            yield LargePart(leaf.key, leaf.share, MaxInitializationTime.recommendation, evidence)
 
 
 def _is_of_script(line: LineTime, key: Key, jax: bool) -> bool:
@@ -363,7 +342,10 @@ def _is_of_script(line: LineTime, key: Key, jax: bool) -> bool:
     return _is_own(line) or (key.part == AFTER and not line.place and _waits(line))
 
 
-def _set_up_less(line: LineTime) -> str:
+def _less_outside(is_start: bool, line: LineTime) -> str:
+    """Returns what to do about a line before the first step, or after the last."""
+    if not is_start:
+        return LOSE_LESS if line.place else END_SOONER
     if line.library.startswith(("torch.utils.data.", RECEIVES)):
         return FETCH_LATER
     return SET_UP_EARLIER if _waits(line) else SET_UP_LESS
@@ -423,77 +405,88 @@ def _where(leaf: Leaf) -> str:
     return f"The time before it went into {listing(words)}"
 
 
-def _by_turns(account: Account, analysis: Analysis, explained: float) -> Iterator[LargePart]:
-    """Yields the wait for a rank that is the slowest by turns, which is no rank in particular.
-
-    `explained`: the share of the run in which they wait for what one rank alone does, in some steps.
-    """
-    waited = analysis.waited_by_turns * account.share("train") - explained
+def _by_turns(account: Account, analysis: Analysis) -> Iterator[LargePart]:
+    """Yields the wait for a rank that is the slowest by turns, which is no rank in particular."""
+    waited = analysis.waited_by_turns * account.share("train")
     if waited >= analysis.large and not analysis.found(Straggler):
         evidence = "By turns, a rank has more work than the others, which wait for it"
-        yield LargePart(Key("train", "communication"), waited, TAKE_EQUAL, evidence, "Uneven work of ranks")
+        yield LargePart(Key("train", COMMUNICATION), waited, TAKE_EQUAL, evidence, "Uneven work of ranks")
 
 
-def _interpreter_lock(analysis: Analysis, run_seconds: float) -> list[LargePart]:
-    """Returns the wait for other threads of the process that hold Python's interpreter lock."""
-    main = analysis.main_threads
-    thread = max(main, key=lambda each: each.interpreter_wait_seconds, default=None)
+def _interpreter_lock(account: Account, analysis: Analysis, run_seconds: float) -> Iterator[LargePart]:
+    """Yields the wait for other threads of the process that hold Python's interpreter lock."""
+    thread = max(analysis.main_threads, key=lambda each: each.interpreter_wait_seconds, default=None)
     if thread is None or thread.interpreter_wait_seconds < analysis.large * run_seconds:
-        return []
-    waited = thread.interpreter_wait_seconds
+        return
+    waited, holds = thread.interpreter_wait_seconds, places(thread.others)[0]
     of_rank = f" of rank {thread.rank}" if thread.rank is not None and analysis.ranks > 1 else ""
-    holds = places(thread.others)[0]
     evidence = (
         f"The main thread{of_rank} waited {duration(waited)} for other threads that ran Python: "
         f"{holds.words} used a core for {duration(holds.seconds)}"
     )
-    key = Key(analysis.account.main_phase if analysis.account else "", INTERPRETER_LOCK)
-    return [LargePart(key, waited / run_seconds, HOLD_LESS, evidence, rank=thread.rank)]
+    key = Key(account.main_phase, INTERPRETER_LOCK)
+    yield LargePart(key, waited / run_seconds, HOLD_LESS, evidence, rank=thread.rank)
 
 
 def _components(account: Account, analysis: Analysis, waited: float) -> Iterator[LargePart]:
     """Yields large components that no rule judges. `waited`: for the interpreter lock, in any of them."""
-    judged, main = _judged(analysis), account.main_phase
-    of_main = sum(leaf.share for leaf in account.leaves if leaf.key.part == main)
-    sampled, loops = any(leaf.lines for leaf in account.leaves), _loops(account)
+    judged, main, remedies = _judged(analysis), account.main_phase, _remedies(analysis)
     for leaf in account.leaves:
         part, component = leaf.key
-        spent, large, exchanged = leaf.share, analysis.large, 0.0
-        own = [place for place in own_places(leaf) if (place.line.place, place.line.library) not in loops]
-        if component == HOST:
-            exchanged = 0.0 if analysis.found(Straggler) else _exchanged(leaf, account)
-            spent = spent * (own_share(leaf, own) if sampled else 1.0) - waited - _forward_in_lines(account)
-            spent += exchanged
-            steps = sum(each.count for each in analysis.steps if each.phase == part)
-            large += PLAIN_PYTHON * steps / account.seconds
-        if component == HOST and not sampled and leaf.share == of_main:
-            continue  # nothing was timed in steps, as in Debugger's of TensorFlow: what they did is not known
-        if component in USEFUL or spent < large or component in judged:
+        if component in judged or (leaf.share < analysis.large and component != HOST):
             continue
         if component == COMPILE and part in PHASES and 0 < analysis.compiled_steps <= COMPILES_ONCE:
             if _is_long_start(leaf, _loop(account) - leaf.share, account, analysis):
                 evidence = f"Compiling took {count(analysis.compiled_steps, 'step')}"
-                yield LargePart(leaf.key, spent, KEEP_COMPILED, evidence)
-        elif part == main and component in REMEDIES:
-            garbage = _garbage_of(leaf, account, spent) if component == HOST else 0.0
-            evidence = f"{share(spent + garbage, of_main)} of the time of steps"
-            if garbage:
-                evidence += f", {share(garbage, of_main)} to collect the garbage of these lines"
-            remedies = _remedies(analysis)
-            wait_less = WAIT_LESS_WITH_JAX if remedies is OF_JAX else WAIT_LESS
-            remedy = _of_line(leaf, wait_less) or remedies[component]
-            if remedy == COMPILE_STEP and own[0].line.place in dict(
-                _called_in(Key(main, "forward"), account)
-            ):
-                remedy = FLATTEN_LESS
-            at = tuple(place.line.place for place in own) if component == HOST else ()
-            brings = {COMMUNICATION: exchanged, GC: garbage}
-            yield LargePart(leaf.key, spent + garbage, remedy, evidence, brings=brings, places=at)
+                yield LargePart(leaf.key, leaf.share, KEEP_COMPILED, evidence)
         elif part == BETWEEN:
-            place = leaf.places[0].line.place if leaf.places else None
-            of_place = [line.library for line in leaf.lines if line.place and line.place == place]
-            remedy = CALL_ONCE if any(map(IN_KERAS.match, of_place)) else REMEDIES[BETWEEN]
+            first = leaf.places[0].line.place if leaf.places else ""
+            called = [line.library for line in leaf.lines if first and line.place == first]
+            by_keras = any(re.match(IN_KERAS.format("(fit|evaluate|predict)"), each) for each in called)
+            remedy = CALL_ONCE if by_keras else REMEDIES[BETWEEN]
             yield LargePart(leaf.key, leaf.share, remedy, "No step was running")
+        elif leaf.key == Key(main, HOST):
+            yield from _own_code(leaf, account, analysis, waited)
+        elif part == main and component in remedies:
+            receives = component == "data_wait" and any(
+                place.line.library.startswith(RECEIVES) for place in leaf.places[:1]
+            )
+            remedy = HAND_OVER_LESS if receives else remedies[component]
+            evidence = f"{share(leaf.share, account.share(main))} of the time of steps"
+            yield LargePart(leaf.key, leaf.share, remedy, evidence)
+
+
+def _own_code(leaf: Leaf, account: Account, analysis: Analysis, waited: float) -> Iterator[LargePart]:
+    """Yields what the script does in no component of its steps, and what the loop of Keras does there.
+
+    That is its garbage and its communication, too. Without lines and without components, nobody knows it.
+    """
+    part, whole = leaf.key.part, account.share(leaf.key.part)
+    if sampled := any(each.lines for each in account.leaves):
+        loops = _loops(account)
+        own = [place for place in own_places(leaf) if (place.line.place, place.line.library) not in loops]
+    elif leaf.share == whole:
+        return
+    else:
+        own = []
+    exchanged = 0.0 if analysis.found(Straggler) else _exchanged(own, account, part)
+    spent = leaf.share * (own_share(leaf, own) if sampled else 1.0) - waited - _forward_in_lines(account)
+    spent += exchanged
+    steps = sum(each.count for each in analysis.steps if each.phase == part)
+    if spent >= analysis.large + PLAIN_PYTHON * steps / account.seconds:
+        garbage = _garbage_of(own, account, part, spent)
+        evidence = f"{share(spent + garbage, whole)} of the time of steps"
+        if garbage:
+            evidence += f", {share(garbage, whole)} to collect the garbage of these lines"
+        brings = {COMMUNICATION: exchanged, GC: garbage}
+        at = tuple(place.line.place for place in own)
+        remedy = _of_own_code(own, account, analysis)
+        yield LargePart(leaf.key, spent + garbage, remedy, evidence, brings=brings, places=at)
+    of_keras = leaf.share * sum(place.share for place in leaf.places if _is_of_keras(place.line))
+    # Without time that it computes, nobody timed the graphs that its loop calls.
+    if of_keras >= analysis.large and any(account.share(part, each) for each in USEFUL):
+        evidence = "Between batches, Keras starts and ends its epochs and calls its callbacks"
+        yield LargePart(leaf.key, of_keras, SHORT_LOOPS, evidence, "Keras’s own loop")
 
 
 def _forward_in_lines(account: Account) -> float:
@@ -508,33 +501,10 @@ def _forward_in_lines(account: Account) -> float:
 def _loops(account: Account) -> set[tuple[str, str]]:
     """Returns the places, and what they call, in which a library runs whole steps, as SVI of Pyro does."""
     backward, optimizer = (
-        _called_in(Key(account.main_phase, name), account) for name in ("backward", "optimizer")
+        {(line.place, line.library) for line in account.whole(account.main_phase, name).lines}
+        for name in ("backward", "optimizer")
     )
     return {called for called in backward & optimizer if called[1]}
-
-
-def _called_in(key: Key, account: Account) -> set[tuple[str, str]]:
-    """Returns the places of a part of the account, and what they call."""
-    lines = (line for leaf in account.leaves if leaf.key == key for line in leaf.lines)
-    return {(line.place, line.library) for line in lines}
-
-
-def _loop_of_keras(account: Account, analysis: Analysis) -> Iterator[LargePart]:
-    """Yields the time of steps in which Keras does neither what it computes nor what the script gave it.
-
-    Without time that it computes, nobody timed its graphs: they are what its loop calls.
-    """
-    main = account.main_phase
-    computes = any(leaf.key.part == main and leaf.key.component in USEFUL for leaf in account.leaves)
-    if HOST in _judged(analysis) or not computes:
-        return
-    for leaf in account.leaves:
-        if leaf.key != Key(main, HOST):
-            continue
-        lost = leaf.share * sum(place.share for place in leaf.places if _is_of_keras(place.line))
-        if lost >= analysis.large:
-            evidence = "Between batches, Keras starts and ends its epochs and calls its callbacks"
-            yield LargePart(leaf.key, lost, SHORT_LOOPS, evidence, "Keras’s own loop")
 
 
 def _judged(analysis: Analysis) -> set[str]:
@@ -543,30 +513,28 @@ def _judged(analysis: Analysis) -> set[str]:
     return judged | {HOST} if is_busy(analysis) else judged
 
 
-def _garbage_of(own: Leaf, account: Account, spent: float) -> float:
-    """Returns the share of the run in which garbage is collected, if mostly in the lines of the part itself.
+def _garbage_of(own: Sequence[Place], account: Account, part: str, spent: float) -> float:
+    """Returns the share of the run in which garbage is collected, if mostly in these lines of own code.
 
     Python collects when enough objects were made, in the line that makes them. `spent`: their share.
     """
-    lines = {place.line.place for place in own.places if place.share >= LEAST_PLACE and place.line.place}
-    collected = account.share(own.key.part, GC)
-    return collected if collected < spent and _in_lines(lines, own.key.part, GC, account) > MOST else 0.0
+    collected = account.share(part, GC)
+    return collected if collected < spent and _in_lines(own, account.whole(part, GC)) > MOST else 0.0
 
 
-def _exchanged(own: Leaf, account: Account) -> float:
-    """Returns the share of the run in which lines of the part communicate, if they exchange objects.
+def _exchanged(own: Sequence[Place], account: Account, part: str) -> float:
+    """Returns the share of the run in which lines communicate that exchange objects.
 
-    They pickle and unpickle them, too: that is in the part itself.
+    They pickle and unpickle them, too: that is own code.
     """
-    lines = {place.line.place for place in own.places if OBJECTS.match(place.line.library)}
-    in_lines = _in_lines(lines, own.key.part, COMMUNICATION, account)
-    return in_lines * account.share(own.key.part, COMMUNICATION) if in_lines > MOST else 0.0
+    exchange = [place for place in own if OBJECTS.match(place.line.library)]
+    return _in_lines(exchange, account.whole(part, COMMUNICATION)) * account.share(part, COMMUNICATION)
 
 
-def _in_lines(lines: Collection[str], part: str, component: str, account: Account) -> float:
-    """Returns the share of a component's time in these lines."""
-    leaves = [leaf for leaf in account.leaves if leaf.key == Key(part, component)]
-    return sum(place.share for leaf in leaves for place in leaf.places if place.line.place in lines)
+def _in_lines(own: Sequence[Place], leaf: Leaf) -> float:
+    """Returns the share of a leaf's time in these lines."""
+    lines = {place.line.place for place in own}
+    return sum(place.share for place in leaf.places if place.line.place in lines)
 
 
 def _remedies(analysis: Analysis) -> dict[str, str]:
@@ -578,34 +546,26 @@ def _remedies(analysis: Analysis) -> dict[str, str]:
     return OF_TENSORFLOW if name in ("keras", "tensorflow") and not on_torch else REMEDIES
 
 
-def _of_line(leaf: Leaf, wait_less: dict[str, str]) -> str | None:
-    """Returns what to do about a line that calls a function with advice of its own, or that mostly waits.
-
-    A function that waits for a device computes. Most components have advice of their own.
-    """
-    if not leaf.places or not leaf.places[0].is_known:
-        return None
-    first = leaf.places[0].line
-    if leaf.key.component == "data_wait" and first.library.startswith(RECEIVES):
-        return HAND_OVER_LESS
-    if leaf.key.component != HOST:
-        return None
-    if first.library.startswith("torch.utils.data.dataloader."):
-        return RESTART_LESS
-    if any(place.line.library.startswith(STARTS_PROCESSES) for place in own_places(leaf)):
+def _of_own_code(own: Sequence[Place], account: Account, analysis: Analysis) -> str:
+    """Returns what to do about own code: by what its first line calls, or waits for."""
+    remedies = _remedies(analysis)
+    if not own:
+        return remedies[HOST]
+    first = own[0].line
+    if any(STARTS_PROCESSES.match(place.line.library) for place in own):
         return START_ONCE
-    if first.library.startswith(POOLS):
-        return ASK_EARLIER
-    if first.library.startswith(PIPES):
-        return SHARE_MEMORY
-    if OBJECTS.match(first.library):
-        return SEND_TENSORS
-    if wait_less is WAIT_LESS_WITH_JAX and DISPATCHES.match(first.library):
-        return COMPILE_STEP
+    if remedies is OF_JAX and DISPATCHES.match(first.library):
+        forward = account.whole(account.main_phase, "forward")
+        return FLATTEN_LESS if any(line.place == first.place for line in forward.lines) else COMPILE_STEP
+    for called, less in DO_LESS.items():
+        if re.match(called, first.library):
+            return less
     state = max(first.seconds, key=lambda each: first.seconds[each])
-    if state != "running" and first.library.startswith("subprocess."):  # it may wait for the program's output
-        state = "child"
-    return wait_less.get(state) if _waits(first) else None
+    if not _waits(first) or state == "running":
+        return remedies[HOST]
+    if remedies is OF_JAX and state == "lock":
+        return WAIT_LESS_FOR_JAX
+    return WAIT_LESS["child" if first.library.startswith("subprocess.") else state]  # it may read its output
 
 
 def _waits(line: LineTime) -> bool:
@@ -654,51 +614,46 @@ def _evaluation(
     account: Account, analysis: Analysis, explained: Collection[str], found: Sequence[LargePart]
 ) -> Iterator[LargePart]:
     """Yields large phases next to training, without the parts of them that were `found`."""
-    if account.main_phase in CALLED_IN_STEPS:
+    main = account.main_phase
+    if main in CALLED_IN_STEPS:
         return  # a script that evaluates and predicts, but trains nothing
+    own_code = account.whole(main, HOST)
     steps = sum(account.share(phase) for phase in PHASES)
     for phase in PHASES:
-        called = sum(
-            leaf.share * place.share
-            for leaf in account.leaves
-            if leaf.key == Key(account.main_phase, HOST) and phase in CALLED_IN_STEPS
-            for place in leaf.places
-            if CALLED_IN_STEPS[phase].match(place.line.library)
-        )
+        calls = IN_KERAS.format(CALLED_IN_STEPS.get(phase, "no loop"))
+        of_calls = (place.share for place in own_code.places if re.match(calls, place.line.library))
+        called = own_code.share * sum(of_calls)
         part = account.share(phase) + called - sum(one.share for one in found if one.key.part == phase)
-        if phase not in (account.main_phase, "global", *explained) and part >= max(
-            analysis.large, LARGE_PHASE * steps
-        ):
-            training = account.share(account.main_phase) - called
-            evidence = f"Steps of training took {share(training, 1.0)} of the run"
-            validates = phase == "eval" and analysis.framework.startswith("keras")
-            less = VALIDATE_LESS if validates else EVALUATE_LESS
-            remedy, own, key, title = less, account.share(phase, HOST), Key(phase), ""
-            if rollouts := _rollouts(phase, account):
-                named = [place for place in rollouts.places if place.share >= LEAST_PLACE]
-                acts = [place for place in named if _is_own(place.line) or _waits(place.line)]
-                own = rollouts.share * own_share(rollouts, acts)
-                if own < max(analysis.large, LARGE_PHASE * part):
-                    continue  # they collect what is trained on
-                key, title = rollouts.key, name_of(Key("rollouts"))
-                less = ACT_ELSEWHERE if _waits(acts[0].line) else ACT_AT_ONCE
-            if rollouts or own > MOST * part:
-                evidence += f". {share(own, part)} of this part is your own code around forward passes"
-                remedy = f"{_remedies(analysis)[HOST]} {less}"
-            if called > MOST * part:
-                remedy = CALL_ONCE
-            elif _of_restarts(phase, analysis) * account.share(phase, "data_wait") > MOST * part:
-                remedy = f"{KEEP_WORKERS} {less}"
-            yield LargePart(key, own if rollouts else part, remedy, evidence, title)
+        if phase in (main, "global", *explained) or part < max(analysis.large, LARGE_PHASE * steps):
+            continue
+        evidence = f"Steps of training took {share(account.share(main) - called, 1.0)} of the run"
+        validates = phase == "eval" and analysis.framework.startswith("keras")
+        remedy = less = VALIDATE_LESS if validates else EVALUATE_LESS
+        spent, own, key, title = part, account.share(phase, HOST), Key(phase), ""
+        if rollouts := _rollouts(phase, account):
+            named = [place for place in rollouts.places if place.share >= LEAST_PLACE]
+            acts = [place for place in named if _is_own(place.line) or _waits(place.line)]
+            spent = own = rollouts.share * own_share(rollouts, acts)
+            if own < max(analysis.large, LARGE_PHASE * part):
+                continue  # they collect what is trained on
+            key, title = rollouts.key, name_of(Key("rollouts"))
+            less = ACT_ELSEWHERE if _waits(acts[0].line) else ACT_AT_ONCE
+        if rollouts or own > MOST * part:
+            evidence += f". {share(own, part)} of this part is your own code around forward passes"
+            remedy = f"{_remedies(analysis)[HOST]} {less}"
+        if called > MOST * part:
+            remedy = CALL_ONCE
+        elif _of_restarts(phase, analysis) * account.share(phase, "data_wait") > MOST * part:
+            remedy = f"{KEEP_WORKERS} {less}"
+        yield LargePart(key, spent, remedy, evidence, title)
 
 
 def _rollouts(phase: str, account: Account) -> Leaf | None:
     """Returns the script's own part of passes without gradients if an environment makes steps in it."""
-    own = (leaf for leaf in account.leaves if leaf.key == Key(phase, HOST) and phase == "eval")
-    for leaf in own if not account.share(phase, "data_wait") else ():
-        if any(ENVIRONMENT.search(name) for line in leaf.lines for name in (line.function, line.library)):
-            return leaf
-    return None
+    own = account.whole(phase, HOST)
+    names = (name for line in own.lines for name in (line.function, line.library))
+    makes_steps = phase == "eval" and not account.share(phase, "data_wait")
+    return own if makes_steps and any(map(ENVIRONMENT.search, names)) else None
 
 
 def _of_restarts(phase: str, analysis: Analysis) -> float:
