@@ -370,6 +370,9 @@ _watched = False
 def _watch_process() -> None:
     """Registers the functions that the end of the process and a fork call, once."""
     global _watched
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:  # it ends the processes that it forks without atexit
+        util.Finalize(None, finish, exitpriority=-1)
     if not _watched:
         _watched = True
         atexit.register(finish)

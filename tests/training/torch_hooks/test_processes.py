@@ -40,13 +40,18 @@ work(local_rank)
 if local_rank == 0:
     sys.exit(child.wait())
 """
-SPAWNED = """
+STARTED = """
 if __name__ == "__main__":
-    torch.multiprocessing.spawn(work, nprocs=2)
+    torch.multiprocessing.start_processes(work, nprocs=2, start_method={!r})
 """
+LAUNCHES = {
+    "started again": STARTED_AGAIN,
+    "forked": STARTED.format("fork"),
+    "spawned": STARTED.format("spawn"),
+}
 
 
-@pytest.mark.parametrize("launch", smallest([STARTED_AGAIN, SPAWNED], {0}), ids=["started again", "spawned"])
+@pytest.mark.parametrize("launch", smallest(LAUNCHES.values(), {0, 1}), ids=LAUNCHES)
 def test_ranks_are_those_of_the_process_group_if_the_environment_has_none(
     launch: str, tmp_path: Path
 ) -> None:
@@ -56,6 +61,7 @@ def test_ranks_are_those_of_the_process_group_if_the_environment_has_none(
     for rank in trained.ranks:
         assert rank.totals.steps == {"train": 12}
         assert min(rank.all_seconds("communication")) > 0.0
+        assert rank.totals.end is not None
     assert trained.errors == ""
 
 
