@@ -326,6 +326,24 @@ forks()
     assert ticks_by(file, "function")["forks"] * TICK > 0.8 * 2.0
 
 
+def test_a_thread_that_makes_the_steps_is_sampled_as_long_as_it_lives(tmp_path: Path, ledgers: Path) -> None:
+    script = f"""
+import stepscope, threading
+def step():
+    stepscope.begin_step(); spin(20_000); stepscope.end_step()
+def trains(): until({LONG_ENOUGH}, step)
+def after(): spin(20_000)
+thread = threading.Thread(target=trains)
+thread.start(); thread.join()
+until({LONG_ENOUGH}, after)
+"""
+    (file,) = sampled(tmp_path, ledgers, script)
+    seen = ticks_by(file, "caller")
+    assert min(seen[name] * TICK for name in ("step", "after")) > LONG_ENOUGH / 2
+    assert not [line for line in file.counts.lines if line.phase == OTHER_THREAD]
+    assert (file.counts.ran_seconds + file.counts.core_wait_seconds) > LONG_ENOUGH
+
+
 def test_threads_that_fork_at_the_same_time_leave_one_sampling_thread(tmp_path: Path, ledgers: Path) -> None:
     script = """
 import os

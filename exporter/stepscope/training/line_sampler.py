@@ -1,5 +1,7 @@
 """Samples the line of the user's code that the main thread is in, up to 20 times per second.
 
+If another thread makes the steps, that one is sampled from its first step to its end.
+
 A thread notes the whole stack, its innermost line of the user's own code, and the library function that this
 called. It also notes the phase and component of the step, and whether that lasts twice as long as usual. The
 state of the main thread says what it waits for. All that is counted in a file next to the ledgers.
@@ -110,7 +112,8 @@ class LineSampler:
 
     def __init__(self) -> None:
         self._names = LineNames()
-        self._open_stack = stack_of_this_thread()
+        self._open_main = self._open_stack = stack_of_this_thread()
+        self.sampled = os.getpid()  # the number of the thread that is sampled
         self._turns = Turns()
         self._begin(layout.SLOTS, layout.NODES, FIRST_TICKS)
 
@@ -130,7 +133,7 @@ class LineSampler:
         self._ran, self._trains = 0.0, False  # at the latest sample: seconds with a core, and the phase
         self._own_cpu = 0.0  # of the threads before this one,
         # and when they began, how many ticks passed and are skipped, and when times were read, and which.
-        self._before: tuple[float, int, int, float, tuple[float, float]] | None = None
+        self._before: tuple[float, int, int, float, tuple[float, float] | None] | None = None
         self._owed = -CREDIT  # ticks: CPU time beyond what is allowed
         self._failed = self._works_for_a_rank = False
         # The locks of the thread that samples: one stops it, and it releases the other at its end.
@@ -167,9 +170,18 @@ class LineSampler:
 
     def restart_in_child(self) -> None:
         """Starts again in a forked child, with counts of its own. Its only thread is its main thread."""
-        self._open_stack = stack_of_this_thread()
+        self._open_main = self._open_stack = stack_of_this_thread()
+        self.sampled = os.getpid()
         self._begin(layout.WORKER_SLOTS, layout.WORKER_NODES, WORKER_FIRST_TICKS)
         self.start()
+
+    def follow(self) -> None:
+        """Samples the thread that calls this, as long as it lives, if its stack can be read."""
+        try:
+            self._open_stack = stack_of_this_thread()
+            self.sampled = get_native_id()
+        except (NotSafeError, OSError):
+            pass
 
     # The methods below run in the thread.
 
@@ -177,13 +189,15 @@ class LineSampler:
         try:
             self._task = f"/proc/self/task/{get_native_id()}"
             _wake_in_time()
-            stack = self._open_stack()
-            main = MainThread()
-            try:
-                self._sample(stop, main, stack)
-            finally:
-                main.close()
-                stack.close()
+            stopped = False
+            while not stopped:
+                main = MainThread(self.sampled)
+                stack = self._open_stack()
+                try:
+                    stopped = self._sample(stop, main, stack)
+                finally:
+                    main.close()
+                    stack.close()
         except Exception as error:  # noqa: BLE001 - the program continues without line samples
             self._failed = True
             _leave_word(error)
@@ -192,20 +206,22 @@ class LineSampler:
             self._own_cpu += thread_time()
             ended.release()
 
-    def _sample(self, stop: Any, main: MainThread, stack: Stack) -> None:
+    def _sample(self, stop: Any, main: MainThread, stack: Stack) -> bool:
+        """Returns whether to stop: otherwise it continues with another thread."""
         table, named, threads = self._table, dict[int, tuple[str, str]](), OtherThreads()
         begin = looked = monotonic()
-        times = main.times()
         tick = skipped = 0  # how many have passed, and are skipped now
-        if self._before is None:
-            self._waits = self._counted_waits = times[1]
-        else:  # the first sample counts what the fork took: the main thread is still in its line
-            begin, tick, skipped, looked, times = self._before
+        before = None
+        if self._before is not None:  # what a fork took is of the first sample: its thread is still there
+            begin, tick, skipped, looked, before = self._before
+        times = before or main.times()
+        if before is None:
+            (self._ran, self._waits), self._counted_waits = times, times[1]
         jitter = begin % 1.0
         usual = 0.0  # CPU time of a sample, in ticks of ALLOWED
         stopped, alone = False, _count() < 2  # the other one is this
-        list(threads.ran())
-        while not stopped:
+        list(threads.ran(main.number))
+        while not stopped and self.sampled == main.number:
             spent, slept = thread_time(), _switches()
             jitter = (jitter + GOLDEN) % 1.0
             due = begin + (tick + skipped + jitter) * layout.TICK_SECONDS
@@ -214,6 +230,9 @@ class LineSampler:
                 waited, woken, late = thread_time() - spent, _switches() - slept, monotonic() - due
                 code = self._code()  # first: reading the stack gives the lock up
                 seen = stack.read()
+                if not seen and main.number != os.getpid():  # it has ended
+                    self._open_stack, self.sampled = self._open_main, os.getpid()
+                    break
                 self._turns.adjust(waited, late, woken, alone)
                 names = named.get(hash(seen))
                 if names is None:
@@ -239,7 +258,7 @@ class LineSampler:
                 table.set(layout.OWN_CPU_SECONDS, self._own_cpu + thread_time())
                 if main.shows():
                     table.add(layout.KNOWN_SECONDS, looked - previous)
-                ran_meanwhile = list(threads.ran())
+                ran_meanwhile = list(threads.ran(main.number))
                 alone = sum(seconds for _, seconds in ran_meanwhile) < COMPETES * (looked - previous)
                 for frame, seconds in ran_meanwhile:
                     table.count(OTHER_THREAD, self._names.of([frame]), RUNNING, seconds / layout.TICK_SECONDS)
@@ -252,6 +271,9 @@ class LineSampler:
                 self._until_look = LOOK_TICKS
                 self._identify(table, tick)
                 stack.check()
+        if not stopped:
+            self._before = begin, tick, skipped, looked, None
+        return stopped
 
     def _owe(self, ticks: float) -> None:
         """Owes more, or fewer ticks. What was not spent is saved for no later time, but for the credit."""
@@ -412,6 +434,12 @@ def start() -> None:
     )
     atexit.register(_sampler.stop)
     _sampler.start()
+
+
+def follow() -> None:
+    """Samples the thread that calls this from now on, because it makes the steps."""
+    if _sampler is not None and _sampler.sampled != get_native_id():
+        _sampler.follow()
 
 
 def _leave_word(error: Exception) -> None:

@@ -1,14 +1,14 @@
-"""Reads the stack of the main thread from another thread, in one call of C code.
+"""Reads the stack of the main thread, or of one that trains, from another thread, in one call of C code.
 
 Python code that walks another thread's frames can lose the interpreter lock between two of them, and then
 reads memory that is gone. One call of C code that keeps the lock sees a stack that cannot change. CPython has
 a few such calls, and each of them crashes in some version. So every version is read in the way that holds:
 
 - 3.13: `faulthandler.dump_traceback` writes the stacks of all threads, of at most 100.
-- 3.11 and 3.12: `_Py_DumpTraceback` writes that of the main thread. 3.11 lists a thread that C code starts
-  before its state is complete: `faulthandler`, which walks the list, crashes there.
-- 3.14: `RemoteUnwinder` copies this process's memory by a system call, which fails at a wrong address.
-  `faulthandler` of 3.14 asks for the names of threads, also of those that have ended, and crashes there.
+- 3.11 and 3.12: `_Py_DumpTraceback` writes that of one thread, which must live. 3.11 lists a thread that C
+  code starts before its state is complete: `faulthandler`, which walks the list, crashes there.
+- 3.14: `RemoteUnwinder` copies this process's memory by a system call, which fails at a wrong address: of the
+  main thread only. `faulthandler` of 3.14 asks threads that have ended for their names, and crashes there.
 
 None of them looks at another interpreter or makes a frame object. They see the innermost 100 frames.
 """
@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import os
 import sys
-from _thread import get_ident
+from _thread import _local, get_ident, get_native_id
+from _weakref import ref
 
 from stepscope.common.shared_files import Descriptor
 
@@ -74,6 +75,8 @@ def stack_of_this_thread() -> Callable[[], Stack]:
         raise NotSafeError("this Python has no interpreter lock to stop the main thread by")
     try:
         if version == "3.14":
+            if get_native_id() != os.getpid():
+                raise NotSafeError("Python 3.14 shows the stack of the main thread only")
             stack = Unwound(__import__("_remote_debugging").RemoteUnwinder)
             return lambda: stack
         if version in ("3.11", "3.12"):
@@ -91,7 +94,10 @@ _functions: list[Any] = []  # found once: a forked process looks for nothing
 
 
 def _dump_of_this_thread() -> Callable[[int], object]:
-    """Returns a function that writes the stack of the present thread to a descriptor. Raises OSError."""
+    """Returns a function that writes the stack of the present thread to a descriptor. Raises OSError.
+
+    After the end of the thread it writes nothing.
+    """
     if not _functions:
         import _ctypes  # without `ctypes`, which takes longer to import than all of this package
 
@@ -110,8 +116,26 @@ def _dump_of_this_thread() -> Callable[[int], object]:
         dump, state = (_ctypes.dlsym(here, name) for name in ("_Py_DumpTraceback", "PyThreadState_Get"))
         _functions.extend((Dump(dump), State(state), Pointer))
     dump, state, pointer = _functions
-    this_thread = pointer(state())
-    return lambda fd: dump(fd, this_thread)
+    return _DumpOfThread(dump, pointer(state()))
+
+
+class _DumpOfThread:
+    """Writes the stack of the thread that makes it. Python forgets what a thread holds before its state."""
+
+    def __init__(self, dump: Any, thread: object) -> None:
+        self._dump, self._thread = dump, thread
+        self._ended: list[object] = []
+        self._local = _local()
+        self._local.held = held = _Held()
+        self._watched = ref(held, self._ended.append)
+
+    def __call__(self, fd: int) -> None:
+        if not self._ended:
+            self._dump(fd, self._thread)  # no call in between: the thread cannot end meanwhile
+
+
+class _Held:
+    pass
 
 
 class Dumped:

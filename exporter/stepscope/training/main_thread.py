@@ -1,4 +1,4 @@
-"""The kernel's view of this process's main thread: what it waits for, and how long it had a core."""
+"""The kernel's view of the thread that is sampled: what it waits for, and how long it had a core."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ _NOT_IN_A_CALL = b"-1"  # a page fault: the page is read from a disk
 class MainThread:
     """Reads /proc. What this system does not show counts as running; times are then 0.
 
-    The thread that reads gave the interpreter lock back just now. A main thread that still waits for it
-    would run if nothing were read: it counts as running.
+    The thread that reads gave the interpreter lock back just now. A thread that still waits for it would run
+    if nothing were read: it counts as running.
     """
 
-    def __init__(self) -> None:
-        folder = f"/proc/self/task/{os.getpid()}"
+    def __init__(self, number: int) -> None:
+        self.number = number  # the kernel's
+        folder = f"/proc/self/task/{number}"
         self._calls = _CALLS.get(os.uname().machine, {})
         self._interpreter = variables_of_the_interpreter()
         self._call, self._stat, self._times = (

@@ -18,12 +18,12 @@ LEAST_SECONDS = 0.01  # between two looks: a thread that ran less is not named
 
 
 class OtherThreads:
-    """Knows those that `threading` started. It touches no frame, and runs no code of theirs."""
+    """Knows those that `threading` started, but the one that is sampled. It runs no code of theirs."""
 
     def __init__(self) -> None:
         self._ran: dict[int, float] = {}  # seconds with a core, by the kernel's number of the thread
 
-    def ran(self) -> Iterator[tuple[Frame, float]]:
+    def ran(self, sampled: int) -> Iterator[tuple[Frame, float]]:
         """Yields what ran since the last call: the function that a thread runs, and its seconds with a core.
 
         The first call yields nothing.
@@ -33,7 +33,7 @@ class OtherThreads:
         for thread in list(threads.values())[: MOST + 1]:
             known = getattr(thread, "__dict__", {})
             number, frame = known.get("_native_id"), _started(thread, known)
-            if number is None or number == os.getpid() or frame is None:
+            if number in (None, os.getpid(), sampled) or frame is None:
                 continue
             seconds = self._ran[number] = _seconds(number)
             if seconds - before.get(number, seconds) > LEAST_SECONDS:

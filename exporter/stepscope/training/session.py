@@ -236,8 +236,14 @@ def name_devices() -> bool:
 
 
 def first_step() -> None:
-    """Names the run before its first step: by now torch.distributed is set up, if the script uses it."""
+    """Names the run before its first step: by now torch.distributed is set up, if the script uses it.
+
+    Lines are those of the thread that calls this.
+    """
     note_tools()
+    sampler = sys.modules.get("stepscope.training.line_sampler")
+    if sampler is not None:
+        sampler.follow()
     launch = session.unnamed
     if launch is None or session.ledger is None:
         return
