@@ -1,4 +1,4 @@
-"""Records whose GPUs are allocated, held, used and useful: a few sums per run and node, none per GPU.
+"""Records whose GPUs are allocated, held, used and useful: one series per held GPU, and sums per run and node.
 
 Allocation comes from the exporters of the schedulers (docs/usage.md). Without them, nothing is recorded of
 it: what is not known is never 0.
@@ -17,6 +17,7 @@ RUN_USEFUL = "run_instance:stepscope_run_useful:mean_ratio"  # of the time of it
 GPUS_OBSERVED = "instance:stepscope_gpus_observed:count"
 # Those of nodes of which none is lost, or of unknown utilisation as with MIG.
 WHOLE_NODES = "instance:stepscope_gpus_of_whole_nodes:count"
+GPU_HELD = "run_instance_gpu:stepscope_gpu_held:bool"
 GPUS_HELD = "run_instance:stepscope_gpus_held:count"
 GPUS_USED = "run_instance:stepscope_gpus_used:sum"
 GPUS_USEFUL = "run_instance:stepscope_gpus_useful:sum"
@@ -60,7 +61,8 @@ def _rules(interval: float) -> list[Entry]:
             """,
         ),
         record(WHOLE_NODES, f"{OBSERVED} == count by ({NODE}) (stepscope_gpu_up)"),
-        record(GPUS_HELD, _by_owner(_held())),
+        record(GPU_HELD, _held()),
+        record(GPUS_HELD, _by_owner(GPU_HELD)),
         record(GPUS_USED, _by_owner(_of_held(used))),
         record(HELD_POWER, _by_owner(_of_held(power))),
         record(IDLE_POWER, _by_owner(_of_held(f"({power} * (1 - {used}))"))),
@@ -78,16 +80,16 @@ def _held() -> str:
     owners = f"max by ({RUN_OF_NODE}, user, namespace) (stepscope_run_info)"
     owner = f"topk by ({RUN_OF_NODE}) (1, {owners})"
     of_runs = f"{held} * on ({RUN_OF_NODE}) group_left (user, namespace) {owner}"
-    return f"  {of_runs}\n  or on (cluster, job, instance, gpu) {held}"
+    return f"{of_runs}\nor on (cluster, job, instance, gpu)\n{held}"
 
 
 def _of_held(of_gpu: str) -> str:
     # Not `on`: a range has the GPU of an exporter's last pod, too, if its name is kept as a label.
-    return f"(\n{_held()}\n) * ignoring (run, user, namespace, pid) group_left () {of_gpu}"
+    return f"{GPU_HELD} * ignoring (run, user, namespace, pid) group_left () {of_gpu}"
 
 
 def _by_owner(of_gpus: str) -> str:
-    return f"sum by ({RUN_OF_NODE}, user, namespace) (\n{of_gpus}\n)"
+    return f"sum by ({RUN_OF_NODE}, user, namespace) ({of_gpus})"
 
 
 def _allocated_to_pods() -> str:
