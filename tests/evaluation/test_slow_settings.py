@@ -425,6 +425,7 @@ def test_threads_are_compared_with_the_cores_that_the_run_may_use(
         (1, (2.0, 1.0, 0.0), 100.0, 0.0, "Processes on too few cores"),  # others may be used, but are not
         (1, (3.0, 2.0, 0.0), 400.0, 0.0, "Processes on too few cores"),  # a third is idle
         (1, (2.0, 1.4, 0.0), 400.0, 0.0, ""),
+        (1, (2.0, 1.2, 0.0), 400.0, 0.0, ""),  # more than one core
         (1, (4.0, 2.2, 0.5), 400.0, 0.0, ""),
         (1, (1.0, 1.0, 0.0), 400.0, 0.0, "Processes on too few cores"),  # of two
         (2, (2.0, 2.0, 0.0), 400.0, 0.0, ""),
@@ -446,6 +447,9 @@ def test_a_main_thread_that_waits_for_a_core_because_of_own_processes_is_a_findi
     assert found(run) == [(title, waited)] * bool(title)
     for result in slow_settings(run):
         assert result.details == {"shared_seconds": 0.0}
+        waits = Account(1000.0, 1, (Leaf(Key("train", "data_wait"), 2.1 * waited / 1000, {0: 2.1 * waited}),))
+        (alone,) = slow_settings(replace(run, account=waits))
+        assert alone.about.topic != DataStarved.topic, "late data costs much more"
         about = About("Late data", topic=DataStarved.topic, distance=DataStarved.distance)
         (problem,) = problems([replace(result, about=about, seconds_lost=900.0), result])
         assert problem.title == title, "late data are its symptom"

@@ -728,6 +728,7 @@ HOOKED: tuple[Any, ...] = (
     nn.DataParallel.forward,
     DataLoader.__iter__,
     torch.utils.data.dataloader._BaseDataLoaderIter.__next__,
+    torch.utils.data.dataloader._MultiProcessingDataLoaderIter._shutdown_workers,
     torch.optim.SGD.step,
     torch.amp.GradScaler.step,
     torch.Tensor.backward,

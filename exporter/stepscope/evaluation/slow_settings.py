@@ -49,6 +49,7 @@ from stepscope.training.layout import (
 
 TOO_MANY = 2.0  # threads that compute per core: one of each worker, and as many of the training process
 IDLE = 1 / 3  # of the cores: with fewer, more threads cannot help
+MORE = 0.1  # cores, than a whole number: processes that use them are not pinned
 COMPUTES = 0.5  # of the run: with less, more threads hardly help; of its steps: faster numbers hardly do
 MANY_DENORMALS = 0.1  # of the numbers of a sample
 LOOKED_AT, MOSTLY = 4 * FIRST_LOOK, 0.75  # steps, for three looks at settings, and the share of the looks
@@ -498,7 +499,7 @@ def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterat
     wanted = threads * ranks + of_workers
     waits = (thread.core_wait_seconds for thread in analysis.main_threads)
     waited = max(waits, default=0.0) * own / (own + others)
-    is_long = waited >= analysis.large * run_seconds
+    is_long, late = waited >= analysis.large * run_seconds, account.share("train", "data_wait") * run_seconds
     each, cores = max(1, round(allowed / ranks)), sum(analysis.cores.values())
     if wanted > TOO_MANY * allowed and own > others and is_long:
         workers = f", {of_workers} of them in loader workers" if of_workers else ""
@@ -518,19 +519,19 @@ def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterat
         yield replace(
             finding("Too many threads", said, " ".join(remedies)), seconds_lost=waited, details=details
         )
-    elif own > others and is_long and (allowed - own - others >= IDLE * allowed or allowed <= ranks < cores):
+    elif own > others and is_long and (_are_pinned(own, others, allowed) or allowed <= ranks < cores):
         said = (
             f"The main thread waited {duration(waited)} for a core, {share(waited, run_seconds)} of the run: "
             f"the run’s processes share {number(round(own, 1))} of {count(cores, 'core')}, and may use "
             f"{number(round(allowed))}."
         )
-        yield _taken("Processes on too few cores", said, UNPIN, waited)
+        yield _taken("Processes on too few cores", said, UNPIN, waited, late)
     elif own > others and is_long and (children := _most_of_children(analysis)):
         said = (
             f"The main thread waited {duration(waited)} for a core, {share(waited, run_seconds)} of the run, "
             f"while processes that it started mostly used them: {children.words}."
         )
-        yield _taken("The run’s own processes on its cores", said, START_LATER, waited)
+        yield _taken("The run’s own processes on its cores", said, START_LATER, waited, late)
     elif (
         2 * threads * ranks <= allowed
         and allowed - own - others >= IDLE * allowed
@@ -549,12 +550,17 @@ def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterat
         yield finding("Few threads and idle cores", said, remedy)
 
 
-def _taken(title: str, said: str, remedy: str, waited: float) -> RuleResult:
-    """Returns that main threads waited for cores, which is a cause of late data as well."""
-    about = About(title, topic=DataStarved.topic, distance=-1)
-    return replace(
-        finding(title, said, remedy), about=about, seconds_lost=waited, details={"shared_seconds": 0.0}
-    )
+def _are_pinned(own: float, others: float, allowed: float) -> bool:
+    """Returns whether processes fill some of the cores, and leave others idle: a whole number of cores."""
+    return allowed - own - others >= IDLE * allowed and own <= round(own) + MORE
+
+
+def _taken(title: str, said: str, remedy: str, waited: float, late: float) -> RuleResult:
+    """Returns that main threads waited for cores. Late data are an effect, unless they cost much more."""
+    found = finding(title, said, remedy)
+    if waited >= late / 2:
+        found = replace(found, about=About(title, topic=DataStarved.topic, distance=-1))
+    return replace(found, seconds_lost=waited, details={"shared_seconds": 0.0})
 
 
 def _most_of_children(analysis: Analysis) -> Place | None:

@@ -1091,6 +1091,15 @@ for epoch in range(2):
 """
 
 
+ENDS_WORKERS = """
+from multiprocessing.util import Finalize
+def ends_late(_): Finalize(None, time.sleep, args=(0.3,), exitpriority=1)
+for step in range(4):
+    x, y = next(iter(DataLoader(data, batch_size=8, num_workers=1, worker_init_fn=ends_late)))
+    loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+"""
+
+
 READS_ALL_FIRST = """
 batches = list(DataLoader(data, batch_size={size}))
 model = Net()
@@ -1152,7 +1161,7 @@ def odd_loops(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     package.mkdir(parents=True)
     (package / "stateful_dataloader.py").write_text(STATEFUL)
     loops = {"reads ahead": READS_AHEAD, "not started": NOT_STARTED, "torchdata": TRAINED_WITH_IT}
-    loops |= {"wrapped": WRAPPED, "nested": NESTED}
+    loops |= {"wrapped": WRAPPED, "nested": NESTED, "ends workers": ENDS_WORKERS}
     loops |= {"two threads": THREADS, "one after the other": ONE_AFTER_THE_OTHER}
     return train(*map(each, loops, loops.values()), folder=folder)
 
@@ -1181,6 +1190,12 @@ def test_a_loader_that_wraps_its_iterator_is_timed(odd_loops: Trained) -> None:
     assert rank.totals.steps == {"train": 12, "eval": 8}
     waits = {loader.phase: sum(loader.wait_counts) for loader in rank.totals.loaders}
     assert waits == {"train": 12, "eval": 8}
+
+
+def test_the_end_of_workers_in_each_step_is_a_wait_for_data(odd_loops: Trained) -> None:
+    rank = of(odd_loops, "ends workers")
+    assert rank.totals.steps == {"train": 4}
+    assert min(rank.all_seconds("data_wait")) >= 0.3
 
 
 def test_workers_of_a_loader_that_a_dataset_asks_make_the_batches(odd_loops: Trained) -> None:

@@ -36,6 +36,7 @@ REPLACED = {
     "Module.__call__",
     "Work.wait",
     "_BaseDataLoaderIter.__next__",
+    "_MultiProcessingDataLoaderIter._shutdown_workers",
 }
 
 

@@ -20,10 +20,11 @@ from stepscope.training.frameworks.torch_hooks.patches import (
     is_compiling,
     replace,
     switched_off,
+    time_calls,
 )
 from stepscope.training.frameworks.torch_hooks.results import results
 from stepscope.training.loader import Waits, waits_of
-from stepscope.training.recorder import NOT_OPENED
+from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
 from stepscope.training.session import complain, recorder, session
 
 TYPE_CHECKING = False
@@ -40,6 +41,8 @@ def install() -> None:
     """Hooks the iterators of all DataLoaders. A loader that the script watches by hand is left alone."""
     replace(dataloader.DataLoader, "__iter__", _timed_iter)
     replace(dataloader._BaseDataLoaderIter, "__next__", _quick_next)
+    # The end of the workers of a pass that the script leaves, as `next(iter(loader))` does, is in no wait.
+    time_calls(dataloader._MultiProcessingDataLoaderIter, "_shutdown_workers", COMPONENT_INDEX["data_wait"])
     after_import(_STATEFUL, _hook_stateful_loader)
 
 

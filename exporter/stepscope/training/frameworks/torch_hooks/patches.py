@@ -33,6 +33,7 @@ CLASSES = {
     "DataLoader": "__iter__ is looked up in the class",
     "StatefulDataLoader": "of torchdata: it has its own __iter__",
     "_BaseDataLoaderIter": "__next__ is looked up in the class",
+    "_MultiProcessingDataLoaderIter": "nothing else knows when its workers end",
     "GradScaler": "a step that it skips calls nothing else",
     "ProcessGroup": "made in C++, it accepts no attribute; Dynamo knows the functions of torch.distributed",
     "Work": "made in C++, it accepts no attribute",
