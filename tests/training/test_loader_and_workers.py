@@ -414,6 +414,31 @@ if __name__ == "__main__":
     assert run.totals.fetch_sum >= 6 * 4 * 0.001
 
 
+THREADS_OF_WORKERS = """
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+class Hashed(Numbers):
+    def __len__(self): return 24
+    def __getitem__(self, index):
+        many = [bytes(4_000_000)] * 8
+        return len(list(pool.map(lambda data: hashlib.sha256(data).digest(), many)))
+def start(_):
+    global pool
+    pool = ThreadPoolExecutor(4)
+for batch in stepscope.watch(DataLoader(Hashed(), batch_size=4, num_workers=2, worker_init_fn=start)):
+    with stepscope.step("train"): pass
+"""
+
+
+@needs_torch
+def test_a_fetch_that_waits_for_its_own_threads_waits_for_a_core_if_they_do(ledgers: Path) -> None:
+    totals = run_to_end(PYTORCH + THREADS_OF_WORKERS, ledgers).totals
+    waited_elsewhere = totals.fetch_sum - totals.fetch_cpu_seconds - totals.fetch_core_wait_seconds
+    assert waited_elsewhere < 0.2 * totals.fetch_sum, totals
+    assert totals.worker_threads >= 2 * 4
+
+
 THREADS_AS_WORKERS = """
 import multiprocessing, queue, threading
 class Process(threading.Thread):

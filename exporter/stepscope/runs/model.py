@@ -167,7 +167,7 @@ class Loader:
     fetch_cpu_seconds: float = 0.0  # CPU time of these fetches, all workers together
     fetch_core_wait_seconds: float = 0.0  # ready to run, but no core was free; 0: never, or not counted
     busiest_fetch_seconds: float | None = None  # of fetch_seconds, of the worker with most
-    worker_threads: int | None = None  # PyTorch's, of all workers together
+    worker_threads: int | None = None  # that compute, of all workers together
     persistent_workers: bool | None = None
     restart_seconds: float | None = None  # waits for the first batch of each pass but the first
     fetch_counts: tuple[int, ...] = ()  # fetches between FETCH_BOUNDS of training/layout.py; (): not known

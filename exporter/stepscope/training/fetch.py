@@ -8,7 +8,7 @@ are on a file that no other user can open: everybody who can open a file can hol
 from __future__ import annotations
 
 import os
-from _thread import _local, allocate_lock  # threading's own, without the time to import it
+from _thread import _local, allocate_lock, get_native_id  # threading's own, without the time to import it
 from bisect import bisect_left
 from time import perf_counter, process_time, thread_time
 
@@ -16,6 +16,7 @@ from stepscope.common.shared_files import Descriptor, entries, lock_holder, try_
 from stepscope.training import layout
 from stepscope.training.layout import FETCH_BOUNDS
 from stepscope.training.ledger import Ledger, join_ledger
+from stepscope.training.other_threads import thread_times
 from stepscope.training.session import WORKER_OF, complain, session, start_run
 from stepscope.training.steps import wrap_call
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 MOST_LEDGERS = 10_000  # files of the directory
 LOOK_AGAIN = 1.0  # seconds, if the run has ended and there is no other one yet
+LOOK_AT_THREADS = 0.2  # seconds between two looks at the other threads of a worker
+COMPUTES = 0.1  # of the time since the last look: threads that want a core for less are hardly waited for
 _ENDED_AT = layout.COUNTERS_AT + layout.COUNTER_ENDED * layout.DOUBLE.size
 
 
@@ -104,12 +107,53 @@ class CoreWait:
             self._file.close()
 
 
+class _Helpers:
+    """The other threads of a worker, such as those of OpenMP, OpenCV or tokenizers.
+
+    To the kernel, the thread that fetches sleeps while it waits for them. They compute, or wait for a core.
+    """
+
+    def __init__(self) -> None:
+        self._times: dict[str, tuple[float, float]] = {}
+        self._looked = 0.0
+        self._waiting = 0.0  # of the time for which they were ready to run, they had no core
+        self._look()
+
+    def _look(self) -> int:
+        """Returns how many have computed since the last look."""
+        before, since = self._times, perf_counter() - self._looked
+        self._looked += since
+        try:
+            self._times = {number: thread_times(number) for number in os.listdir("/proc/self/task")}
+        except OSError:  # hidden, or there is no descriptor left
+            return 0
+        self._times.pop(str(get_native_id()), None)
+        pairs = [(times, before.get(number, (0.0, 0.0))) for number, times in self._times.items()]
+        ran, waited = (sum(now[at] - then[at] for now, then in pairs) for at in (0, 1))
+        self._waiting = waited / (ran + waited) if ran + waited > 0.0 else 0.0
+        return sum(sum(now) - sum(then) > COMPUTES * since for now, then in pairs)
+
+    def core_wait(self, slept: float, ran: float) -> float:
+        """Returns for how many of the seconds that a fetch slept they had no core.
+
+        They ran for `ran` seconds meanwhile.
+        """
+        if ran <= 0.0:
+            return 0.0
+        if perf_counter() - self._looked > LOOK_AT_THREADS and (computed := self._look()):
+            values = _own_slot().values
+            if values is not None:
+                values[layout.WORKER_THREADS] = max(values[layout.WORKER_THREADS], computed + 1.0)
+        ready = min(max(slept, 0.0), ran / max(1.0 - self._waiting, 0.01))
+        return self._waiting * ready
+
+
 class _Thread(_local):
     """The fetch that one thread is in: only the outermost of nested fetches counts."""
 
     depth = 0
     began = 0.0
-    cpu_began = 0.0
+    cpu_began = own_cpu_began = 0.0
     core_wait_began = 0.0
     core_wait: CoreWait | None = None
 
@@ -126,17 +170,19 @@ class _Fetch:
     A fetch left by an exception is not counted. A fetch inside a fetch belongs to the outer one.
     """
 
-    __slots__ = ("_cpu_time",)
+    __slots__ = ("_cpu_time", "_helpers")
 
     def __init__(self) -> None:
         self._cpu_time = thread_time
+        self._helpers: _Helpers | None = None
 
     def count_all_threads(self) -> None:
         """Counts the CPU time of the whole process from now on: a worker's own threads are no waiting."""
         self._cpu_time = process_time
+        self._helpers = _Helpers()
 
     def say_threads(self, threads: int) -> None:
-        """Stores how many threads PyTorch uses in this worker."""
+        """Stores how many threads PyTorch uses in this worker; more, once more are seen to compute."""
         if (values := _own_slot().values) is not None:
             values[layout.WORKER_THREADS] = float(threads)
 
@@ -150,6 +196,7 @@ class _Fetch:
             _thread.began = perf_counter()
             _thread.core_wait_began = _thread.core_wait.seconds()
             _thread.cpu_began = self._cpu_time()
+            _thread.own_cpu_began = thread_time()
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if not _thread.depth:  # this process was forked within the fetch
@@ -160,6 +207,10 @@ class _Fetch:
             cpu_seconds = self._cpu_time() - _thread.cpu_began
             core_wait_seconds = _thread.core_wait.seconds() - _thread.core_wait_began
             seconds = perf_counter() - _thread.began
+            if self._helpers is not None:
+                own_seconds = thread_time() - _thread.own_cpu_began
+                slept = seconds - own_seconds - core_wait_seconds
+                core_wait_seconds += self._helpers.core_wait(slept, cpu_seconds - own_seconds)
             _own_slot().count(seconds, cpu_seconds, core_wait_seconds)
 
     def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

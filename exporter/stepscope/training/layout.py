@@ -207,7 +207,7 @@ WORKER_SLOTS = 128
 WORKER_SECONDS, WORKER_CPU_SECONDS, WORKER_CORE_WAIT_SECONDS = 0, 1, 2
 WORKER_COUNTS = 3
 FETCH_BUCKETS = len(FETCH_BOUNDS) + 1
-WORKER_THREADS = WORKER_COUNTS + FETCH_BUCKETS  # PyTorch's threads in this worker; 0: not known
+WORKER_THREADS = WORKER_COUNTS + FETCH_BUCKETS  # that compute in this worker; 0: not known
 WORKER_DOUBLES = 32
 WORKER_FIELDS: tuple[Field, ...] = (  # as FIELDS, of the sum of all slots
     ("sum of seconds of fetches", WORKER_SECONDS, WORKER_COUNTS, LARGEST, False),

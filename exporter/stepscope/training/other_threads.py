@@ -35,7 +35,7 @@ class OtherThreads:
             number, frame = known.get("_native_id"), _started(thread, known)
             if number in (None, os.getpid(), sampled) or frame is None:
                 continue
-            seconds = self._ran[number] = _seconds(number)
+            seconds = self._ran[number] = thread_times(number)[0]
             if seconds - before.get(number, seconds) > LEAST_SECONDS:
                 yield frame, seconds - before[number]
 
@@ -60,12 +60,14 @@ def frame_of(function: Any) -> Frame | None:
     return code.co_filename, code.co_firstlineno, getattr(code, "co_qualname", code.co_name)
 
 
-def _seconds(number: int) -> float:
+def thread_times(number: int | str) -> tuple[float, float]:
+    """Returns the seconds for which a thread had a core, and for which it was ready but had none."""
     try:
         fd = os.open(f"/proc/self/task/{number}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return int(os.read(fd, 256).split()[0]) / 1e9
+            ran, waited, _ = os.read(fd, 256).split()
+            return int(ran) / 1e9, int(waited) / 1e9
         finally:
             os.close(fd)
-    except (OSError, ValueError, IndexError):  # it has ended, or the kernel does not say
-        return 0.0
+    except (OSError, ValueError):  # it has ended, or the kernel does not say
+        return 0.0, 0.0

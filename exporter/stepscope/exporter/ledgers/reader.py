@@ -129,7 +129,7 @@ class LedgerTotals:
     # Within steps, seconds of each of COMPONENTS by phase. Without a phase: this writer does not say.
     inside: dict[str, Sequence[float]] = field(default_factory=dict)
     busiest_fetch_seconds: float = 0.0  # of fetch_sum, of the worker with most
-    worker_threads: int = 0  # PyTorch's, of all workers together
+    worker_threads: int = 0  # that compute, of all workers together
     traced_steps: int = 0  # training steps up to the end of the last window with a trace of operators
 
 

@@ -50,6 +50,10 @@ MOST_AHEAD = 16  # times as many batches as now: more would take too much memory
 SPLIT = "Split the items that take long, or make them once and keep them: more batches ahead would not do."
 
 CHEAPER_FETCH = "make the transform cheaper: cache its results, use a faster library, or move it to the GPU"
+ONE_THREAD = (
+    "give each worker one thread: OMP_NUM_THREADS=1, TOKENIZERS_PARALLELISM=false, and in the loader's "
+    "worker_init_fn torch.set_num_threads(1) or cv2.setNumThreads(0)"
+)
 NOT_TIMED = "no fetch was timed"
 HOW_TO_TIME = (
     f"{HOOKS} time the fetches of PyTorch's workers. Time those of other loaders with `stepscope.fetch`. "
@@ -121,7 +125,7 @@ class Loading:
     prefetch: int | None = None  # batches that each worker makes ahead
     restart_seconds: float = 0.0  # of wait_seconds, for the first batch of each pass but the first
     persistent_workers: bool | None = None
-    worker_threads: int = 0  # PyTorch's, of all workers of the rank; 0: not known
+    worker_threads: int = 0  # that compute, of all workers of the rank; 0: not known
     sequential_maps: int | None = None  # of tf.data, without parallel calls; None: another loader
     pipeline_python_seconds: float = 0.0  # CPU seconds of functions of Python that tf.data calls
     py_dataset: PyDataset | None = None  # None: another loader
@@ -370,8 +374,7 @@ class Loading:
             return (
                 f"each of {count(self.workers or 0, 'worker')} computes with {count(each, 'thread')} on a "
                 f"share of {_cores(self.cores)}",
-                "Give each worker one thread: torch.set_num_threads(1) in the loader's worker_init_fn, or "
-                "OMP_NUM_THREADS=1. More workers cannot help.",
+                f"{capitalised(ONE_THREAD)}. More workers cannot help.",
             )
         if cause == "one worker":
             return (
@@ -443,10 +446,7 @@ class Loading:
                     more = f"more workers cannot help: the cores are full of {self.in_use.full_of()}"
             threads = ""
             if self.cpu_share > SEVERAL_THREADS:
-                threads = (
-                    f"Each worker uses {self.cpu_share:.1f} cores at once: give it one thread "
-                    "(OMP_NUM_THREADS=1, cv2.setNumThreads(0)). "
-                )
+                threads = f"Each worker uses {self.cpu_share:.1f} cores at once: {ONE_THREAD}. "
             return (
                 "the transform is too heavy for the cores: "
                 f"{self.fetch_cpu_seconds / self.computing_seconds:.1f} CPU seconds per second of computing, "
