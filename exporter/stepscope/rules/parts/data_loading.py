@@ -51,8 +51,8 @@ SPLIT = "Split the items that take long, or make them once and keep them: more b
 
 CHEAPER_FETCH = "make the transform cheaper: cache its results, use a faster library, or move it to the GPU"
 ONE_THREAD = (
-    "give each worker one thread: OMP_NUM_THREADS=1, TOKENIZERS_PARALLELISM=false, and in the loader's "
-    "worker_init_fn torch.set_num_threads(1) or cv2.setNumThreads(0)"
+    "one thread (OMP_NUM_THREADS=1, TOKENIZERS_PARALLELISM=false; torch.set_num_threads(1) or "
+    "cv2.setNumThreads(0) in the loader's worker_init_fn)"
 )
 NOT_TIMED = "no fetch was timed"
 HOW_TO_TIME = (
@@ -374,7 +374,7 @@ class Loading:
             return (
                 f"each of {count(self.workers or 0, 'worker')} computes with {count(each, 'thread')} on a "
                 f"share of {_cores(self.cores)}",
-                f"{capitalised(ONE_THREAD)}. More workers cannot help.",
+                f"Give each worker {ONE_THREAD}. More workers cannot help.",
             )
         if cause == "one worker":
             return (
@@ -446,7 +446,7 @@ class Loading:
                     more = f"more workers cannot help: the cores are full of {self.in_use.full_of()}"
             threads = ""
             if self.cpu_share > SEVERAL_THREADS:
-                threads = f"Each worker uses {self.cpu_share:.1f} cores at once: {ONE_THREAD}. "
+                threads = f"Each worker uses {self.cpu_share:.1f} cores at once: give it {ONE_THREAD}. "
             return (
                 "the transform is too heavy for the cores: "
                 f"{self.fetch_cpu_seconds / self.computing_seconds:.1f} CPU seconds per second of computing, "
