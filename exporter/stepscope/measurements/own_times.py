@@ -19,8 +19,8 @@ TRAIN = PHASES.index("train")
 SHORTEST = 2.0  # seconds of a window: for less, a scheduler of busy cores prefers one process to another
 SLICE = 10  # steps, of which the sums are kept: 8.4 bytes per step
 ALIKE = 2.0  # the width of the gap between slow and fast ranks, by that between the slow ones
-MOSTLY = 0.75  # of the steps: a rank that is the slowest in more of them is slow
-LATEST = 10_000  # steps, whose own times are kept one by one
+MOSTLY = 0.75  # of the waits for the last rank of each step: a rank for which more are is slow
+LATEST = 10_000  # steps, whose communication is kept one by one
 _OF_A_PROCESS = 1 << 40  # slices; the numbers of the slices of a rank's second process begin here
 _PIECE = 4096  # slices
 _SUMS = ("steps", "seconds", "own", "squares")  # of a slice or a window; squares are of own times
@@ -47,7 +47,7 @@ class OwnTimes(State):
         self.latest: tuple[NDArray[np.int64], Times] = (
             np.empty(0, np.int64),
             np.empty(0),
-        )  # numbers, own times
+        )  # numbers, seconds of communication
 
     def add(self, numbers: NDArray[np.int64], ends: Times, durations: Times, components: Times) -> None:
         communicated = components[:, COMMUNICATION]
@@ -63,7 +63,7 @@ class OwnTimes(State):
         of_process = (self.process - restarts[-1] + restarts) * _OF_A_PROCESS + numbers
         self.latest = (
             np.concatenate((self.latest[0], of_process))[-LATEST:],
-            np.concatenate((self.latest[1], own))[-LATEST:],
+            np.concatenate((self.latest[1], communicated))[-LATEST:],
         )
         starts = np.flatnonzero(np.diff(slices, prepend=-1))
         found = np.empty(len(starts), _ROW)
@@ -251,21 +251,22 @@ def slow_ranks(own: Times) -> NDArray[np.bool_]:
 
 
 def waited_by_turns(ranks: Sequence[OwnTimes]) -> float:
-    """Returns the share (0..1) of the latest steps that ranks on average waited for the slowest of each step.
+    """Returns the share (0..1) of the latest steps that ranks on average waited for the last one of each step.
 
-    It is 0 if that is mostly one rank: it is slow then, and the others wait for it in every step.
+    The last one waits least: the others communicate for longer by their wait for it. It is 0 if that is mostly
+    one rank: it is slow then.
     """
     common = ranks[0].latest[0] if len(ranks) > 1 else np.empty(0, np.int64)
     for rank in ranks:
         common = np.intersect1d(common, rank.latest[0], assume_unique=True)
     if not len(common):
         return 0.0
-    own = np.array([rank.latest[1][np.searchsorted(rank.latest[0], common)] for rank in ranks])
-    most = np.bincount(own.argmax(axis=0), minlength=len(ranks)).max()
-    if most > MOSTLY * len(common):
+    spent = np.array([rank.latest[1][np.searchsorted(rank.latest[0], common)] for rank in ranks])
+    waited = spent.mean(axis=0) - spent.min(axis=0)
+    if np.bincount(spent.argmin(axis=0), waited).max() > MOSTLY * waited.sum():
         return 0.0
     seconds = sum(rank.seconds for rank in ranks) / sum(rank.steps for rank in ranks) * len(common)
-    return float((own.max(axis=0) - own.mean(axis=0)).sum() / seconds)
+    return float(waited.sum() / seconds)
 
 
 def median(values: Times) -> Times:
