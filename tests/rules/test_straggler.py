@@ -338,6 +338,9 @@ def test_sleep_for_other_ranks_and_waits_for_cores_are_no_work_of_a_rank() -> No
     assert crowded(16.0, threads=on_cores(2.5, asleep=1.0)).status == "healthy"
     little = [replace(thread, train_core_wait_seconds=18.0) for thread in on_cores(3.9)]
     assert crowded(16.0, threads=little).status == "healthy"
+    # The same work, which took up to 1.6 times as long.
+    same = [replace(thread, train_ran_seconds=8 * thread.train_ran_seconds) for thread in on_cores(3.9)]
+    assert crowded(16.0, threads=same).status == "healthy"
 
 
 def test_what_a_rank_waits_for_cores_because_it_works_longer_is_its_own_work() -> None:

@@ -479,8 +479,8 @@ def _with_workers(facts: RunFacts) -> set[int]:
 def _worked(facts: RunFacts, accused: int, slow: Collection[int]) -> float:
     """Returns the seconds by which a rank's own work in training steps is longer than that of the fast ones.
 
-    On crowded cores, longer work also waits longer for them. This part of its waits counts, too, if its work
-    is twice as long: otherwise they are chance. Sleep counts as work if it is for no other rank, and for no
+    On crowded cores, longer work also waits longer for them: this part of its waits counts, too. Work counts if
+    it is twice as long: otherwise it is chance. Sleep counts as work if it is for no other rank, and for no
     process or thread that may lack a core.
     """
     times: dict[int, Times] = {}  # with a core, without one, in communication and in all, and asleep
@@ -506,9 +506,7 @@ def _worked(facts: RunFacts, accused: int, slow: Collection[int]) -> float:
     usual = float(np.median([ran - max(spins - waited, 0.0) for ran, waited, spins, _, _ in others]))
     ran, waited, spins, running_seconds, asleep_seconds = times[accused].tolist()
     own = ran * (1 - spins / running_seconds) if running_seconds else ran
-    longer = own - usual
-    if longer > LONGER * usual and own:
-        longer *= 1 + waited / ran
+    longer = (own - usual) * (1 + waited / ran) if own > (1 + LONGER) * usual else 0.0
     return float(asleep_seconds - np.median([each[-1] for each in others]) + longer)
 
 
