@@ -1,4 +1,4 @@
-"""A pipeline of three stages with send and recv: the last one counts its predictions in plain Python."""
+"""A pipeline of two stages with send and recv: the last one counts its predictions in plain Python."""
 
 import torch
 import torch.distributed as dist
@@ -18,14 +18,14 @@ def count(predictions):
         counted[round(value, 2)] = counted.get(round(value, 2), 0) + 1  # the cause
 
 
-for _ in range(60):
+for _ in range(40):
     optimizer.zero_grad()
     passes = []
-    for _ in range(8):  # micro-batches
+    for _ in range(16):  # micro-batches
         x = torch.randn(256, 256)
         if stage > 0:
             dist.recv(x, stage - 1)
-            x.requires_grad_()
+        x.requires_grad_()
         passes.append((x, model(x)))
         if stage < last:
             dist.send(passes[-1][1].detach(), stage + 1)

@@ -27,7 +27,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 loader = DataLoader(Samples(), batch_size=64, shuffle=True, num_workers=1, persistent_workers=True)
 while lasts():
     for x, y in loader:
-        for _ in range(5):
+        for _ in range(8):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
