@@ -479,9 +479,9 @@ def _with_workers(facts: RunFacts) -> set[int]:
 def _worked(facts: RunFacts, accused: int, slow: Collection[int]) -> float:
     """Returns the seconds by which a rank's own work in training steps is longer than that of the fast ones.
 
-    On crowded cores, longer work also waits longer for them: this part of its waits counts, too. Work counts if
-    it is twice as long: otherwise it is chance. Sleep counts as work if it is for no other rank, and for no
-    process or thread that may lack a core.
+    Longer work counts if it is twice as long: otherwise it is chance on crowded cores. It also waits longer
+    for these, and so this part of its waits counts, too. Sleep counts as work if it is for no other rank, and
+    for no process or thread that may lack a core.
     """
     times: dict[int, Times] = {}  # with a core, without one, in communication and in all, and asleep
     loading = _with_workers(facts)
