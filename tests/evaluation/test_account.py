@@ -905,6 +905,7 @@ def test_a_line_that_takes_most_of_the_time_after_training_is_a_finding() -> Non
         ("after_last_step", "threading._shutdown", 0.4, True),
         ("after_last_step", "multiprocessing.popen_fork.poll", 0.0, True),
         ("after_last_step", "threading._shutdown", 0.6, False),
+        ("after_last_step", "", 0.0, False),  # all lines with less time
         ("after_last_step", "torch.distributed.distributed_c10d.destroy_process_group", 0.0, False),
         ("before_first_step", "threading.wait", 0.0, False),
     ],

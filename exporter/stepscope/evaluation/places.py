@@ -47,6 +47,11 @@ class Place:
         return f"{line.caller_place} ({line.caller})" if line.caller_place else ""
 
 
+def worth_a_name(found: Iterable[Place]) -> list[Place]:
+    """Returns the places that took long enough to be named."""
+    return [place for place in found if place.share >= LEAST_PLACE and place.is_known]
+
+
 def main_threads(threads: Iterable[ThreadTime], seconds: float) -> list[ThreadTime]:
     """Returns the threads whose time is that of a run of these seconds, as far as they were sampled.
 

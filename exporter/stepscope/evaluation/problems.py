@@ -10,7 +10,7 @@ from stepscope.common.words import duration, listing, share
 from stepscope.evaluation.account import Key, lines_of
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.claims import Claim, part_of, ranks_of
-from stepscope.evaluation.places import LEAST_PLACE, Place, places
+from stepscope.evaluation.places import Place, places, worth_a_name
 from stepscope.evaluation.restarts import restarted
 from stepscope.evaluation.shared_cores import CHEAPER, shared_seconds
 from stepscope.evaluation.slow_settings import slow_settings
@@ -200,8 +200,8 @@ def _places(problem: Problem, analysis: Analysis) -> list[Place]:
         if lines is None:
             continue
         chosen = result.details.get("places")
-        found = [place for place in places(lines) if not chosen or place.line.place in chosen][:MOST_PLACES]
-        return [place for place in found if place.share >= LEAST_PLACE and place.is_known]
+        found = [place for place in places(lines) if not chosen or place.line.place in chosen]
+        return worth_a_name(found[:MOST_PLACES])
     return []
 
 

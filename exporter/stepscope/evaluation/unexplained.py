@@ -28,7 +28,7 @@ from stepscope.evaluation.account import (
     name_of,
 )
 from stepscope.evaluation.analysis import ACCOUNT, Analysis, GpuUse, RuleResult
-from stepscope.evaluation.places import LEAST_PLACE, Place, places, waits
+from stepscope.evaluation.places import Place, places, waits, worth_a_name
 from stepscope.measurements.hangs import COMMUNICATION, STOPPED
 from stepscope.measurements.own_times import slow_ranks
 from stepscope.rules.low_gpu_utilization import LowGPUUtilization
@@ -136,7 +136,7 @@ FLATTEN_LESS = (
     "This line calls a compiled function, and flattens its arguments in Python at each call. Do that once "
     "(`nnx.cached_partial`, `nnx.split`, `eqx.partition`), or let a call make several steps (`jax.lax.scan`)."
 )
-JITTED = "jax._src.pjit.cache_miss"  # calls a compiled function, which is compiled first
+JITTED = re.compile(r"jax\._src\.pjit\.cache_miss$")  # calls a compiled function, which is compiled first
 COMPILE_LESS = (
     "JAX compiles the function that this line calls. It unrolls Python loops: write them with "
     "`jax.lax.scan` or `jax.lax.fori_loop`, which compile one turn."
@@ -318,9 +318,8 @@ def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
         if is_start and (not leaf.share or analysis.found(MaxInitializationTime)):
             continue
         # Only what was sampled: Python's own start and end never are.
-        named = (place for place in leaf.places if place.share >= LEAST_PLACE)
         jax = analysis.framework.startswith("jax")
-        found = [place for place in named if _is_of_script(place.line, leaf.key, jax)]
+        found = [place for place in worth_a_name(leaf.places) if _is_of_script(place.line, leaf.key, jax)]
         seconds = sum(place.seconds for place in found)
         own = min(seconds / account.seconds, leaf.share)
         if own >= limit and (not is_start or found[0].seconds > MOST * seconds):
@@ -398,11 +397,12 @@ def _is_long_start(leaf: Leaf, loop: float, account: Account, analysis: Analysis
 
 def _where(leaf: Leaf) -> str:
     """Returns "The time before it went into load, train.py:8 (62 %) and import (30 %)"."""
-    found = [place for place in leaf.places if place.share >= LEAST_PLACE and place.is_known]
-    if not found:
-        return "Which lines took the time before it was not sampled"
-    words = [f"{place.words} ({share(place.share, 1.0)})" for place in found]
-    return f"The time before it went into {listing(words)}"
+    words = [f"{place.words} ({share(place.share, 1.0)})" for place in worth_a_name(leaf.places)]
+    return (
+        f"The time before it went into {listing(words)}"
+        if words
+        else "Which lines took the time before it was not sampled"
+    )
 
 
 def _by_turns(account: Account, analysis: Analysis) -> Iterator[LargePart]:
@@ -590,7 +590,7 @@ def _seen(leaf: Leaf) -> float:
 
 
 def own_places(leaf: Leaf) -> list[Place]:
-    return [place for place in leaf.places if place.share >= LEAST_PLACE and _is_own(place.line)]
+    return [place for place in worth_a_name(leaf.places) if _is_own(place.line)]
 
 
 def _is_own(line: LineTime) -> bool:
@@ -631,7 +631,7 @@ def _evaluation(
         remedy = less = VALIDATE_LESS if validates else EVALUATE_LESS
         spent, own, key, title = part, account.share(phase, HOST), Key(phase), ""
         if rollouts := _rollouts(phase, account):
-            named = [place for place in rollouts.places if place.share >= LEAST_PLACE]
+            named = worth_a_name(rollouts.places)
             acts = [place for place in named if _is_own(place.line) or _waits(place.line)]
             spent = own = rollouts.share * own_share(rollouts, acts)
             if own < max(analysis.large, LARGE_PHASE * part):

@@ -181,16 +181,13 @@ def process_verdict(analysis: Analysis) -> list[str]:
     if main is None and math.isnan(own):
         return []
     crowded = sum(cores.own - cores.others for cores in analysis.run_cores) > 0
-    sentences = [
-        _thread_words(main, own, allowed, crowded) if main else _cores_words(analysis, own, allowed),
-        *_gpus(analysis),
-    ]
+    sentences = [_thread_words(main, own, allowed, crowded) if main else _cores_words(analysis, own, allowed)]
+    if (gpu := _gpu_use(analysis)) >= MEDIAN_GPU_BUSY:
+        sentences.append(f"The GPU is busy: {percent(gpu)} in half of the samples.")
     if main and _waits_for_a_core(main) and crowded:
         sentences.append("Start fewer processes, or give each fewer threads (OMP_NUM_THREADS=1).")
-    elif main and _calls_jax(main) > BUSY * main.seconds:
-        sentences.append(COMPILE_STEP)
-    elif main and sum(line.total for line in main.lines if line.library == JITTED) > BUSY * main.seconds:
-        sentences.append(COMPILE_LESS)
+    elif main and (advice := _advice_on_jax(main)):
+        sentences.append(advice)
     elif main and own < MORE_THAN_ONE and sum(line.total for line in main.others) > BUSY * main.seconds:
         sentences.append(f"Its other threads run Python on one core: {places(main.others)[0].words}. {TURNS}")
     shown = [] if main is None else [place for place in places(main.lines)[:SHOWN] if place.share >= LEAST]
@@ -200,9 +197,12 @@ def process_verdict(analysis: Analysis) -> list[str]:
     return [*sentences, *_use(analysis, own, allowed)]
 
 
-def _calls_jax(thread: ThreadTime) -> float:
-    """Returns the seconds in which operations of JAX were called one by one."""
-    return sum(line.total for line in thread.lines if DISPATCHES.match(line.library))
+def _advice_on_jax(thread: ThreadTime) -> str:
+    """Returns what helps a thread that mostly calls operations of JAX one by one, or compiles; "": else."""
+    for calls, advice in ((DISPATCHES, COMPILE_STEP), (JITTED, COMPILE_LESS)):
+        if sum(line.total for line in thread.lines if calls.match(line.library)) > BUSY * thread.seconds:
+            return advice
+    return ""
 
 
 def knows_lines(analysis: Analysis) -> bool:
@@ -243,10 +243,14 @@ def _main_thread(analysis: Analysis) -> ThreadTime | None:
 
 def _cores(analysis: Analysis) -> tuple[float, float]:
     """Returns the cores that the processes used on average, and those that they may use; NaN: not known."""
-    own = [use.cores for use in analysis.run_use if not math.isnan(use.cores)]
-    allowed = [use.allowed for use in analysis.run_use if not math.isnan(use.allowed)]
+    own, allowed = (_known(analysis, name) for name in ("cores", "allowed"))
     known = sum(allowed) or float(sum(analysis.cores.values())) or math.nan
     return (sum(own) if own else math.nan), known
+
+
+def _known(analysis: Analysis, name: str) -> list[float]:
+    """Returns a field of the use of each node on which it was measured."""
+    return [value for use in analysis.run_use if not math.isnan(value := getattr(use, name))]
 
 
 def _waits_for_a_core(thread: ThreadTime) -> bool:
@@ -298,9 +302,7 @@ def _in(thread: ThreadTime, state: str) -> str:
 
 
 def _cores_words(analysis: Analysis, own: float, allowed: float) -> str:
-    waited = max(
-        (use.waited_share for use in analysis.run_use if use.waited_share == use.waited_share), default=0
-    )
+    waited = max(_known(analysis, "waited_share"), default=0.0)
     if waited > WAITS_FOR_A_CORE and own < ALL_CORES * allowed:
         return (
             f"The command waits for a core {percent(100 * waited)} of the time in which it could run: "
@@ -322,20 +324,16 @@ def _of_cores(number: str, allowed: float) -> str:
     return f"{number} of {allowed:g} {'core' if allowed == 1 else 'cores'}"
 
 
-def _gpus(analysis: Analysis) -> list[str]:
-    use = [row.p50 for row in analysis.gpu_use if not math.isnan(row.p50)]
-    if not use or max(use) < MEDIAN_GPU_BUSY:
-        return []
-    return [f"The GPU is busy: {percent(max(use))} in half of the samples."]
+def _gpu_use(analysis: Analysis) -> float:
+    """Returns how busy a GPU is in half of the samples, in percent, of that used most; NaN: none was read."""
+    return max((row.p50 for row in analysis.gpu_use if not math.isnan(row.p50)), default=math.nan)
 
 
 def _use(analysis: Analysis, own: float, allowed: float) -> list[str]:
     words = [] if math.isnan(own) else [f"use {_of_cores(f'{own:.2g}', allowed)}"]
     for name, verb in (("read_per_second", "read"), ("written_per_second", "write")):
-        values = [value for use in analysis.run_use if not math.isnan(value := getattr(use, name))]
-        if values:
+        if values := _known(analysis, name):
             words.append(f"{verb} {rate(sum(values))} {'from' if verb == 'read' else 'to'} disks")
-    gpus = [row.p50 for row in analysis.gpu_use if not math.isnan(row.p50)]
-    if gpus and max(gpus) < MEDIAN_GPU_BUSY:
-        words.append(f"leave the GPUs at {percent(max(gpus))} in half of the samples")
+    if (gpu := _gpu_use(analysis)) < MEDIAN_GPU_BUSY:
+        words.append(f"leave the GPUs at {percent(gpu)} in half of the samples")
     return [f"On average its processes {listing(words)}."] if words else []
