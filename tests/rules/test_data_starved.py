@@ -564,12 +564,14 @@ def test_a_late_py_dataset_of_keras_gets_the_advice_of_keras(
     assert "num_workers" not in advice
 
 
-def test_the_py_dataset_is_known_from_gauges() -> None:
+@pytest.mark.parametrize("late", [0, 1])
+def test_the_py_dataset_of_each_rank_is_known_from_the_gauges_of_rank_0(late: int) -> None:
     known = {"workers": 2.0, "processes": 0.0, "queue": 10.0}
     gauges = {f"keras_py_dataset_{name}": value for name, value in known.items()}
-    steps = node_steps(np.full(200, 0.5), data_wait=np.full(200, 0.3))
-    rank = rank_facts(loaders=[Loader(0, "train", 2, None, None)], gauges=gauges)
-    found = result(node_samples(np.full((200, 8), 0.5)), steps, facts=run_facts(ranks=[rank]))
+    steps = [node_steps(np.full(200, 0.5), rank=rank, data_wait=0.3 * (rank == late)) for rank in range(2)]
+    loader = Loader(0, "train", 2, None, None)
+    ranks = [rank_facts(rank, loaders=[loader], gauges={} if rank else gauges) for rank in range(2)]
+    found = result(node_samples(np.full((200, 8), 0.5)), *steps, facts=run_facts(ranks=ranks))
     assert found.details["cause"] == "PyDataset"
     assert found.finding.endswith("the 2 threads of the PyDataset share one interpreter.")
 

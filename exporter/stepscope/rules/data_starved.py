@@ -114,7 +114,8 @@ def _loading(run: RunMeasurements, node: str, rank: int, wait: PortionSoFar) -> 
     ranks = ranks_of(run.facts, node)
     processes = ranks.get(rank, [])
     loaders = [loader for process in processes for loader in process.loaders]
-    gauges = processes[-1].gauges if processes else {}
+    settings = next((each.gauges for each in reversed(run.facts.ranks) if not each.rank), {})
+    gauges = settings | (processes[-1].gauges if processes else {})  # frameworks publish those of rank 0
     maps = gauges.get(SEQUENTIAL_MAPS)
     own = run.nodes[node][OWN_CORES]
     of_node = usage.cores or next((len(facts.cpus) for facts in run.facts.nodes if facts.node == node), 0)
