@@ -1,10 +1,16 @@
-"""Trains with two workers of MultiWorkerMirroredStrategy, which this process starts: 12 batches each."""
+"""Trains with two workers of MultiWorkerMirroredStrategy, which this process starts: 12 batches each.
+
+Then `fit` of Keras 2 trains on them twice, in a run of its own. The data of worker 1 come late.
+"""
 
 import json
 import os
 import socket
 import subprocess
 import sys
+import time
+from importlib import import_module
+from importlib.util import find_spec
 
 WORKERS = 2
 
@@ -55,3 +61,24 @@ def train(batch: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 losses = [train(batch, labels) for batch, labels in strategy.experimental_distribute_dataset(dataset)]
 sys.stdout.write(f"{len(losses)} {losses[-1].numpy():.6f}\n")
+if find_spec("tf_keras"):
+    import stepscope
+
+    tf_keras = import_module("tf_keras")
+    stepscope.finish()
+    stepscope.start(run="fit")
+    late = 0.05 if json.loads(os.environ["TF_CONFIG"])["task"]["index"] else 0.0
+
+    def slowly(value: np.ndarray) -> np.ndarray:
+        time.sleep(late)
+        return value
+
+    with strategy.scope():
+        layers = tf_keras.Input((8,)), tf_keras.layers.Dense(4), tf_keras.layers.Dense(1)
+        model = tf_keras.Sequential(layers)
+        model.compile("sgd", "mse")
+
+    def wait(value: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.ensure_shape(tf.numpy_function(slowly, [value], tf.float32), (None, 8)), label
+
+    model.fit(dataset.map(wait).with_options(options), epochs=2, verbose=0)

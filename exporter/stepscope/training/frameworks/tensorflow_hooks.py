@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 
 _DATA_WAIT, _COMMUNICATION = COMPONENT_INDEX["data_wait"], COMPONENT_INDEX["communication"]
 _ALL_REDUCE = OPERATIONS.index("all_reduce") + 1.0
-SEVERAL = ("MultiWorker", "CollectiveAllReduce", "TPU", "ParameterServer")  # strategies that wait for others
+ELSEWHERE = ("TPU", "ParameterServer")  # strategies that run graphs in other processes
+SEVERAL = ("MultiWorker", "CollectiveAllReduce", *ELSEWHERE)  # those that wait for others
 MOST_DATASETS = 1000  # of a pipeline that are looked at
 _WAITS = "_stepscope"  # attribute of a dataset that the script watches, and of an iterator that is timed
 _installed: set[str] = set()
@@ -97,10 +98,10 @@ def time_iterators() -> None:
 
 
 def fetches_here(iterator: object) -> bool:
-    """Returns whether an iterator gets its batches in this process, without a wait for other ones."""
+    """Returns whether an iterator gets its batches in this process."""
     tensorflow = sys.modules["tensorflow"]
     if isinstance(iterator, tensorflow.distribute.DistributedIterator):
-        return not type(getattr(iterator, "_strategy", None)).__name__.startswith(SEVERAL)
+        return not type(getattr(iterator, "_strategy", None)).__name__.startswith(ELSEWHERE)
     return isinstance(iterator, tensorflow.data.Iterator)
 
 
@@ -295,9 +296,12 @@ def _loop_is_traced(*_: object, **__: object) -> None:
         _graphs.with_fetches.update(_running.functions[:1])
 
 
-def _fetch_is_traced(*_: object, **__: object) -> tuple[Any] | None:
+def _fetch_is_traced(iterator: Any, *_: object, **__: object) -> tuple[Any] | None:
+    """Begins to time a fetch: with several workers, what each does before it asks the others."""
     _loop_is_traced()
-    if _running.fetching or not _fetches_in_loop():
+    strategy = getattr(iterator, "_strategy", None)
+    asks = strategy is not None and strategy.extended._in_multi_worker_mode()
+    if _running.fetching or asks or not _fetches_in_loop():
         return None
     _running.fetching = True
     return (graph_clock.begin(),)
