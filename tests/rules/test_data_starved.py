@@ -531,7 +531,8 @@ def test_a_few_long_fetches_need_more_batches_ahead_and_not_storage() -> None:
 @pytest.mark.parametrize(
     ("python", "facts", "clause", "words"),
     [
-        (PyDataset(0, False, 0), {}, "one batch after another", "`workers=3` in"),
+        (PyDataset(0, False, 0), {}, "Python makes one batch after another", "`workers=3` in"),
+        (PyDataset(0, False, 0), {}, "", "which no generator does"),
         (PyDataset(0, False, 0), {}, "", "`use_multiprocessing=True`, unless `__getitem__` mostly waits"),
         (
             PyDataset(0, False, 0),

@@ -75,7 +75,12 @@ WAYS = [PLAIN, ("torch", "1"), ("tf_keras", "")]
 MORE = [("torch", ""), ("jax", ""), ("torch", "2"), *product(("tensorflow", "jax"), "12")]
 REST = ("tf_keras", "torch", "jax")
 PY_SETTINGS = ("workers", "processes", "queue")
-PY_DATASET: dict[str, list[float | None]] = {"": [None, None, None], "1": [0, 0, 0], "2": [2, 0, 4]}
+PY_DATASET: dict[str, list[float | None]] = {
+    "": [None, None, None],
+    "0": [0, 0, 0],
+    "1": [0, 0, 0],
+    "2": [2, 0, 4],
+}
 
 
 def settings(backend: str, workers: str) -> dict[str, str]:
@@ -171,12 +176,20 @@ def test_eager_steps_have_their_parts(variants: dict[str, Trained]) -> None:
     assert "tf_data_sequential_maps" not in trained.totals.gauges  # Keras made the dataset, of arrays
 
 
-def test_batches_of_a_py_dataset_are_those_of_no_pipeline(variants: dict[str, Trained]) -> None:
-    trained = variants["py"]
+@pytest.mark.parametrize(
+    ("variant", "workers", "backend"),
+    [("py", "1", "tensorflow"), ("generator", "0", "tensorflow"), ("Keras 2, py", "2", "tf_keras")],
+)
+def test_batches_that_python_makes_are_those_of_no_pipeline(
+    variant: str, workers: str, backend: str, variants: dict[str, Trained]
+) -> None:
+    if find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    trained = variants[variant]
     assert trained.totals.steps == {"train": 24, "eval": 8, "predict": 2}
     assert trained.seconds("train", "data_wait") > 0
     gauges = trained.totals.gauges
-    assert [gauges[f"keras_py_dataset_{name}"] for name in PY_SETTINGS] == PY_DATASET["1"]
+    assert [gauges[f"keras_py_dataset_{name}"] for name in PY_SETTINGS] == PY_DATASET[workers]
     assert "tf_data_sequential_maps" not in gauges
 
 
@@ -254,7 +267,10 @@ def test_a_clock_in_a_graph_of_several_steps_counts_its_waits_for_batches(
     assert trained.seconds("train", "data_wait") > trained.seconds("train", "forward") > 0
     assert trained.seconds("eval", "forward") > 0
     assert trained.complaints == []
-    names = "plain", "eager", "at once", "watched", "py", "mirrored", "Keras 2", "Keras 2, mirrored"
+    names = (
+        *("plain", "eager", "at once", "watched", "py", "generator", "mirrored"),
+        *("Keras 2", "Keras 2, mirrored"),
+    )
     weights = dict(zip(names, trained.words.splitlines(), strict=False))
     assert weights[variant] == bare(backend, "").strip()  # without hooks, batch by batch
 

@@ -33,17 +33,23 @@ def in_python(_: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(slow, ())
 
 
-class Batches(getattr(keras.utils, "PyDataset", object)):  # type: ignore[misc]
-    def __init__(self, values: np.ndarray, **options: int) -> None:
-        super().__init__(**options)
-        self.values = values
+def batches_of(values: np.ndarray, keras: Any, **options: int) -> dict[str, Any]:
+    """Returns the arguments of `fit` for batches that Python makes: with no workers, in a generator."""
 
-    def __len__(self) -> int:
-        return 8
+    class Batches(keras.utils.Sequence):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return 8
 
-    def __getitem__(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        values = self.values[8 * number : 8 * number + 8]
-        return slowly(values), values.sum(1)
+        def __getitem__(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+            part = values[8 * number : 8 * number + 8]
+            return slowly(part), part.sum(1)
+
+    if not options["workers"]:
+        batches = Batches()
+        return {"x": (batches[number % 8] for number in range(32)), "steps_per_epoch": 8}
+    if hasattr(keras.utils, "PyDataset"):
+        return {"x": Batches(**options)}
+    return {"x": Batches(), **options}
 
 
 def fit(
@@ -77,7 +83,7 @@ def fit(
     save = keras.callbacks.ModelCheckpoint(checkpoint, save_weights_only=True)
     data = {"x": values, "y": values.sum(1), "batch_size": 8} if eager else {"x": training}
     if workers:
-        data = {"x": Batches(values, workers=int(workers), max_queue_size=4)}
+        data = batches_of(values, keras, workers=int(workers), max_queue_size=4)
     model.fit(**data, epochs=3, verbose=0, validation_data=batches.take(2), callbacks=[save])
     model.evaluate(batches.take(2), verbose=0)
     model.predict(batches.take(2), verbose=0)
@@ -89,11 +95,12 @@ if os.environ.get("VARIANTS"):
     import stepscope
 
     variants: dict[str, Any] = {"plain": {}, "eager": {"eager": True}, "at once": {"at_once": 2}}
-    variants |= {"watched": {"watch": True}, "py": {"workers": "1"}}
+    variants |= {"watched": {"watch": True}, "py": {"workers": "1"}, "generator": {"workers": "0"}}
     variants["mirrored"] = {"at_once": 2, "mirrored": True}
     if find_spec("tf_keras"):
         keras_2 = {"at_once": 2, "keras": import_module("tf_keras")}
         variants |= {"Keras 2": keras_2, "Keras 2, mirrored": {**keras_2, "mirrored": True}}
+        variants["Keras 2, py"] = {**keras_2, "at_once": 1, "workers": "2"}
     for name, settings in variants.items():
         stepscope.start(run=name)
         fit(**settings)

@@ -95,7 +95,7 @@ class CoresInUse(NamedTuple):
 
 
 class PyDataset(NamedTuple):
-    """How batches of a keras.utils.PyDataset are made ahead of the steps."""
+    """How Keras makes batches of a PyDataset, or of a generator, ahead of the steps."""
 
     workers: int  # 0: one after another, in one thread
     processes: bool  # instead of threads
@@ -503,9 +503,12 @@ class Loading:
         if python.workers > python.queue > 0:
             wider = f" Raise `max_queue_size` from {python.queue}: only so many batches are made at once."
         if not python.workers:
-            ahead = f"Let it make them ahead: `workers={wanted}` in the `super().__init__` of the PyDataset"
+            ahead = (
+                "Let a PyDataset make them ahead, which no generator does (Keras 2: a Sequence, arguments of "
+                f"`fit`): `workers={wanted}` in the `super().__init__` of the PyDataset"
+            )
             unless = "" if self.fetch_seconds else ", unless `__getitem__` mostly waits"
-            return "the PyDataset makes one batch after another", (
+            return "Python makes one batch after another", (
                 f"{ahead}. `__getitem__` mostly waits, so threads are enough."
                 if waits
                 else f"{ahead}, and `use_multiprocessing=True`{unless}: threads share one interpreter."

@@ -70,29 +70,33 @@ class Computing(local):
 
     def waits(self, phase: str) -> Waits:
         """Returns what counts the waits for the loader in Keras's loop, and publishes how it works."""
-        python = getattr(self.adapter, "py_dataset", None) if self.in_loop else None
         if phase == "train":
             self.trained_on = type(self.adapter).__name__
+        python = self._python()
         if python is not None and (self.is_of_run(phase) or self.trained_on == "ArrayDataAdapter"):
-            ahead = self.adapter.enqueuer is not None
-            publish(
-                {
-                    PY_WORKERS: python.workers if ahead else 0,
-                    PY_PROCESSES: float(ahead and bool(python.use_multiprocessing)),
-                    PY_QUEUE: python.max_queue_size if ahead else 0,
-                }
-            )
+            publish(dict(zip((PY_WORKERS, PY_PROCESSES, PY_QUEUE), python, strict=True)))
         return Waits(phase, *self._loader())
+
+    def _python(self) -> tuple[float, ...] | None:
+        """Returns the workers that make Keras's batches in Python, whether as processes, and their queue.
+
+        A generator makes one batch after another, like a PyDataset without workers. None: another loader.
+        """
+        kinds = "py_dataset", "generator"
+        if not self.in_loop or not any(hasattr(self.adapter, kind) for kind in kinds):
+            return None
+        if getattr(self.adapter, "enqueuer", None) is None:
+            return 0.0, 0.0, 0.0
+        python = self.adapter.py_dataset
+        return python.workers, float(bool(python.use_multiprocessing)), python.max_queue_size
 
     def _loader(self) -> tuple[Settings, int]:
         """Returns the settings and the batch size of the loader in Keras's loop, as far as they are known."""
         if not self.in_loop or self.adapter is None:
             return (None, None, None), 0
         size = batch_size_of(self.adapter) or 0
-        python = getattr(self.adapter, "py_dataset", None)
-        if python is not None:
-            workers = python.workers if self.adapter.enqueuer is not None else 0
-            return (workers, None, None), size
+        if (python := self._python()) is not None:
+            return (int(python[0]), None, None), size
         return settings_of(getattr(self.adapter, "_dataloader", None)), size
 
     def begin(self, component: int, operation: float = 0.0, in_callback: bool = False) -> int | None:

@@ -19,6 +19,7 @@ from stepscope.training.frameworks.keras_hooks import (
     hook_numbers,
     hook_optimizer,
 )
+from stepscope.training.frameworks.published import after
 from stepscope.training.off import is_off
 
 TYPE_CHECKING = False
@@ -45,8 +46,10 @@ def install(package: str = "keras") -> None:
     hook_calls_of_loops(model)
     for name in ("make_train_function", "make_test_function", "make_predict_function"):
         replace(model, name, _with_fetches)
-    handler = getattr(sys.modules.get(f"{package}.src.engine.data_adapter"), "DataHandler", None)
-    around(handler, "enumerate_epochs", _epochs_begin)
+    adapters = sys.modules.get(f"{package}.src.engine.data_adapter")
+    around(getattr(adapters, "DataHandler", None), "enumerate_epochs", _epochs_begin)
+    for name in ("GeneratorDataAdapter", "KerasSequenceAdapter"):
+        after(getattr(adapters, name, None), "_handle_multiprocessing", _knows_workers)
     layer = getattr(sys.modules.get(f"{package}.src.engine.base_layer"), "Layer", None)
     hook_eager_parts("tensorflow", layer, model, ("compute_loss", "compute_metrics"))
     for module, owner in (("optimizer", "_BaseOptimizer"), ("legacy.optimizer_v2", "OptimizerV2")):
@@ -59,7 +62,22 @@ def install(package: str = "keras") -> None:
 def _epochs_begin(handler: Any) -> None:
     """Knows the script's own dataset. The others are made by Keras: their settings are not the script's."""
     adapter = getattr(handler, "_adapter", None)
-    computing.adapter = adapter if type(adapter).__name__ == "DatasetAdapter" else None
+    is_own = type(adapter).__name__ == "DatasetAdapter"
+    computing.adapter = adapter if is_own else getattr(adapter, "_stepscope", None)
+
+
+class _InPython:
+    """How batches of a generator or a Sequence are made, as adapters of Keras 3 say it of a PyDataset."""
+
+    def __init__(self, workers: int, use_multiprocessing: bool, max_queue_size: int) -> None:
+        self.py_dataset = self
+        self.enqueuer = True if workers > 1 or (workers and use_multiprocessing) else None
+        self.workers, self.use_multiprocessing = workers, use_multiprocessing
+        self.max_queue_size = max_queue_size
+
+
+def _knows_workers(_result: object, adapter: Any, _data: object, *settings: Any, **__: object) -> None:
+    adapter._stepscope = _InPython(*settings)
 
 
 def _with_fetches(original: Callable[..., Any]) -> Callable[..., Any]:

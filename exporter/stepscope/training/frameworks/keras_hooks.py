@@ -142,17 +142,17 @@ def hook_calls_of_loops(trainer: Any) -> None:
         around(trainer, name, _loop_is_called, _loop_was_left)
 
 
-def _loop_is_called(*_: object, **__: object) -> tuple[bool, bool, bool, bool, bool]:
+def _loop_is_called(*_: object, **__: object) -> tuple[tuple[bool, bool, bool, bool, bool], Any]:
     is_called, _loop.is_called = _loop.is_called, True
-    return is_called, bool(_loop.begin), _loop.is_alone, computing.in_loop, computing.in_callback
+    state = is_called, bool(_loop.begin), _loop.is_alone, computing.in_loop, computing.in_callback
+    return state, computing.adapter
 
 
-def _loop_was_left(before: tuple[bool, bool, bool, bool, bool], done: bool) -> None:
+def _loop_was_left(before: tuple[tuple[bool, bool, bool, bool, bool], Any], done: bool) -> None:
     """Makes the loop around it, if there is one, the running one again, also after an error."""
-    _loop.is_called, evaluates, _loop.is_alone, computing.in_loop, computing.in_callback = before
+    state, computing.adapter = before
+    _loop.is_called, evaluates, _loop.is_alone, computing.in_loop, computing.in_callback = state
     _loop.begin = (recorder.so_far() or ()) if evaluates else ()
-    if not computing.in_loop:
-        computing.adapter = None
     if not done:
         automatic.begin_anew()
         recorder.show_phase("train")
