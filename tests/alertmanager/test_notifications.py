@@ -315,6 +315,9 @@ def test_labels_and_annotations_cannot_forge_a_slack_message(slack: Told) -> Non
     assert text.count(own) == 1
     assert not MARKUP.findall(text.replace(own, "").replace("\n", " "))
     assert 'nowhere !channel http: //evil.test click {{ .ExternalURL }} " script underlined slanted' in text
+    assert (
+        "struck typed : skull: http: //evil.test channel end*\n" in text
+    )  # Slack ends no bold text after a space
     assert len(text) < 4000
     title = attachment["title"]
     assert title.startswith(
