@@ -1,4 +1,4 @@
-"""Records whose GPUs are allocated, held, used and useful: one series per held GPU, and sums per run and node.
+"""Records whose GPUs are allocated, held, used and useful: a series per held GPU, and sums per run and node.
 
 Allocation comes from the exporters of the schedulers (docs/usage.md). Without them, nothing is recorded of
 it: what is not known is never 0.
