@@ -1,8 +1,9 @@
 """Finds settings of PyTorch that cost time, from what hooks say about them and what they cost."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from stepscope.common.words import count, duration, number, share
 from stepscope.evaluation.account import HOST, Account, Key, Leaf
@@ -18,6 +19,7 @@ from stepscope.evaluation.unexplained import (
     own_share,
 )
 from stepscope.rules.data_starved import DataStarved
+from stepscope.rules.parts.data_loading import IN_WORKERS
 from stepscope.rules.parts.topics import About
 from stepscope.training.layout import (
     ANOMALY_DETECTION,
@@ -75,10 +77,6 @@ START_LATER = (
 )
 STACK_TRACES = "traceback.format_stack"  # a function that autograd calls per operator to detect anomalies
 SWITCH_OFF = "Switch it off once the error is found: it keeps a stack trace of every operation."
-FIND_NO_MORE = (
-    "Remove `find_unused_parameters=True`: each step searches the whole graph, and finds none. A model whose "
-    "branches change needs it."
-)
 IN_BULK = (
     "Compute the whole batch with few operators instead of a loop (broadcasting, `torch.bmm`, `torch.vmap`), "
     "or let `torch.compile` join them. Small operators cost their call, whatever they compute."
@@ -87,60 +85,20 @@ DETACH = (
     "Detach what is kept from one step to the next: `state = state.detach()`, `total += loss.item()`. A "
     "graph that needs `retain_graph=True` in each step usually contains the steps before."
 )
-IN_SINGLE = (
-    "Convert data and model to float32 (`.float()`) unless they need more: arrays of NumPy are float64. "
-    "CPUs compute half as fast with it, and most GPUs much slower."
-)
-SLOW_TENSORS = {  # what an optimizer updates, and what to do about it
-    DOUBLES: ("Double precision", "float64", IN_SINGLE),
-    HALVES: (
-        "Half precision on a CPU",
-        "float16 or bfloat16, which take several times as long as float32 here",
-        "Convert data and model to float32 (`.float()`, `dtype=torch.float32`) to train on this CPU: it "
-        "computes several times as long in half precision.",
-    ),
-}
 FLUSH = (
     "Call `torch.set_flush_denormal(True)` before training: numbers below 1e-38 become 0. CPUs take several "
     "times as long to compute with them. Or scale the data: they come from tiny gradients."
-)
-FREEZE = (
-    "Switch gradients off for what stays as it is: `backbone.requires_grad_(False)`, or call it under "
-    "`torch.no_grad()`. The backward pass then ends before it. Results that never change can be kept."
-)
-PAD_LESS = (
-    "Pad each batch to its own longest sample, in the collate function (`padding=True` of a tokenizer, "
-    "DataCollatorWithPadding), and batch similar lengths. A compiled model needs few lengths."
 )
 STACK = (
     "Train on batches: `batch_size` of the DataLoader, or `torch.stack` before the model is called. Such an "
     "operator takes hardly longer for 32 samples than for one."
 )
-PROFILE_A_FEW = (
-    "Profile a few steps: `torch.profiler.schedule` in the script, or `stepscope run --profile 20:27`, "
-    "which changes no line."
-)
+EAGERLY = "Eager execution"
 OF_THAT = "; how much of that it costs is not known."
-IN_GRAPHS = (
-    "Remove `run_eagerly=True` from `compile`, or `tf.config.run_functions_eagerly(True)`: they are for "
-    "debugging. A graph runs many operations in one call."
-)
-INTO_A_GRAPH = (
-    "Put the whole step into one function with `@tf.function`: forward pass, gradients and the optimizer's "
-    "step. A graph runs many operations in one call."
-)
-IN_OPERATIONS = (
-    "Write them with operations of {}, which a {} runs without Python, or call "
-    "them every N steps, outside the {}."
-)
 # The gauge of what graphs call, the framework, its graph, and how a script calls Python in one.
 PYTHON_IN_GRAPHS = (
     (GRAPH_PYTHON, "TensorFlow", "graph", "`tf.py_function`, `tf.numpy_function`"),
     (JAX_PYTHON, "JAX", "compiled function", "`jax.pure_callback`, `io_callback`, `jax.debug.callback`"),
-)
-WITHOUT_SYNC = (
-    "Put all but the last forward and backward pass of a step into `with model.no_sync():`, so that ranks "
-    "exchange the sum of the gradients once."
 )
 SPARSE_ALREADY = "torch.optim.sparse_adam."  # functions that update only the rows of a batch
 UPDATE_LESS = (
@@ -168,49 +126,200 @@ CALL_LESS = {
 }
 
 
+class _Run:
+    """A run whose account is known. Its parts are shares of the run, 0..1."""
+
+    def __init__(self, analysis: Analysis, account: Account, seconds: float) -> None:
+        self.analysis, self.account, self.seconds = analysis, account, seconds
+        self.large, self.is_busy = analysis.large, is_busy(analysis)
+        self.forward, self.backward, self.optimizer, self.own = (
+            account.share(*key) for key in (FORWARD, BACKWARD, OPTIMIZER, OWN)
+        )
+        self.passes, self.computing = self.forward + self.backward, account.useful_share
+        self.in_steps = sum(map(account.share, PHASES))
+        self.mostly_computes = self.computing >= max(COMPUTES * account.share(FORWARD.part), self.large)
+        # What a rank waits for others, beyond the one that communicates least, does not count.
+        self.communication = min(account.by_rank(*COMMUNICATION).values(), default=0.0) / seconds
+        self.of_tensorflow = analysis.framework.startswith("tensorflow")
+        counts = [one.count for one in analysis.steps if one.phase == FORWARD.part]
+        self.steps, self.steps_of_a_rank = sum(counts), max(counts, default=0)
+
+    def gauge(self, name: str) -> float:
+        return self.analysis.gauges.get(name, 0.0)
+
+    def seconds_with_a_core(self, part: float) -> float:
+        """Returns the seconds of a part of training steps in which main threads did not wait for a core."""
+        waited = sum(thread.train_core_wait_seconds for thread in self.analysis.main_threads)
+        spent = self.account.share(FORWARD.part) * self.account.seconds
+        return part * self.account.seconds * (max(1 - waited / spent, 0.0) if spent else 1.0)
+
+    def leaves(self, key: Key) -> list[Leaf]:
+        """Returns the leaf of a part of steps, if a framework computes in it; [] if the script itself may.
+
+        A model in NumPy has passes of its own, which its script marks. PyTorch may only load its data.
+        """
+        name = self.analysis.framework
+        looked = name.startswith("pytorch") and self.steps_of_a_rank > FIRST_LOOK
+        if not name.startswith(tuple(FRAMEWORKS.values())) or (looked and not self.gauge(OPERATORS)):
+            return []
+        return [leaf for leaf in self.account.leaves if leaf.key == key]
+
+    def found(
+        self, key: Key, lost: float, remedy: str, evidence: str, title: str = "", places: Sequence[str] = ()
+    ) -> RuleResult:
+        return of_part(LargePart(key, lost, remedy, evidence, title, places=places), self.seconds)
+
+
+class _Setting(NamedTuple):
+    """A setting that costs a part of the run."""
+
+    gauge: str
+    key: Key  # of what it makes longer
+    cost: Callable[[_Run, float], float]  # of the run, 0..1, by the value of the gauge
+    says: str  # "{part}" and "{number}" are the value
+    remedy: str
+    title: str = ""  # instead of the key's
+
+
+class _Unknown(NamedTuple):
+    """A setting of which nobody knows what it costs."""
+
+    title: str
+    is_on: Callable[[_Run], float]
+    says: str  # "{}": how many tensors
+    remedy: str
+
+
+KNOWN = (
+    _Setting(  # once would do
+        SYNCHRONISED,
+        COMMUNICATION,
+        lambda run, passes: run.communication * (1 - 1 / passes) if passes >= 2 else 0.0,
+        "Ranks exchange gradients in each of {number} backward passes per step",
+        "Put all but the last forward and backward pass of a step into `with model.no_sync():`, so that "
+        "ranks exchange the sum of the gradients once.",
+    ),
+    _Setting(  # the other half of the passes leads to these gradients, and may lead to others
+        UNTRAINED,
+        BACKWARD,
+        lambda run, part: part * run.backward / 2,
+        "{part} of the gradients are of parameters that no optimizer updates",
+        "Switch gradients off for what stays as it is: `backbone.requires_grad_(False)`, or call it under "
+        "`torch.no_grad()`. The backward pass then ends before it. Results that never change can be kept.",
+        "Gradients for nothing",
+    ),
+    _Setting(
+        PADDING,
+        FORWARD,
+        lambda run, part: part * run.passes,
+        "{part} of a batch are positions that are padding in all of its samples",
+        "Pad each batch to its own longest sample, in the collate function (`padding=True` of a tokenizer, "
+        "DataCollatorWithPadding), and batch similar lengths. A compiled model needs few lengths.",
+        "Padding",
+    ),
+    *(
+        _Setting(
+            gauge,
+            FORWARD,
+            lambda run, seconds: min(seconds / run.seconds, run.in_steps),  # several run at once
+            f"It is spent in functions of Python that {graph}s call ({calls})",
+            f"Write them with operations of {framework}, which a {graph} runs without Python, or call them "
+            f"every N steps, outside the {graph}.",
+        )
+        for gauge, framework, graph, calls in PYTHON_IN_GRAPHS
+    ),
+)
+UNKNOWN = (
+    _Unknown(
+        "A profiler that is left on",  # hooks look at steps 20, 40, 80, and so on
+        lambda run: run.steps_of_a_rank >= LOOKED_AT and run.gauge(PROFILED) >= MOSTLY,
+        "The script's own PyTorch profiler ran in most steps",
+        "Profile a few steps: `torch.profiler.schedule` in the script, or `stepscope run --profile 20:27`, "
+        "which changes no line.",
+    ),
+    _Unknown(
+        "A search for unused parameters",
+        lambda run: run.analysis.gauges.get(UNUSED_PARAMETERS) == 0,
+        "DistributedDataParallel searches for unused parameters in every step (find_unused_parameters), and "
+        "there are none",
+        "Remove `find_unused_parameters=True`: each step searches the whole graph, and finds none. A model "
+        "whose branches change needs it.",
+    ),
+    _Unknown(
+        "Double precision",
+        lambda run: run.gauge(DOUBLES) * run.mostly_computes,
+        "The optimizer updates {} of float64",
+        "Convert data and model to float32 (`.float()`) unless they need more: arrays of NumPy are float64. "
+        "CPUs compute half as fast with it, and most GPUs much slower.",
+    ),
+    _Unknown(
+        "Half precision on a CPU",
+        lambda run: run.gauge(HALVES) * run.mostly_computes,
+        "The optimizer updates {} of float16 or bfloat16, which take several times as long as float32 here",
+        "Convert data and model to float32 (`.float()`, `dtype=torch.float32`) to train on this CPU: it "
+        "computes several times as long in half precision.",
+    ),
+    _Unknown(
+        EAGERLY,
+        lambda run: run.gauge(EAGER) and run.computing >= run.large,
+        "Keras runs each operation by itself (run_eagerly)",
+        "Remove `run_eagerly=True` from `compile`, or `tf.config.run_functions_eagerly(True)`: they are for "
+        "debugging. A graph runs many operations in one call.",
+    ),
+    _Unknown(
+        EAGERLY,
+        lambda run: run.of_tensorflow and run.optimizer >= run.large and not run.gauge(EAGER),
+        "TensorFlow runs each operation of a step by itself",
+        "Put the whole step into one function with `@tf.function`: forward pass, gradients and the "
+        "optimizer's step. A graph runs many operations in one call.",
+    ),
+)
+
+
 def slow_settings(analysis: Analysis) -> Iterator[RuleResult]:
     """Yields a finding per setting that costs time. It has an estimate only where that was measured."""
-    if analysis.account is not None and analysis.run_seconds:
-        yield from _anomaly_detection(analysis, analysis.account, analysis.run_seconds)
-        yield from _profiler(analysis, analysis.account)
-        yield from _unused_parameters(analysis)
-        yield from _synchronised(analysis, analysis.account, analysis.run_seconds)
-        yield from _slow_numbers(analysis, analysis.account)
-        yield from _untrained(analysis, analysis.account, analysis.run_seconds)
-        yield from _padding(analysis, analysis.account, analysis.run_seconds)
-        grows = list(_growing_graph(analysis, analysis.account, analysis.run_seconds))
-        yield from (eager := list(_eagerly(analysis, analysis.account)))
-        yield from _python_in_graphs(analysis, analysis.account, analysis.run_seconds)
-        passes = grows or list(_small_operators(analysis, analysis.account, analysis.run_seconds))
-        yield from passes
-        alone = list(_one_sample(analysis, analysis.account, analysis.run_seconds)) if not passes else []
-        yield from alone
-        if not (eager or alone):  # which explain what takes longer than it should
-            if not passes:
-                unused = list(_unused_results(analysis, analysis.account, analysis.run_seconds))
-                unused = unused or list(_without_tensors(analysis, analysis.account, analysis.run_seconds))
-                yield from unused or _forward_alone(analysis, analysis.account, analysis.run_seconds)
-                yield from _called(BACKWARD, analysis, analysis.account, analysis.run_seconds)
-            optimizer = list(_optimizer(analysis, analysis.account, analysis.run_seconds))
-            yield from optimizer or _called(OPTIMIZER, analysis, analysis.account, analysis.run_seconds)
-        yield from _threads(analysis, analysis.account, analysis.run_seconds)
+    if analysis.account is None or not analysis.run_seconds:
+        return
+    run = _Run(analysis, analysis.account, analysis.run_seconds)
+    yield from _anomaly_detection(run)
+    on = [each for each in UNKNOWN if each.is_on(run) >= 1]
+    computing = f"Computing took {share(run.computing, 1.0)} of the run{OF_THAT}"
+    for title, is_on, says, remedy in on:
+        said = says.format(count(int(is_on(run)), "tensor"))
+        yield finding(title, f"{said}. {computing}", remedy)
+    for gauge, key, cost, says, remedy, title in KNOWN:
+        value = run.gauge(gauge)
+        if (lost := cost(run, value)) >= run.large:
+            said = says.format(part=share(value, 1.0), number=number(round(value)))
+            found = run.found(key, lost, remedy, said, title)
+            shared = {"shared_seconds": lost * run.seconds} if gauge == UNTRAINED else {}
+            yield replace(found, details=found.details | shared)
+    passes = list(_growing_graph(run)) or list(_small_operators(run))
+    yield from passes
+    alone = list(_one_sample(run)) if not passes else []
+    yield from alone
+    if not alone and not any(each.title == EAGERLY for each in on):  # which explain what is long
+        if not passes:
+            unused = list(_unused_results(run)) or list(_without_tensors(run))
+            yield from unused or _forward_alone(run)
+            yield from _called(BACKWARD, run)
+        yield from list(_optimizer(run)) or _called(OPTIMIZER, run)
+    yield from _threads(run)
 
 
-def _anomaly_detection(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+def _anomaly_detection(run: _Run) -> Iterator[RuleResult]:
     """Yields that anomaly detection is on. It costs at least what forward passes spend on stack traces."""
-    if not analysis.gauges.get(ANOMALY_DETECTION):
+    if not run.gauge(ANOMALY_DETECTION):
         return
     is_on = "`torch.autograd.set_detect_anomaly` is on"
-    passes = account.share(*FORWARD) + account.share(*BACKWARD)
-    lost = sum(leaf.share * _of_stack_traces(leaf) for leaf in account.leaves if leaf.key == FORWARD)
-    if lost >= analysis.large:
-        spent = share(lost, account.share(*FORWARD))
+    lost = sum(leaf.share * _of_stack_traces(leaf) for leaf in run.account.leaves if leaf.key == FORWARD)
+    if lost >= run.large:
+        spent = share(lost, run.forward)
         evidence = f"{is_on}, and forward passes spent {spent} of their time on stack traces"
-        part = LargePart(FORWARD, lost, SWITCH_OFF, evidence, "Anomaly detection")
-        found = of_part(part, run_seconds)
-        yield replace(found, details=found.details | {"shared_seconds": (passes - lost) * run_seconds})
+        found = run.found(FORWARD, lost, SWITCH_OFF, evidence, "Anomaly detection")
+        yield replace(found, details=found.details | {"shared_seconds": (run.passes - lost) * run.seconds})
     else:
-        said = f"{is_on}. Both passes took {share(passes, 1.0)} of the run{OF_THAT}"
+        said = f"{is_on}. Both passes took {share(run.passes, 1.0)} of the run{OF_THAT}"
         yield finding("Anomaly detection", said, SWITCH_OFF)
 
 
@@ -220,100 +329,39 @@ def _of_stack_traces(leaf: Leaf) -> float:
     return kept / sum(line.total for line in leaf.lines) if kept else 0.0
 
 
-def _profiler(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
-    """Yields that the script's own profiler ran at most looks: hooks look at steps 20, 40, 80, and so on."""
-    if _most_steps(analysis) >= LOOKED_AT and analysis.gauges.get(PROFILED, 0.0) >= MOSTLY:
-        said = f"The script's own PyTorch profiler ran in most steps. {_computing_took(account)}"
-        yield finding("A profiler that is left on", said, PROFILE_A_FEW)
-
-
-def _unused_parameters(analysis: Analysis) -> Iterator[RuleResult]:
-    if analysis.gauges.get(UNUSED_PARAMETERS) == 0:
-        said = (
-            "DistributedDataParallel searches for unused parameters in every step (find_unused_parameters), "
-            "and there are none; how much that costs is not known."
-        )
-        yield finding("A search for unused parameters", said, FIND_NO_MORE)
-
-
-def _synchronised(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
-    """Yields that ranks exchange gradients in several backward passes per step.
-
-    Once would do. What a rank waits for others beyond the one that communicates least is not counted.
-    """
-    passes = analysis.gauges.get(SYNCHRONISED, 0.0)
-    communicated = min(account.by_rank(*COMMUNICATION).values(), default=0.0) / run_seconds
-    if passes >= 2 and (lost := communicated * (1 - 1 / passes)) >= analysis.large:
-        evidence = f"Ranks exchange gradients in each of {number(round(passes))} backward passes per step"
-        yield of_part(LargePart(COMMUNICATION, lost, WITHOUT_SYNC, evidence), run_seconds)
-
-
-def _slow_numbers(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
-    """Yields that the optimizer updates numbers that take long to compute with, if steps mostly compute."""
-    if account.useful_share < max(COMPUTES * account.share("train"), analysis.large):
-        return
-    for gauge, (title, kind, remedy) in SLOW_TENSORS.items():
-        if tensors := int(analysis.gauges.get(gauge, 0)):
-            said = f"The optimizer updates {count(tensors, 'tensor')} of {kind}. {_computing_took(account)}"
-            yield finding(title, said, remedy)
-
-
-def _untrained(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
-    """Yields that gradients are computed that no optimizer uses: about half of the time of backward passes.
-
-    The other half leads to these gradients, and may lead to others.
-    """
-    part = analysis.gauges.get(UNTRAINED, 0.0)
-    if (lost := part * account.share(*BACKWARD) / 2) >= analysis.large:
-        evidence = f"{share(part, 1.0)} of the gradients are of parameters that no optimizer updates"
-        found = of_part(LargePart(BACKWARD, lost, FREEZE, evidence, "Gradients for nothing"), run_seconds)
-        yield replace(found, details=found.details | {"shared_seconds": lost * run_seconds})
-
-
-def _padding(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
-    """Yields that passes compute with padding that no sample of a batch needs."""
-    part, spent = analysis.gauges.get(PADDING, 0.0), account.share(*FORWARD) + account.share(*BACKWARD)
-    if (lost := part * spent) >= analysis.large:
-        evidence = f"{share(part, 1.0)} of a batch are positions that are padding in all of its samples"
-        yield of_part(LargePart(FORWARD, lost, PAD_LESS, evidence, "Padding"), run_seconds)
-
-
-def _growing_graph(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+def _growing_graph(run: _Run) -> Iterator[RuleResult]:
     """Yields that backward passes go through more and more operators. Costs what exceeds the first one.
 
     A graph with all steps before it grows with their number; one of lengths that differ does not.
     """
-    first, now, leaves = (analysis.gauges.get(name, 0.0) for name in (FIRST_OPERATORS, OPERATORS, LEAVES))
-    steps, spent = _most_steps(analysis), account.share(*BACKWARD)
-    doubled = math.floor(math.log2(max(min(steps, LOOKS_EVERY) / FIRST_LOOK, 1)))
+    first, now, leaves = map(run.gauge, (FIRST_OPERATORS, OPERATORS, LEAVES))
+    doubled = math.floor(math.log2(max(min(run.steps_of_a_rank, LOOKS_EVERY) / FIRST_LOOK, 1)))
     least = max(2.0**doubled / 2, GROWN)
     if now + leaves >= MOST_OPERATORS:  # there may be more
         least = min(least, CERTAIN)
-    if first and now >= least * first and spent >= analysis.large:
-        lost = spent * (1 - 2 * first / (first + now))  # on average it was half way between both
+    if first and now >= least * first and run.backward >= run.large:
+        lost = run.backward * (1 - 2 * first / (first + now))  # on average it was half way between both
         evidence = (
             f"The graph grew from {number(int(first))} to {number(int(now))} operators or more: each "
             "backward pass also goes through steps before"
         )
-        yield of_part(LargePart(BACKWARD, lost, DETACH, evidence), run_seconds)
+        yield run.found(BACKWARD, lost, DETACH, evidence)
 
 
-def _optimizer(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+def _optimizer(run: _Run) -> Iterator[RuleResult]:
     """Yields that the optimizer's steps take long: of many tensors, denormal numbers, or unknown reasons."""
-    tensors, spent = int(analysis.gauges.get(TENSORS, 0)), account.share(*OPTIMIZER)
-    passes = account.share(*FORWARD) + account.share(*BACKWARD)
+    tensors, denormal, spent = int(run.gauge(TENSORS)), run.gauge(DENORMALS), run.optimizer
     if spent < OPTIMIZES:
         return
-    part = analysis.gauges.get(DENORMALS, 0.0)
-    if part >= MANY_DENORMALS and spent > passes > 0:
-        evidence = f"{share(part, 1.0)} of the numbers that it updates are below 1e-38, but not 0"
-        yield of_part(LargePart(OPTIMIZER, spent, FLUSH, evidence), run_seconds)
+    if denormal >= MANY_DENORMALS and spent > run.passes > 0:
+        evidence = f"{share(denormal, 1.0)} of the numbers that it updates are below 1e-38, but not 0"
+        yield run.found(OPTIMIZER, spent, FLUSH, evidence)
     elif tensors >= MANY_TENSORS:
-        evidence = f"It updates {number(tensors)} tensors one by one"
-        yield of_part(LargePart(OPTIMIZER, spent, AT_ONCE, evidence), run_seconds)
-    elif spent > LONGER * passes > 0 and not analysis.uses_gpus and not _is_sparse(account):
-        evidence = f"It takes {number(round(spent / passes, 1))} times as long as forward and backward pass"
-        yield of_part(LargePart(OPTIMIZER, spent, UPDATE_LESS, evidence), run_seconds)
+        yield run.found(OPTIMIZER, spent, AT_ONCE, f"It updates {number(tensors)} tensors one by one")
+    elif spent > LONGER * run.passes > 0 and not run.analysis.uses_gpus and not _is_sparse(run.account):
+        times = number(round(spent / run.passes, 1))
+        evidence = f"It takes {times} times as long as forward and backward pass"
+        yield run.found(OPTIMIZER, spent, UPDATE_LESS, evidence)
 
 
 def _is_sparse(account: Account) -> bool:
@@ -322,170 +370,117 @@ def _is_sparse(account: Account) -> bool:
     return any(place.line.library.startswith(SPARSE_ALREADY) for place in found)
 
 
-def _unused_results(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+def _unused_results(run: _Run) -> Iterator[RuleResult]:
     """Yields that most of the forward time is for results that no backward pass goes through.
 
     What is not used in each step as in the looks is not counted: a look may be where the script evaluates.
     """
-    used, unused = (analysis.gauges.get(name, 0.0) for name in (FORWARD_USED, FORWARD_UNUSED))
-    steps = sum(one.count for one in analysis.steps if one.phase == FORWARD.part)
-    if unused <= used or not steps:
+    used, unused = run.gauge(FORWARD_USED), run.gauge(FORWARD_UNUSED)
+    if unused <= used or not run.steps:
         return
-    part, spent = unused / (used + unused), account.share(*FORWARD)
-    lost = min(part * spent, spent - used * steps / account.seconds)
-    if lost >= analysis.large:
+    part = unused / (used + unused)
+    lost = min(part * run.forward, run.forward - used * run.steps / run.account.seconds)
+    if lost >= run.large:
         evidence = (
             "Autograd records forward passes of the model that no backward pass follows: "
             f"{share(part, 1.0)} of the forward time in the steps that hooks looked at"
         )
-        yield of_part(
-            LargePart(FORWARD, lost, RECORD_LESS, evidence, "Forward passes without a backward pass"),
-            run_seconds,
-        )
+        yield run.found(FORWARD, lost, RECORD_LESS, evidence, "Forward passes without a backward pass")
 
 
-def _forward_alone(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+def _forward_alone(run: _Run) -> Iterator[RuleResult]:
     """Yields own code in forward passes that take much longer than backward passes.
 
     These usually take longer. Frozen modules and teachers have no backward pass, but are no own code.
     """
-    spent, follows = account.share(*FORWARD), account.share(*BACKWARD)
-    own = sum(leaf.share * own_share(leaf) for leaf in _of_passes(FORWARD, analysis, account))
-    if spent > LONGER * follows > 0 and own >= max(analysis.large, spent / 2) and not analysis.uses_gpus:
+    own = sum(leaf.share * own_share(leaf) for leaf in run.leaves(FORWARD))
+    is_long = run.forward > LONGER * run.backward > 0 and own >= max(run.large, run.forward / 2)
+    if is_long and not run.analysis.uses_gpus:
+        times = number(round(run.forward / run.backward, 1))
         evidence = (
-            f"The forward pass takes {number(round(spent / follows, 1))} times as long as the backward pass, "
-            "and usually takes less: these lines run Python, or compute what no backward pass follows"
+            f"The forward pass takes {times} times as long as the backward pass, and usually takes less: "
+            "these lines run Python, or compute what no backward pass follows"
         )
-        lost = min(own, spent - follows)
-        yield of_part(LargePart(FORWARD, lost, COMPUTE_WITH_TENSORS, evidence), run_seconds)
+        yield run.found(FORWARD, min(own, run.forward - run.backward), COMPUTE_WITH_TENSORS, evidence)
 
 
-def _called(key: Key, analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+def _called(key: Key, run: _Run) -> Iterator[RuleResult]:
     """Yields lines of the script that backward passes or optimizers call, such as hooks, if they take long.
 
     What forward passes run as well is computed again to save memory. Tensors may be what gradients of own
     functions take long for, unless backward passes take much longer than usual.
     """
-    known = {place.line.place for leaf in account.leaves if leaf.key == FORWARD for place in leaf.places}
-    usual = GRADIENT * (account.share(*FORWARD) + account.share(*OWN))
-    for leaf in _of_passes(key, analysis, account) if not is_busy(analysis) else ():
+    known = {place.line.place for leaf in run.account.leaves if leaf.key == FORWARD for place in leaf.places}
+    usual = GRADIENT * (run.forward + run.own)
+    for leaf in run.leaves(key) if not run.is_busy else ():
         own = [each for each in own_places(leaf) if each.line.place not in known]
         called = [each for each in own if not each.line.library.endswith(CALLS)]
         gradients = [each for each in called if key.component in (each.function, each.line.caller)]
         if not leaf.share > LONGER * usual > 0:
             called = [each for each in called if each not in gradients or needs_no_tensors(each.line)]
-        if called and (lost := leaf.share * own_share(leaf, called)) >= analysis.large:
+        if called and (lost := leaf.share * own_share(leaf, called)) >= run.large:
             evidence = f"{share(lost, leaf.share)} of this part is your own code that it calls"
             remedy = COMPUTE_WITH_TENSORS if called[0] in gradients else CALL_LESS[key.component]
             at = tuple(each.line.place for each in called)
-            yield of_part(LargePart(key, lost, remedy, evidence, places=at), run_seconds)
+            yield run.found(key, lost, remedy, evidence, places=at)
 
 
-def _eagerly(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
-    if analysis.gauges.get(EAGER) and account.useful_share >= analysis.large:
-        said = f"Keras runs each operation by itself (run_eagerly). {_computing_took(account)}"
-        yield finding("Eager execution", said, IN_GRAPHS)
-    elif analysis.framework.startswith("tensorflow") and account.share(*OPTIMIZER) >= analysis.large:
-        said = f"TensorFlow runs each operation of a step by itself. {_computing_took(account)}"
-        yield finding("Eager execution", said, INTO_A_GRAPH)
-
-
-def _python_in_graphs(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
-    """Yields that graphs, or compiled functions, call functions of Python for long.
-
-    Graphs may call several at once. Together, they cost no more than the time of steps.
-    """
-    steps = sum(map(account.share, PHASES))
-    for gauge, framework, graph, calls in PYTHON_IN_GRAPHS:
-        lost = min(analysis.gauges.get(gauge, 0.0) / run_seconds, steps)
-        if lost >= analysis.large:
-            evidence = f"It is spent in functions of Python that {graph}s call ({calls})"
-            remedy = IN_OPERATIONS.format(framework, graph, graph)
-            yield of_part(LargePart(FORWARD, lost, remedy, evidence), run_seconds)
-
-
-def _small_operators(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+def _small_operators(run: _Run) -> Iterator[RuleResult]:
     """Yields that forward and backward pass loop over very many, very small operators.
 
     If the forward pass is too short for that, own code calls most of them, in a loss for example.
     """
-    operators, leaves = (int(analysis.gauges.get(name, 0)) for name in (OPERATORS, LEAVES))
-    steps = sum(one.count for one in analysis.steps if one.phase == FORWARD.part)
-    spent = account.share(*FORWARD) + account.share(*BACKWARD)
+    operators, leaves = int(run.gauge(OPERATORS)), int(run.gauge(LEAVES))
     few = operators < max(MANY_OPERATORS, MANY_PER_LEAF * leaves)
-    if few or not steps or spent < analysis.large or is_busy(analysis):
+    if few or not run.steps or run.passes < run.large or run.is_busy:
         return
-    begin, own = FORWARD, account.share(*OWN)
-    seconds = account.seconds * _with_a_core(analysis, account)
-    if account.share(*FORWARD) * seconds < IN_NO_TIME * steps * operators and own >= analysis.large:
-        begin, spent = OWN, spent + own
-    each = spent * seconds / (steps * operators)
+    begin, spent, calls = FORWARD, run.passes, run.steps * operators
+    if run.seconds_with_a_core(run.forward) < IN_NO_TIME * calls and run.own >= run.large:
+        begin, spent = OWN, spent + run.own
+    each = run.seconds_with_a_core(spent) / calls
     if each <= SMALL:
         some = "at least " if operators + leaves >= MOST_OPERATORS else ""
         evidence = (
             f"It and the backward pass go through {some}{number(operators)} operators per step, "
             f"{duration(each)} each: the call of each costs more than what it computes"
         )
-        yield of_part(LargePart(begin, spent, IN_BULK, evidence), run_seconds)
+        yield run.found(begin, spent, IN_BULK, evidence)
 
 
-def _one_sample(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+def _one_sample(run: _Run) -> Iterator[RuleResult]:
     """Yields that steps compute with one sample, in operators that are too small for that."""
-    operators, lost = analysis.gauges.get(OPERATORS, 0.0), account.useful_share
-    steps = sum(one.count for one in analysis.steps if one.phase == FORWARD.part)
-    calls = steps * operators
-    if not analysis.gauges.get(ONE_SAMPLE) or not calls or lost < analysis.large or is_busy(analysis):
+    operators = int(run.gauge(OPERATORS))
+    calls = run.steps * operators
+    if not run.gauge(ONE_SAMPLE) or not calls or run.computing < run.large or run.is_busy:
         return
-    spent = account.share(*FORWARD) + account.share(*BACKWARD)
-    each = spent * account.seconds * _with_a_core(analysis, account) / calls
+    each = run.seconds_with_a_core(run.passes) / calls
     if each <= SMALL:
         evidence = (
-            f"The model gets one sample per pass. Its {number(int(operators))} operators take "
+            f"The model gets one sample per pass. Its {number(operators)} operators take "
             f"{duration(each)} each: the call of each costs more than what it computes"
         )
-        yield of_part(LargePart(FORWARD, lost, STACK, evidence, "Batches of one sample"), run_seconds)
+        yield run.found(FORWARD, run.computing, STACK, evidence, "Batches of one sample")
 
 
-def _with_a_core(analysis: Analysis, account: Account) -> float:
-    """Returns the share of training steps in which main threads did not wait for a core."""
-    waited = sum(thread.train_core_wait_seconds for thread in analysis.main_threads)
-    spent = account.share(FORWARD.part)
-    return max(1 - waited / (spent * account.seconds), 0.0) if spent else 1.0
-
-
-def _without_tensors(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+def _without_tensors(run: _Run) -> Iterator[RuleResult]:
     """Yields lines of forward passes that run functions of other libraries, such as NumPy, for long."""
-    for leaf in _of_passes(FORWARD, analysis, account) if not is_busy(analysis) else ():
+    for leaf in run.leaves(FORWARD) if not run.is_busy else ():
         slow = [each for each in leaf.lines if each.place and needs_no_tensors(each)]
         ran = sum(each.seconds.get("running", 0.0) for each in slow)
-        if not ran:
-            continue
-        if (lost := leaf.share * ran / sum(each.total for each in leaf.lines)) >= analysis.large:
+        if ran and (lost := leaf.share * ran / sum(each.total for each in leaf.lines)) >= run.large:
             evidence = f"{share(lost, leaf.share)} of this part runs functions that compute with no tensors"
             at = tuple(each.place for each in slow)
-            yield of_part(LargePart(FORWARD, lost, COMPUTE_WITH_TENSORS, evidence, places=at), run_seconds)
+            yield run.found(FORWARD, lost, COMPUTE_WITH_TENSORS, evidence, places=at)
 
 
-def _of_passes(key: Key, analysis: Analysis, account: Account) -> list[Leaf]:
-    """Returns the leaf of a part of steps, if a framework computes in it; [] if the script itself may do so.
-
-    A model in NumPy has passes of its own, which its script marks. PyTorch may only load its data.
-    """
-    looked = analysis.framework.startswith("pytorch") and _most_steps(analysis) > FIRST_LOOK
-    if not analysis.framework.startswith(tuple(FRAMEWORKS.values())) or (
-        looked and not analysis.gauges.get(OPERATORS)
-    ):
-        return []
-    return [leaf for leaf in account.leaves if leaf.key == key]
-
-
-def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+def _threads(run: _Run) -> Iterator[RuleResult]:
     """Yields that more threads compute than there are cores, or far fewer; other processes do not count.
 
     Processes that share a core while others are idle were pinned to it. Loader workers with one thread each
     are not too many threads: they may sleep most of the time, and no setting makes them fewer threads.
     """
-    threads, ranks = int(analysis.gauges.get(THREADS, 0)), max(analysis.ranks, 1)
+    analysis = run.analysis
+    threads, ranks = int(run.gauge(THREADS)), max(analysis.ranks, 1)
     allowed, own, others = (
         sum(getattr(cores, name) for cores in analysis.run_cores) for name in ("allowed", "own", "others")
     )
@@ -499,48 +494,43 @@ def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterat
     wanted = threads * ranks + of_workers
     waits = (thread.core_wait_seconds for thread in analysis.main_threads)
     waited = max(waits, default=0.0) * own / (own + others)
-    is_long, late = waited >= analysis.large * run_seconds, account.share("train", "data_wait") * run_seconds
+    is_own = own > others and waited >= run.large * run.seconds  # that they wait long
     each, cores = max(1, round(allowed / ranks)), sum(analysis.cores.values())
-    if wanted > TOO_MANY * allowed and own > others and is_long:
+    of_run, idle = share(waited, run.seconds), allowed - own - others
+    for_a_core = f"The main thread waited {duration(waited)} for a core, {of_run} of the run"
+    if wanted > TOO_MANY * allowed and is_own:
         workers = f", {of_workers} of them in loader workers" if of_workers else ""
-        said = (
-            f"{count(wanted, 'thread')} compute on {count(round(allowed), 'core')}{workers}. The main thread "
-            f"waited {duration(waited)} for a core, {share(waited, run_seconds)} of the run."
-        )
+        said = f"{count(wanted, 'thread')} compute on {count(round(allowed), 'core')}{workers}. {for_a_core}."
         remedies = []
         if threads > each:
             per_process = f"Use {count(each, 'thread')} per process"
             remedies.append(f"{per_process}: OMP_NUM_THREADS={each}, torch.set_num_threads.")
         if of_workers:
-            remedies.append("Call torch.set_num_threads(1) in workers, in the loader's worker_init_fn.")
+            remedies.append(f"Give each worker one thread: {IN_WORKERS}.")
         # Threads of one operator wait for each other: at worst it takes a turn of all threads instead of one.
-        computing = account.useful_share * run_seconds * (1 - allowed / wanted)
+        computing = run.computing * run.seconds * (1 - allowed / wanted)
         details = {} if of_workers else {"shared_seconds": max(computing - waited, 0.0)}
         yield replace(
             finding("Too many threads", said, " ".join(remedies)), seconds_lost=waited, details=details
         )
-    elif own > others and is_long and (_are_pinned(own, others, allowed) or allowed <= ranks < cores):
+    elif is_own and (_are_pinned(own, idle, allowed) or allowed <= ranks < cores):
         said = (
-            f"The main thread waited {duration(waited)} for a core, {share(waited, run_seconds)} of the run: "
-            f"the run’s processes share {number(round(own, 1))} of {count(cores, 'core')}, and may use "
-            f"{number(round(allowed))}."
+            f"{for_a_core}: the run’s processes share {number(round(own, 1))} of {count(cores, 'core')}, and "
+            f"may use {number(round(allowed))}."
         )
-        yield _taken("Processes on too few cores", said, UNPIN, waited, late)
-    elif own > others and is_long and (children := _most_of_children(analysis)):
-        said = (
-            f"The main thread waited {duration(waited)} for a core, {share(waited, run_seconds)} of the run, "
-            f"while processes that it started mostly used them: {children.words}."
-        )
-        yield _taken("The run’s own processes on its cores", said, START_LATER, waited, late)
+        yield _taken("Processes on too few cores", said, UNPIN, waited, run)
+    elif is_own and (children := _most_of_children(analysis)):
+        said = f"{for_a_core}, while processes that it started mostly used them: {children.words}."
+        yield _taken("The run’s own processes on its cores", said, START_LATER, waited, run)
     elif (
         2 * threads * ranks <= allowed
-        and allowed - own - others >= IDLE * allowed
-        and account.useful_share >= COMPUTES
+        and idle >= IDLE * allowed
+        and run.computing >= COMPUTES
         and not analysis.uses_gpus
     ):
         said = (
             f"PyTorch computes with {count(threads, 'thread')} per process, and "
-            f"{number(round(allowed - own - others, 1))} of {count(round(allowed), 'core')} are idle. How "
+            f"{number(round(idle, 1))} of {count(round(allowed), 'core')} are idle. How "
             "much faster more threads are is not known."
         )
         remedy = (
@@ -550,15 +540,15 @@ def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterat
         yield finding("Few threads and idle cores", said, remedy)
 
 
-def _are_pinned(own: float, others: float, allowed: float) -> bool:
+def _are_pinned(own: float, idle: float, allowed: float) -> bool:
     """Returns whether processes fill some of the cores, and leave others idle: a whole number of cores."""
-    return allowed - own - others >= IDLE * allowed and own <= round(own) + MORE
+    return idle >= IDLE * allowed and own <= round(own) + MORE
 
 
-def _taken(title: str, said: str, remedy: str, waited: float, late: float) -> RuleResult:
+def _taken(title: str, said: str, remedy: str, waited: float, run: _Run) -> RuleResult:
     """Returns that main threads waited for cores. Late data are an effect, unless they cost much more."""
     found = finding(title, said, remedy)
-    if waited >= late / 2:
+    if waited >= run.account.share(FORWARD.part, "data_wait") * run.seconds / 2:
         found = replace(found, about=About(title, topic=DataStarved.topic, distance=-1))
     return replace(found, seconds_lost=waited, details={"shared_seconds": 0.0})
 
@@ -570,12 +560,3 @@ def _most_of_children(analysis: Analysis) -> Place | None:
     if sum(thread.ran_seconds for thread in children) <= sum(main):
         return None
     return next(iter(places(line for thread in children for line in thread.lines)), None)
-
-
-def _most_steps(analysis: Analysis) -> int:
-    """Returns the training steps of the rank that took the most of them."""
-    return max((one.count for one in analysis.steps if one.phase == FORWARD.part), default=0)
-
-
-def _computing_took(account: Account) -> str:
-    return f"Computing took {share(account.useful_share, 1.0)} of the run{OF_THAT}"

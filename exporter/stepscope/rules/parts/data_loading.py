@@ -50,10 +50,8 @@ MOST_AHEAD = 16  # times as many batches as now: more would take too much memory
 SPLIT = "Split the items that take long, or make them once and keep them: more batches ahead would not do."
 
 CHEAPER_FETCH = "make the transform cheaper: cache its results, use a faster library, or move it to the GPU"
-ONE_THREAD = (
-    "one thread (OMP_NUM_THREADS=1, TOKENIZERS_PARALLELISM=false; torch.set_num_threads(1) or "
-    "cv2.setNumThreads(0) in the loader's worker_init_fn)"
-)
+IN_WORKERS = "torch.set_num_threads(1) or cv2.setNumThreads(0) in the loader's worker_init_fn"
+ONE_THREAD = f"one thread (OMP_NUM_THREADS=1, TOKENIZERS_PARALLELISM=false; {IN_WORKERS})"
 NOT_TIMED = "no fetch was timed"
 HOW_TO_TIME = (
     f"{HOOKS} time the fetches of PyTorch's workers. Time those of other loaders with `stepscope.fetch`. "
