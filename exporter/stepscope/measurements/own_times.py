@@ -251,10 +251,10 @@ def slow_ranks(own: Times) -> NDArray[np.bool_]:
 
 
 def waited_by_turns(ranks: Sequence[OwnTimes]) -> float:
-    """Returns the share (0..1) of the latest steps for which ranks on average waited for the last one of each.
+    """Returns the share (0..1) of the latest steps for which ranks, on average, waited for the last one.
 
-    The last one waits least: the others communicate for longer by their wait for it. The share is 0 if that is
-    mostly one rank: it is slow then.
+    The last one waits least: the others communicate for longer by their wait for it. The share is 0 if it is
+    mostly the same rank, which is slow then.
     """
     common = ranks[0].latest[0] if len(ranks) > 1 else np.empty(0, np.int64)
     for rank in ranks:
