@@ -102,11 +102,11 @@ def problems(results: Iterable[RuleResult], main_phase: str = "train") -> list[P
         taken = [claim.take(first) for claim, _ in ledger]
         explained, most = fsum(taken), max(taken, default=0.0)
         if most > seconds / 2 or explained > (1 - HARDLY) * seconds:
-            problem, members = ledger[taken.index(most)][1], [first, *also]
+            problem = ledger[taken.index(most)][1]
+            problem.also.append(rule)
         else:
-            problem, members = Problem(rule.about.subject, rule, [], explained=explained), also
-            found.append(problem)
-        problem.also.extend(claim.result for claim in members if claim.result.is_of_a_rule)
+            found.append(problem := Problem(rule.about.subject, rule, [], explained=explained))
+        problem.also.extend(claim.result for claim in also)
         for claim in also:
             for held, _ in ledger:
                 held.take(claim)

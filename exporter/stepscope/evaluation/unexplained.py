@@ -309,11 +309,8 @@ def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
     for leaf in map(account.whole, (BEFORE, AFTER)):
         is_start = leaf.key.part == BEFORE
         limit = LARGE_BEFORE if is_start else LARGE_AFTER
-        if alone := _alone(leaf.key, analysis, limit * account.seconds / account.ranks):
-            spent = f"spends {duration(alone.seconds)} in lines of its own"
-            evidence = f"Rank {alone.rank} {spent}, and the others do not"
-            lost = alone.more * account.ranks / account.seconds
-            yield LargePart(leaf.key, lost, _less_outside(is_start, alone.line), evidence, rank=alone.rank)
+        if alone := _alone(leaf.key, account, analysis, limit):
+            yield alone
             continue
         if is_start and (not leaf.share or analysis.found(MaxInitializationTime)):
             continue
@@ -350,17 +347,8 @@ def _less_outside(is_start: bool, line: LineTime) -> str:
     return SET_UP_EARLIER if _waits(line) else SET_UP_LESS
 
 
-class _Alone(NamedTuple):
-    """The rank with most seconds in lines of the script, how many more than any other, and its first line."""
-
-    rank: int
-    seconds: float
-    more: float
-    line: LineTime
-
-
-def _alone(key: Key, analysis: Analysis, least: float) -> _Alone | None:
-    """Returns the rank that spends `least` seconds more than any other in lines of its own.
+def _alone(key: Key, account: Account, analysis: Analysis, large: float) -> LargePart | None:
+    """Returns what one rank spends in lines of its own, if that is a large share more than any other does.
 
     Lines that wait do not count if no rank does with them: they may wait for this rank.
     """
@@ -371,9 +359,13 @@ def _alone(key: Key, analysis: Analysis, least: float) -> _Alone | None:
             if thread.rank is not None:
                 found[thread.rank] += [place for place in own if not ignored(place.line)]
         spent = sorted(((sum(each.seconds for each in found[rank]), rank) for rank in found), reverse=True)
-        if len(spent) > 1 and (more := spent[0][0] - spent[1][0]) >= least:
-            seconds, rank = spent[0]
-            return _Alone(rank, seconds, more, max(found[rank], key=lambda place: place.seconds).line)
+        if len(spent) < 2:
+            return None
+        (seconds, rank), (others, _) = spent[:2]
+        if (more := (seconds - others) * account.ranks / account.seconds) >= large:
+            evidence = f"Rank {rank} spends {duration(seconds)} in lines of its own, and the others do not"
+            first = max(found[rank], key=lambda place: place.seconds).line
+            return LargePart(key, more, _less_outside(key.part == BEFORE, first), evidence, rank=rank)
     return None
 
 
@@ -706,9 +698,9 @@ def _on_one_rank(account: Account, large: float) -> Iterator[LargePart]:
         lost = min(more, median(waited.get(each, 0.0) for each in others) - waited.get(rank, 0.0))
         if rank is not None and lost >= large * account.seconds / account.ranks:
             what = uncapitalised(name_of(key))
-            who, wait = f"Rank {rank} spends", "they wait for it"
-            if len(do_it) > 1:
-                who, wait = f"{_named(do_it)} spend up to", "the others wait for them"
+            who, wait = f"{_named(do_it)} spend up to", "the others wait for them"
+            if len(do_it) == 1:
+                who, wait = f"Rank {rank} spends", "they wait for it"
             evidence = f"{who} {duration(more)} more than the others in {what}, and {wait}"
             yield LargePart(
                 key,
