@@ -489,7 +489,10 @@ def test_the_first_batch_of_a_script_that_only_predicts_is_a_step_too(
     assert steps == [(5.0, 7.0), (7.0, 9.0)]
 
 
-def test_an_evaluation_goes_on_after_others_that_its_callbacks_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("reads_first", [False, True])  # a batch, to build the model, as on PyTorch
+def test_an_evaluation_goes_on_after_others_that_its_callbacks_ran(
+    reads_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Callbacks:
         def __init__(self, act: Callable[[], None]) -> None:
             self.act = act
@@ -505,6 +508,8 @@ def test_an_evaluation_goes_on_after_others_that_its_callbacks_ran(monkeypatch: 
 
     class Trainer:
         def evaluate(self, act: Callable[[], None] = lambda: None) -> None:
+            if reads_first and not open_steps:
+                begin_step()
             callbacks = Callbacks(act)
             callbacks.on_test_begin()
             callbacks.on_test_batch_end()
@@ -540,7 +545,7 @@ def test_an_evaluation_goes_on_after_others_that_its_callbacks_ran(monkeypatch: 
     Trainer().evaluate(act)
     assert is_of_user == [True] * 6
     assert batches == ["eval"] * (2 + 3 * 2)
-    assert (computing.in_loop, computing.in_callback) == (False, False)
+    assert (computing.in_loop, computing.in_callback, open_steps) == (False, False, [])
 
 
 @pytest.mark.parametrize("jit", [True, False])

@@ -114,7 +114,7 @@ class _Loop(local):
     def __init__(self) -> None:
         self.is_called = False  # `fit`, `evaluate` or `predict`: loops of scripts may call callbacks, too
         self.begin: Moment = ()  # of the latest batch that is not trained on
-        self.is_alone = False  # an evaluation outside `fit`
+        self.is_alone = False  # its call is in no other step
 
 
 _loop = _Loop()
@@ -145,6 +145,7 @@ def hook_calls_of_loops(trainer: Any) -> None:
 def _loop_is_called(*_: object, **__: object) -> tuple[tuple[bool, bool, bool, bool, bool], Any]:
     is_called, _loop.is_called = _loop.is_called, True
     state = is_called, bool(_loop.begin), _loop.is_alone, computing.in_loop, computing.in_callback
+    _loop.is_alone = recorder.so_far() is None
     return state, computing.adapter
 
 
@@ -199,13 +200,12 @@ def _training_ended(*_: object, **__: object) -> None:
 def _evaluation_begins(phase: str, name: str, *_: object, **__: object) -> None:
     if not _loop.is_called:
         return
-    begin = recorder.so_far()
-    _loop.is_alone = begin is None
-    if _loop.is_alone and recorder.counts_here() and recorder.in_automatic_step():
-        computing.in_loop = True
-        _name_framework(name)
-        begin = recorder.so_far()
-    _loop.begin = begin or ()
+    if _loop.is_alone:
+        automatic.begin_anew()  # without the batch that Keras may have read to build the model
+        if recorder.in_automatic_step():
+            computing.in_loop = True
+            _name_framework(name)
+    _loop.begin = recorder.so_far() or ()
     computing.in_callback = False
     recorder.show_phase(phase)
 
