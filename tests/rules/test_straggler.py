@@ -333,6 +333,24 @@ def test_waits_before_the_first_step_explain_no_longer_steps_of_a_single_thread(
     assert accused(crowded(16.0, threads=many, torch_threads=1)) is None
 
 
+@pytest.mark.parametrize(("of_others", "rank"), [(9.0, 1), (4.0, 1), (2.0, None)])
+def test_waits_that_the_others_had_in_the_same_steps_explain_nothing(
+    of_others: float, rank: int | None
+) -> None:
+    """Rank 1 takes 12 s more in all 60 steps, and waited for a core for 9 s of them. One rank has gauges."""
+    gauges = [{THREADS: 1.0}, {}, {}]
+    ranks = [
+        rank_facts(each, node="node-0", gauges=gauges[each], paused_seconds={"no_core": 30.0})
+        for each in range(3)
+    ]
+    threads = tuple(
+        replace(thread, train_core_wait_seconds=9.0 if thread.rank == 1 else of_others)
+        for thread in on_cores(2.0)
+    )
+    steps = synchronous(np.tile([0.5, 0.7, 0.5], (60, 1)))
+    assert accused(result(*steps, facts=run_facts(ranks=ranks, threads=threads))) == rank
+
+
 def test_sleep_for_other_ranks_and_waits_for_cores_are_no_work_of_a_rank() -> None:
     assert crowded(16.0, threads=on_cores(2.0, asleep=18.0, component="communication")).status == "healthy"
     assert crowded(16.0, threads=on_cores(2.5, asleep=1.0)).status == "healthy"

@@ -321,7 +321,7 @@ class Accused(NamedTuple):
     pauses: dict[str, tuple[float, float]]  # seconds of the run by reason: its own, the others' median
     worked: float  # seconds of the excess that are known to be its own work, see `_worked`
     alone: bool  # whether it spends the time of `component` itself, and no process of its own
-    no_core: float  # seconds for which it waited for a core in training steps; infinite: not known
+    no_core: float  # seconds of the excess for which it may have waited for a core; infinite: not known
     timed: bool  # whether any component but communication was, on any rank
     component: str  # with the largest excess
     component_seconds: float
@@ -510,14 +510,21 @@ def _worked(facts: RunFacts, accused: int, slow: Collection[int]) -> float:
     return float(asleep_seconds - np.median([each[-1] for each in others]) + longer)
 
 
-def _without_core(facts: RunFacts, accused: int) -> float:
-    """Returns for how long a rank waited for a core in training steps; infinite if that is not known.
+def _without_core(facts: RunFacts, accused: int, slow: Collection[int], outside: float) -> float:
+    """Returns for how many seconds of its excess a rank may have waited for a core; infinite if not known.
 
-    Only its main thread's waits are counted: one with other threads for the same work also waits for theirs.
+    The fast ones waited, too, in the same steps: at least for what does not fit into the seconds `outside` of
+    these. Only waits of main threads count: one with other threads for the same work also waits for theirs.
     """
-    mine = [each for each in facts.threads if each.rank == accused and each.train_ran_seconds]
-    alone = all(rank.gauges.get(THREADS) == 1 for rank in facts.ranks if rank.rank == accused)
-    return sum(each.train_core_wait_seconds for each in mine) if mine and alone else math.inf
+    alone = {rank.gauges[THREADS] for rank in facts.ranks if THREADS in rank.gauges} == {1}  # of some ranks
+    waited: dict[int | None, float] = {}
+    for thread in facts.threads:
+        if thread.train_ran_seconds:
+            waited[thread.rank] = waited.get(thread.rank, 0.0) + thread.train_core_wait_seconds
+    others = [seconds for rank, seconds in waited.items() if rank not in slow]
+    if not (alone and others and accused in waited):
+        return math.inf
+    return waited[accused] - max(float(np.median(others)) - outside, 0.0)
 
 
 def _accused(
@@ -554,6 +561,7 @@ def _accused(
     evidence = {name: compared(seconds) for name, seconds in components.items()}
     component = max(evidence, key=lambda name: evidence[name][0] - evidence[name][1])
     waited, others_waited = compared(step - own)
+    outside = ranks[row].times.seconds - float(windows.seconds[row, fired].sum())
     return Accused(
         ranks[row],
         [rank for rank, alike in zip(ranks, together, strict=True) if alike and rank is not ranks[row]],
@@ -567,7 +575,7 @@ def _accused(
         _pauses(facts, ranks[row].rank, slow),
         _worked(facts, ranks[row].rank, slow),
         timed and not (component == "data_wait" and ranks[row].rank in _with_workers(facts)),
-        _without_core(facts, ranks[row].rank),
+        _without_core(facts, ranks[row].rank, slow, outside),
         timed,
         component,
         *evidence[component],
