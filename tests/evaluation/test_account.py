@@ -23,7 +23,7 @@ from stepscope.evaluation.problems import problems, problems_of, small_problems
 from stepscope.evaluation.settings import Settings
 from stepscope.evaluation.unexplained import is_accounted, is_busy, perhaps_idle, unexplained, unseen
 from stepscope.report.verdict import status_of_run, verdict
-from stepscope.runs.model import COMPONENTS, PHASES, LineTime, RankFacts, ThreadTime
+from stepscope.runs.model import COMPONENTS, PHASES, LineTime, RankFacts, StackTime, ThreadTime
 from stepscope.runs.open import open_source
 from stepscope.runs.recording.live import LiveRecording
 from stepscope.training.layout import GRAPHS_FETCH
@@ -776,6 +776,34 @@ def test_a_rollout_is_no_evaluation_and_a_finding_only_if_its_environment_is_slo
     assert [(each.about.subject, each.seconds_lost) for each in found] == [("Rollouts", lost)] * bool(lost)
     assert all("environments" in each.recommendation for each in found)
     assert unexplained(with_lines("eval__host", 500, line("train.py:4", 1.0, function="validation_step")))
+
+
+@pytest.mark.parametrize(
+    ("name", "calls", "seconds", "is_found"),
+    [
+        ("sb3.evaluation.evaluate_policy", "gymnasium.core.step", 35.0, True),
+        ("validate, train.py:3", "step, env.py:3", 35.0, True),
+        ("sb3.evaluation.evaluate_policy", "gymnasium.core.step", 33.0, False),
+        ("sb3.policies.evaluate_actions", "torch.nn.linear", 35.0, False),  # a part of the loss
+        ("collect, train.py:3", "gymnasium.core.step", 35.0, False),
+    ],
+)
+def test_evaluations_between_rollouts_are_a_finding_if_they_take_a_third_of_the_steps(
+    name: str, calls: str, seconds: float, is_found: bool
+) -> None:
+    run = with_lines("eval__host", 500, CHOOSES, ENVIRONMENT)
+    stacks = (
+        StackTime("eval", "host", ("train.py:9", name, calls), seconds),
+        StackTime("train", "forward", ("train.py:9", "torch.nn.linear"), 100.0 - seconds),
+        StackTime("initialization", "", ("train.py:1", "import"), 900.0),
+    )
+    main = ThreadTime("n1", 0, "training", 1, 1000.0, 1000.0, 0.0, 0.1, (), stacks=stacks)
+    found = unexplained(replace(run, threads=[main]))
+    assert [each.about.subject for each in found] == ["Evaluation steps" if is_found else "Rollouts"]
+    if is_found:
+        assert run.account is not None
+        steps = sum(map(run.account.share, PHASES))
+        assert found[0].seconds_lost == pytest.approx(1000 * steps * 0.35)
 
 
 def test_a_rollout_that_waits_for_environments_in_other_processes_names_their_lines() -> None:

@@ -214,6 +214,7 @@ KEEP_WORKERS = (
     "The loader starts and ends its workers at each evaluation. Make it once (persistent_workers=True), or "
     "load few batches without workers (num_workers=0)."
 )
+EVALUATES = re.compile(r"(^|\.)_?(evaluate|validate)(_\w+)?$")
 # Functions in which an environment makes a step: passes without gradients choose its actions then.
 ENVIRONMENT = re.compile(r"(^|\.)_?step(_\w+)?$|rollout|collector")
 ACT_AT_ONCE = (
@@ -611,6 +612,11 @@ def _evaluation(
         return  # a script that evaluates and predicts, but trains nothing
     own_code = account.whole(main, HOST)
     steps = sum(account.share(phase) for phase in PHASES)
+    evaluates = _evaluates_policy(analysis, steps)
+    if evaluates >= max(analysis.large, LARGE_PHASE * steps):
+        said = f"{share(evaluates, steps)} of the time of steps is in functions that evaluate"
+        yield LargePart(Key("eval"), evaluates, EVALUATE_LESS, said)
+        return
     for phase in PHASES:
         calls = IN_KERAS.format(CALLED_IN_STEPS.get(phase, "no loop"))
         of_calls = (place.share for place in own_code.places if re.match(calls, place.line.library))
@@ -638,6 +644,25 @@ def _evaluation(
         elif _of_restarts(phase, analysis) * account.share(phase, "data_wait") > MOST * part:
             remedy = f"{KEEP_WORKERS} {less}"
         yield LargePart(key, spent, remedy, evidence, title)
+
+
+def _evaluates_policy(analysis: Analysis, steps: float) -> float:
+    """Returns the share of the run in functions that evaluate in an environment, by whole stacks.
+
+    They are in the same phase as rollouts. `steps`: the share of the run in steps.
+    """
+    found = [each for thread in analysis.main_threads for each in thread.stacks if each.phase in PHASES]
+    acting = (
+        each.functions for each in found if any(map(ENVIRONMENT.search, map(_function, each.functions)))
+    )
+    evaluate = {name for names in acting for name in names if EVALUATES.search(_function(name))}
+    inside = sum(each.seconds for each in found if evaluate.intersection(each.functions))
+    return steps * inside / sum(each.seconds for each in found) if inside else 0.0
+
+
+def _function(function: str) -> str:
+    """Returns the name of a function in a whole stack, such as "load, data.py:14"."""
+    return function.partition(",")[0]
 
 
 def _rollouts(phase: str, account: Account) -> Leaf | None:
