@@ -543,6 +543,9 @@ def test_the_function_that_was_called_is_named_instead_of_its_decorator_s() -> N
     ray = "/x/site-packages/ray/_private"
     around, called = (f"{ray}/auto_init_hook.py", 2, "auto_init_wrapper"), (f"{ray}/worker.py", 1, "get")
     assert named(called, around, own)["library"] == "ray._private.worker.get"
+    proxy, called = ("<string>", 2, "get"), (f"{LIBRARY}/multiprocessing/managers.py", 1, "_callmethod")
+    assert named(called, proxy, own)["library"] == "multiprocessing.managers._callmethod"
+    assert named(proxy, own)["library"] == "get"
     keras = "/x/site-packages/keras/src"
     fit = (f"{keras}/trainers/trainer.py", 2, "Trainer.fit")
     around = (f"{keras}/utils/traceback_utils.py", 3, "filter_traceback.<locals>.error_handler")

@@ -82,7 +82,7 @@ class LineNames:
                 own = frame
             elif own is None:
                 name = _name(frame)
-                if called is None or not _is_around(name):
+                if called is None or not (_is_around(name) or _is_made(frame[0])):
                     called = frame
                 if name == "fit":
                     fits = fits or frame
@@ -240,6 +240,11 @@ def _is_runner(function: str) -> bool:
 
 def _is_around(function: str) -> bool:
     return function in _AROUND or function.endswith("wrapper")
+
+
+def _is_made(name: str) -> bool:
+    """Returns whether a library made the code, such as methods of proxies: it is in no file."""
+    return name.startswith("<") and not name.startswith("<frozen ")
 
 
 def _name(frame: Frame) -> str:
