@@ -711,6 +711,8 @@ def test_what_pytorch_does_for_a_step_is_not_the_user_s_own_code(library: str) -
         ("torch.optim.optimizer.zero_grad", 0),
         ("torch.distributed.distributed_c10d.all_gather_object", 400),
         ("torch.distributed.distributed_c10d.all_reduce", 0),
+        ("torch.distributed.rpc.api.rpc_sync", 400),
+        ("torch.distributed.rpc.api.shutdown", 0),
     ],
 )
 def test_copies_of_weights_and_objects_that_ranks_exchange_are_the_script_s_choice(

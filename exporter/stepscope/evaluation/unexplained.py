@@ -62,9 +62,11 @@ USUAL = (
 # running what waits for a core then, too. A list that is converted waits for no lock.
 INTO_JAX, WAITS_FOR_JAX = ("jax._src.numpy.array_constructors.", "jax._src.api.device_put"), 0.1
 OBJECTS = re.compile(r"torch\.distributed\..*_object")  # its collectives that pickle what they send
-# What no step needs, and so is the script's choice: saved states, and methods of modules but their calls.
+# What no step needs, and so is the script's choice: saved states, remote calls, and methods of modules but
+# their calls.
 CHOSEN = re.compile(
     rf"{OBJECTS.pattern}|torch\.nn\.modules\.module\.(?!_|forward|zero_grad)|torch\.optim\..*state_dict"
+    r"|torch\.distributed\.rpc\.api\.rpc_"
 )
 DEVICES = ("torch.", "tensorflow.", "jax.", "keras.", "cupy.")  # libraries that wait for a device
 # In a framework's loop (`fit: module.function`, line_names.py): what the user gave it to log, save or call.
