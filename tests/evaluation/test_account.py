@@ -28,7 +28,7 @@ from stepscope.runs.open import open_source
 from stepscope.runs.recording.live import LiveRecording
 from stepscope.training.layout import GRAPHS_FETCH
 
-from tests.support.analysis import nothing_found, rule
+from tests.support.analysis import loader, nothing_found, rule
 from tests.support.analysis import steps as steps_of_rank
 from tests.support.scenarios import WrittenScenarios
 from tests.support.smallest import smallest
@@ -921,6 +921,31 @@ def test_objects_that_ranks_exchange_cost_their_communication_and_their_garbage_
     straggler = rule("Straggler", Status.FOUND, seconds_lost=1.0)
     waiting = unexplained(replace(run, rules=[straggler]))
     assert own.about.subject not in [found.about.subject for found in waiting], "they may wait for it here"
+
+
+@pytest.mark.parametrize(
+    ("ends", "restarts", "titles"),
+    [
+        (200, 300.0, {"Your own code": 500.0}),
+        (200, 100.0, {"Waiting for data": 400.0, "Your own code": 200.0}),  # which gets what is left
+        (99, 300.0, {"Waiting for data": 400.0}),  # too little for a finding
+    ],
+)
+def test_a_loader_that_starts_again_in_each_step_costs_its_waits_for_workers_too(
+    ends: float, restarts: float, titles: dict[str, float]
+) -> None:
+    of_loader = line("train.py:9", 1.0, library="torch.utils.data.dataloader.__del__")
+    run = with_lines("train__host", ends, of_loader)
+    assert run.account is not None
+    waits = Leaf(Key("train", "data_wait"), 0.4, {0: 400.0}, (replace(of_loader, library=""),))
+    starved = rule("DataStarved", Status.FOUND, seconds_lost=400.0)
+    account = replace(run.account, leaves=(waits, *run.account.leaves))
+    loaders = [{**loader(), "phase": "train", "restart_seconds": restarts}]
+    run = replace(run, account=account, rules=[starved], loaders=loaders)
+    found = problems([starved, *unexplained(run)])
+    assert {problem.title: problem.seconds_lost for problem in found} == pytest.approx(titles)
+    own = [problem.rule for problem in found if problem.title == "Your own code"]
+    assert all("% to wait for the workers that they start" in each.finding for each in own)
 
 
 def test_a_line_that_takes_most_of_the_time_after_training_is_a_finding() -> None:

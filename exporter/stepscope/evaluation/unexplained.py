@@ -51,6 +51,7 @@ MOST = 0.5  # of the script's own lines before the first step, in one line
 LONG_BEFORE = 30.0  # seconds: a start that only imports a framework is shorter, whatever the loop takes
 LATE = 300.0  # seconds: a longer start is large like any other part, from a tenth of the run on
 GC, COMPILE = "gc", "compile"
+COLLECTS, RESTARTS = "to collect the garbage of these lines", "to wait for the workers that they start"
 COMPILES_ONCE = 4  # steps at most that compile in a run that compiles each graph once, as a part of its start
 LOOP = (*PHASES, BETWEEN, PROFILING, UNFINISHED)
 # Functions of PyTorch that are a part of each step or set-up; "import" as in training/line_names.py.
@@ -62,6 +63,7 @@ USUAL = (
 # running what waits for a core then, too. A list that is converted waits for no lock.
 INTO_JAX, WAITS_FOR_JAX = ("jax._src.numpy.array_constructors.", "jax._src.api.device_put"), 0.1
 OBJECTS = re.compile(r"torch\.distributed\..*_object")  # its collectives that pickle what they send
+RESTARTS_WORKERS = re.compile(r"torch\.utils\.data\.dataloader\.(__(init|iter|del)__|_shutdown_workers)")
 # What no step needs, and so is the script's choice: saved states, remote calls, and methods of modules but
 # their calls.
 CHOSEN = re.compile(
@@ -211,7 +213,6 @@ CALL_ONCE = (
     "batches. For one batch, call the model itself, or `train_on_batch`."
 )
 EVALUATE_LESS = "Evaluate less often or on fewer batches, without gradients and in larger batches."
-RESTARTS_WORKERS = re.compile(r"torch\.utils\.data\.dataloader\.(__init__|__iter__|_shutdown_workers)")
 KEEP_WORKERS = (
     "The loader starts and ends its workers at each evaluation. Make it once (persistent_workers=True), or "
     "load few batches without workers (num_workers=0)."
@@ -454,7 +455,7 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
 def _own_code(leaf: Leaf, account: Account, analysis: Analysis, waited: float) -> Iterator[LargePart]:
     """Yields what the script does in no component of its steps, and what the loop of Keras does there.
 
-    That is its garbage and its communication, too. Without lines and without components, nobody knows it.
+    What it brings about in components is a part of it. Without lines and without components, nobody knows it.
     """
     part, whole = leaf.key.part, account.share(leaf.key.part)
     if sampled := any(each.lines for each in account.leaves):
@@ -469,14 +470,15 @@ def _own_code(leaf: Leaf, account: Account, analysis: Analysis, waited: float) -
     spent += exchanged
     steps = sum(each.count for each in analysis.steps if each.phase == part)
     if spent >= analysis.large + PLAIN_PYTHON * steps / account.seconds:
-        garbage = _garbage_of(own, account, part, spent)
-        evidence = f"{share(spent + garbage, whole)} of the time of steps"
-        if garbage:
-            evidence += f", {share(garbage, whole)} to collect the garbage of these lines"
-        brings = {COMMUNICATION: exchanged, GC: garbage}
+        garbage, waits = _garbage_of(own, account, part, spent), _restarted(own, account, analysis, part)
+        lost = spent + garbage + waits
+        brings = {COMMUNICATION: exchanged, GC: garbage, "data_wait": waits}
+        evidence = f"{share(lost, whole)} of the time of steps"
+        for what, brought in ((COLLECTS, garbage), (RESTARTS, waits)):
+            evidence += f", {share(brought, whole)} {what}" if brought else ""
         at = tuple(place.line.place for place in own)
         remedy = _of_own_code(own, account, analysis)
-        yield LargePart(leaf.key, spent + garbage, remedy, evidence, brings=brings, places=at)
+        yield LargePart(leaf.key, lost, remedy, evidence, brings=brings, places=at)
     of_keras = leaf.share * sum(place.share for place in leaf.places if _is_of_keras(place.line))
     # Without time that it computes, nobody timed the graphs that its loop calls.
     if of_keras >= analysis.large and any(account.share(part, each) for each in USEFUL):
@@ -513,8 +515,9 @@ def _garbage_of(own: Sequence[Place], account: Account, part: str, spent: float)
 
     Python collects when enough objects were made, in the line that makes them. `spent`: their share.
     """
-    collected = account.share(part, GC)
-    return collected if collected < spent and _in_lines(own, account.whole(part, GC)) > MOST else 0.0
+    collected, lines = account.whole(part, GC), {place.line.place for place in own}
+    in_lines = sum(place.share for place in collected.places if place.line.place in lines)
+    return collected.share if collected.share < spent and in_lines > MOST else 0.0
 
 
 def _exchanged(own: Sequence[Place], account: Account, part: str) -> float:
@@ -522,14 +525,18 @@ def _exchanged(own: Sequence[Place], account: Account, part: str) -> float:
 
     They pickle and unpickle them, too: that is own code.
     """
-    exchange = [place for place in own if OBJECTS.match(place.line.library)]
-    return _in_lines(exchange, account.whole(part, COMMUNICATION)) * account.share(part, COMMUNICATION)
+    lines = {place.line.place for place in own if OBJECTS.match(place.line.library)}
+    leaf = account.whole(part, COMMUNICATION)
+    return leaf.share * sum(place.share for place in leaf.places if place.line.place in lines)
 
 
-def _in_lines(own: Sequence[Place], leaf: Leaf) -> float:
-    """Returns the share of a leaf's time in these lines."""
-    lines = {place.line.place for place in own}
-    return sum(place.share for place in leaf.places if place.line.place in lines)
+def _restarted(own: Sequence[Place], account: Account, analysis: Analysis, part: str) -> float:
+    """Returns the share of the run that waits for first batches, if own code starts and ends the workers."""
+    if not any(RESTARTS_WORKERS.match(place.line.library) for place in own):
+        return 0.0
+    loaders = (loader for loader in analysis.loaders if loader["phase"] == part)
+    waits = sum(loader.get("restart_seconds") or 0.0 for loader in loaders)
+    return min(waits / account.seconds, account.share(part, "data_wait"))
 
 
 def _remedies(analysis: Analysis) -> dict[str, str]:
