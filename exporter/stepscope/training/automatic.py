@@ -1,15 +1,21 @@
 """Makes steps of a script that makes none itself: out of what hooks see of its loop.
 
 A training step goes from the end of an optimizer's step to the end of its next one, so time anywhere in the
-loop counts. Without an optimizer, it ends at the request for the batch whose backward pass finds other
-gradients than the pass before it left: they were used, and cleared.
-A *batch* is the time from a request to a loader to the next request. Batches that were only evaluated are
-steps of the phase eval, and are taken out of the training step around them. A batch with a backward pass
-is never one of them. Any other is one if gradients were disabled at its request, or in a forward pass. Other
-batches are one, too, if several come before the loader ends or the script asks another, and a module was
-called meanwhile. Without a call, the script only reads its data: before the first step, that is set-up, as is
-what follows until a batch or a backward pass. One batch alone may have been fetched ahead. A framework that
-fetches the batches of an accumulated step together trains on them before it asks another loader.
+loop counts. Without an optimizer, it ends at the request for the batch whose backward pass finds that the
+gradients of the pass before were used.
+
+A *batch* is the time from a request to a loader to the next request. It is *used* if a module is called in
+it. Batches that are not used belong to the next one that is: they were fetched ahead, or for the same call.
+What a backward pass follows is trained on. Other used batches are steps of the phase eval, which are taken
+out of the training step around them:
+
+- if gradients were disabled at the request, or in a pass
+- if several come before the loader ends, or another is asked
+
+One alone may be for a backward pass that is still to come.
+
+Without any call, the script only reads its data. Before the first step, that is set-up, as is what follows
+until a batch or a backward pass. With gradients disabled, it computes by functions: that is evaluation.
 """
 
 from __future__ import annotations
@@ -26,8 +32,11 @@ if TYPE_CHECKING:
     Moment = tuple[float, ...]  # an answer of recorder.so_far()
     # When a batch was requested and there, how many were ready, and whether it was the first of a pass.
     Wait = tuple[float, float, int | None] | tuple[float, float, int | None, bool]
+    # The begin and the end of a batch, whether it was used, its loader, and the wait for it.
+    Batch = tuple[Moment, Moment, bool, "LoaderWaits", Wait | None]
 
-_DATA_WAIT, _FORWARD = COMPONENT_INDEX["data_wait"], COMPONENT_INDEX["forward"]
+_DATA_WAIT = COMPONENT_INDEX["data_wait"]
+_CALLS = [1 + COMPONENT_INDEX[name] for name in ("forward", "compile")]  # places in a Moment
 NESTED = "an optimizer's step inside its own step"  # why hooks are careful, and see only the outer one
 MOST_UNDECIDED = 1000  # batches of which it is not known whether they are trained on
 
@@ -41,7 +50,7 @@ class LoaderWaits(dict[str, "Waits"]):
         self.queue_depth: Callable[[], int] | None = None
         self.started = 0.0  # seconds that the iterator took to start, until a wait includes them
         self.is_usual = False  # neither of the two
-        self.ahead = False  # whether each batch is requested before the one before it is used
+        self.ahead = False  # whether each batch is used after the request for the next one
         self.phase = ""  # that the script gave, if it watches the loader by hand
 
     def are_made_by(self, inner: LoaderWaits) -> None:
@@ -61,20 +70,19 @@ class AutomaticSteps:
     """The loop of this process's training thread, as hooks see it. The only instance is `automatic`."""
 
     __slots__ = (
-        "ahead",
         "asked",
         "compiled",
         "end_compiled",
+        "end_with_data",
         "evaluated",
         "evaluation",
         "failed",
         "first",
         "is_evaluation",
-        "passed",
         "trained",
         "undecided",
+        "until",
         "unusual",
-        "updates",
         "wait",
         "waits",
     )
@@ -85,9 +93,8 @@ class AutomaticSteps:
         self.end_compiled: Callable[[], None] = lambda: None  # and what to call at the next hook.
         self.unusual: set[str] = set()  # why hooks must now be careful at each call
         self.trained = False  # a backward pass since the request for the latest batch
-        # Without an optimizer that hooks see: whether gradients came since the latest step, and whether steps
-        # end by what uses them.
-        self.passed = self.updates = False
+        # What the end of the data calls, as long as no optimizer has used the gradients of the step.
+        self.end_with_data: Callable[[], None] | None = None
         # The latest batch: its loader (None: no batch), when it was requested, whether gradients were
         # disabled, and the wait for it, once that is over.
         self.waits: LoaderWaits | None = None
@@ -95,13 +102,11 @@ class AutomaticSteps:
         self.first: Moment = ()  # when the first batch of the run came: time before it is in no step
         self.evaluated = False
         self.failed = False  # whether an error ended a forward pass since then
-        self.ahead = False  # whether the latest loader has ended before its last batch was used
         self.wait: Wait | None = None
-        # The begin and the end of an evaluation without a loader, as far as it is known.
-        self.evaluation: tuple[Moment, Moment] | None = None
+        self.until: Moment = ()  # the end of the latest forward pass without gradients
+        self.evaluation: Moment = ()  # the begin of an evaluation without a loader
         self.is_evaluation = False  # otherwise it may be a single pass for a step, as of a GAN's generator
-        # Batches of the same loader before it: their begins and ends, and waits.
-        self.undecided: list[tuple[Moment, Moment, Wait | None]] = []
+        self.undecided: list[Batch] = []  # before the latest one
 
     def requested(self, waits: LoaderWaits, gradients: bool) -> int | None:
         """Begins a batch. Returns the place of its data_wait, which is open from now on.
@@ -113,8 +118,7 @@ class AutomaticSteps:
             return None
         if self.compiled is not None:
             self.end_compiled()
-        if self.evaluation is not None:
-            self.end_evaluation()
+        self.end_evaluation()
         place = 0
         now = recorder.begin_wait()
         if now is None:
@@ -128,21 +132,22 @@ class AutomaticSteps:
                 now = recorder.so_far() or ()
             place = recorder.enter(_DATA_WAIT)
         if self.waits is not None:
-            if self.waits is waits and self.wait is None and not self.trained:  # begun with its iterator
+            if self._is_over(now):
+                self._end_batch(now, waits)
+                if self.undecided and self._is_to_decide(waits, gradients):
+                    self._decide()
+                    recorder.in_automatic_step()
+                    if recorder.begin_wait() is not None:  # a new step
+                        place = 0
+                now = recorder.so_far() or ()  # without what was taken out
+            elif self.waits is waits:  # begun with its iterator
                 self.evaluated = self.evaluated or not gradients
                 return place
-            self._end_batch(now)
-            waiting = len(self.undecided)
-            another, most = self.waits is not waits, MOST_UNDECIDED
-            if (waiting and another) or waiting > most or (waiting > 1 and self._are_set_up()):
-                self._decide()
-                recorder.in_automatic_step()
-                if recorder.begin_wait() is not None:  # a new step
-                    place = 0
-            now = recorder.so_far() or ()  # without what was taken out
+            else:  # the last batch of the loader before is still to be used
+                waits.ahead = self.waits.ahead
         self.waits, self.asked, self.evaluated = waits, now, not gradients
         self.wait = None
-        self.trained = self.failed = self.ahead = False
+        self.trained = self.failed = False
         return place
 
     def asks_inside(self, inner: LoaderWaits) -> None:
@@ -159,75 +164,77 @@ class AutomaticSteps:
     def ended(self) -> None:
         """Takes back the latest request: its loader has no batch left, or raised an error.
 
-        If it was asked ahead, its last batch is used from now on. That is no evaluation if it trains.
+        If batches were fetched ahead, the last one is used from now on.
         """
-        waits = self.waits
+        is_in_hand = self.waits is not None and self.waits.ahead and not self._are_set_up()
+        if is_in_hand and (self._used() or len(self.undecided) < 2):
+            return
         self._decide()
         self._forget()
-        if self.passed and self.updates:
-            self.passed = False
-            recorder.end_automatic_step(NOT_OPENED)
-        self.ahead = waits is not None and waits.ahead
-        if waits is not None and self.ahead and "train" in waits:
-            self.waits = waits
+        if self.end_with_data is not None:
+            self.end_with_data()
 
     def trains(self) -> None:
         """Says that gradients are computed. Those of another thread are for no batch of this loop."""
         if recorder.so_far() is not None:
             self.trained = True
 
-    def evaluation_goes_on(self, begin: Moment, training: bool) -> None:
-        """Says that a pass of an evaluation without a loader, which began then, has just ended.
+    def evaluates(self, begin: Moment | None, training: bool) -> None:
+        """Says that a forward pass without gradients has just ended; `begin`: it may be of no batch.
 
-        It lasts from the begin of its first forward pass to the end of its last one. A module that was left
-        in `training` mode evaluates if a second pass follows, and nothing is trained in between.
+        An evaluation without a loader lasts from the begin of its first such pass to the end of its last
+        one. A module that was left in `training` mode evaluates if a second pass follows, and nothing is
+        trained in between.
         """
-        end = recorder.so_far()
-        if end is not None:
-            self.is_evaluation = self.evaluation is not None or not training
-            self.evaluation = self.evaluation[0] if self.evaluation else begin, end
+        self.until = recorder.so_far() or ()
+        if begin and self.until:
+            self.is_evaluation = bool(self.evaluation) or not training
+            self.evaluation = self.evaluation or begin
             self.unusual.add("evaluation")
             if self.is_evaluation:
                 recorder.show_phase("eval")
 
     def end_evaluation(self) -> None:
         """Makes a step of the evaluation without a loader: training continues."""
-        if self.evaluation is not None:
-            begin, end = self.evaluation
-            self.evaluation, self.ahead = None, False
+        begin, self.evaluation = self.evaluation, ()
+        if begin:
             self.unusual.discard("evaluation")
             recorder.show_phase("train")
             if self.is_evaluation:
-                recorder.take_step_out("eval", begin, end)
+                recorder.take_step_out("eval", begin, self.until)
+
+    def run_ends(self) -> None:
+        """Makes a step of an evaluation that the end of the run ends: as far as its last pass."""
+        self.end_evaluation()
+        step = recorder.open_step()
+        if self.waits is not None and step is not None and self._is_over(step[1]):
+            self._end_batch(self.until if self.until > self.asked else step[1])
+            self._decide()
 
     def step_ended(self, place: int) -> None:
         """Ends the training step: the optimizer has finished its step, the component at this place."""
-        self.passed = False
-        if self.evaluation is not None:
-            self.end_evaluation()
-        waits = self.waits
-        if waits is not None:
-            if self.wait is not None:
-                waits["train"].count(*self.wait)
-            if self.undecided:
-                for _, _, wait in self.undecided:
-                    self._count("train", wait)
-                self.undecided.clear()
-            self.waits = self.wait = None
-            self.ahead = False
+        self.end_with_data = None
+        self.end_evaluation()
+        if self.waits is not None:
+            self.undecided.append((self.asked, self.asked, False, self.waits, self.wait))
+            self._forget("train")
         if not recorder.end_automatic_step(place):
             recorder.in_automatic_step()
 
-    def updated(self) -> None:
-        """Ends the training step whose gradients something used that is no optimizer: before this batch."""
-        if self.waits is None:
+    def updated(self, phase: str = "train") -> None:
+        """Ends the training step whose gradients something used that is no optimizer: before this batch.
+
+        Nothing used them if there is no phase: so far, the time is in no step.
+        """
+        if self.waits is not None:
+            step = recorder.open_step()
+            if step is not None and not self.trained:  # otherwise it is another pass for the same batch
+                recorder.take_step_out(phase, step[0], self.asked)
+                self.asked = self.asked[0], *(0.0 for _ in self.asked[1:])
+        elif phase:
             recorder.end_automatic_step(NOT_OPENED)
-        elif self.trained:  # another pass for the same batch
-            return
         else:
-            recorder.take_step_out("train", (), self.asked)
-            self.asked = self.asked[0], *(0.0 for _ in self.asked[1:])
-        self.passed, self.updates = False, True
+            recorder.drop_automatic_step()
 
     def begin_anew(self) -> None:
         """Drops the open step: a framework says that its loop begins here, or has ended."""
@@ -237,7 +244,8 @@ class AutomaticSteps:
 
     def forget(self) -> None:
         """Forgets what was not decided of an earlier loop, or of a run that has ended."""
-        self.compiled = self.evaluation = None
+        self.compiled = self.end_with_data = None
+        self.evaluation = self.until = self.first = ()
         self.unusual.discard("evaluation")
         self._forget()
 
@@ -245,75 +253,79 @@ class AutomaticSteps:
         """Makes a step of a batch of which a framework says that it is not trained on, and when it began."""
         end = recorder.so_far()
         if end is not None:
-            self._count(phase, self.wait)
+            if self.waits is not None and self.wait is not None:
+                self.waits[phase].count(*self.wait)
             self._forget()
             recorder.take_step_out(phase, max(begin, self.first), end)
 
-    def _end_batch(self, now: Moment) -> None:
-        """Ends the latest batch, and settles what is known by now."""
+    def _is_over(self, now: Moment) -> bool:
+        """Returns whether the latest batch has come, or what was asked before it was used since."""
+        return self.wait is not None or self.trained or self._is_used(now)
+
+    def _end_batch(self, now: Moment, asks: LoaderWaits | None = None) -> None:
+        """Ends the latest batch, because the script asks this loader, and settles what is known by now."""
+        used = self._is_used(now)
+        if self.wait is None and self.until > self.asked:  # the last batch, of a loader that has ended
+            now = self.until
+        if self.waits is not None:
+            self.waits.ahead |= self.waits is asks and not (used or self.trained)
+            self.undecided.append((self.asked, now, used, self.waits, self.wait))
         if self.trained:
-            self._count("train", self.wait)
-            for _, _, wait in self.undecided:
-                self._count("train", wait)
-            self.undecided.clear()
-            return
-        self.undecided.append((self.asked, now, self.wait))
-        if self.evaluated:
+            self._forget("train")
+        elif self.evaluated and used:
             self._take_out()
-        elif self.waits is not None and _is_first(self.wait):
-            self.waits.ahead = now[1 + _FORWARD] == self.asked[1 + _FORWARD]
+
+    def _is_to_decide(self, asks: LoaderWaits, gradients: bool) -> bool:
+        """Returns whether no backward pass comes for batches, now that the script asks this loader."""
+        is_another = all(waits is not asks for _, _, _, waits, _ in self.undecided)
+        if is_another and (self._used() or self.evaluated == gradients):
+            return True
+        return self._are_set_up(1 if is_another else 2) or len(self.undecided) > MOST_UNDECIDED
 
     def _decide(self) -> None:
         """Decides about batches after which no backward pass came. Drops the step of what was only read."""
-        if self.undecided:
-            if self._are_set_up():
-                if self.waits is not None:
-                    self.waits.ahead = False
-                self.undecided.clear()
-                recorder.drop_automatic_step()
-            elif len(self.undecided) > 1 and self._were_used():
-                self._take_out()
-        for _, _, wait in self.undecided:
-            self._count("train", wait)
-        self.undecided.clear()
+        used = self._used()
+        if self._are_set_up():
+            self._forget()
+            recorder.drop_automatic_step()
+        elif used > 1 or (self.evaluated and not used and len(self.undecided) > 1):
+            self._take_out()
+        else:
+            self._forget("train")
 
-    def _are_set_up(self) -> bool:
-        """Returns whether the batches were only read, before the first step."""
-        return session.ledger is not None and not session.ledger.has_steps() and not self._were_used()
+    def _are_set_up(self, at_least: int = 1) -> bool:
+        """Returns whether so many batches were only read, before the first step."""
+        if session.ledger is None or session.ledger.has_steps() or len(self.undecided) < at_least:
+            return False
+        return not (self.evaluated or any(used for _, _, used, _, _ in self.undecided))
 
-    def _were_used(self) -> bool:
-        """Returns whether a module was called since the batches were requested, without an error."""
-        (begin, _, _), (_, end, _) = self.undecided[0], self.undecided[-1]
-        return end[1 + _FORWARD] != begin[1 + _FORWARD] and not self.failed
+    def _used(self) -> int:
+        return sum(used for _, _, used, _, _ in self.undecided)
+
+    def _is_used(self, now: Moment) -> bool:
+        """Returns whether a module was called since the latest batch was requested, without an error."""
+        return not self.failed and any(now[place] != self.asked[place] for place in _CALLS)
 
     def _take_out(self) -> None:
-        """Makes steps of evaluation of the batches before the latest.
-
-        The first of those that were fetched ahead is a part of the next one: the last one is used later.
-        """
-        ahead = self.waits is not None and self.waits.ahead
+        """Makes steps of evaluation of the batches: each ends with one that was used, if there is any."""
+        called = self._used()
         begun: Moment = ()
-        for begin, end, wait in self.undecided:
-            self._count("eval", wait)
+        for begin, end, used, _, _ in self.undecided:
             begun = begun or begin
-            if not (ahead and _is_first(wait)):
+            if used or not called:
                 recorder.take_step_out("eval", begun, end)
                 begun = ()
-        self.undecided.clear()
+        self._forget("eval")
 
-    def _count(self, phase: str, wait: Wait | None) -> None:
-        if wait is not None and self.waits is not None:
-            self.waits[phase].count(*wait)
-
-    def _forget(self) -> None:
+    def _forget(self, phase: str = "") -> None:
+        """Forgets the batches, after their waits have counted for this phase."""
+        for _, _, _, waits, wait in self.undecided:
+            if phase and wait is not None:
+                waits[phase].count(*wait)
         self.waits = self.wait = None
         self.undecided.clear()
 
 
-def _is_first(wait: Wait | None) -> bool:
-    return wait is not None and wait[3:] == (True,)
-
-
 automatic = AutomaticSteps()
 session.forgets.append(automatic.forget)
-session.before_end = automatic.end_evaluation
+session.before_end = automatic.run_ends

@@ -120,6 +120,7 @@ class Recorder:
         "is_waiting",
         "leave",
         "mark",
+        "open_step",
         "record_step",
         "show_phase",
         "so_far",
@@ -154,6 +155,7 @@ class Recorder:
     end_automatic_step: Callable[[int], bool]
     drop_automatic_step: Callable[[], None]
     so_far: Callable[[], tuple[float, ...] | None]
+    open_step: Callable[[], tuple[tuple[float, ...], tuple[float, ...]] | None]
     first_batch_came: Callable[[], bool]
     show_phase: Callable[[str], None]
     take_step_out: Callable[[str, tuple[float, ...], tuple[float, ...]], None]
@@ -601,6 +603,10 @@ def make_recorder(
             last = now
         return (now, *parts)
 
+    def open_step() -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Returns the begin of the automatic step and the end of its latest component, as `so_far` does."""
+        return ((began, *_NOTHING), (last, *parts)) if owner == -get_ident() else None
+
     def first_batch_came() -> bool:
         """Begins this thread's automatic step again, if it is the first: it begins with its batch.
 
@@ -653,18 +659,21 @@ def make_recorder(
             trainer = 0
 
     def take_step_out(phase: str, begin: tuple[float, ...], end: tuple[float, ...]) -> None:
-        """Records the time between two answers of `so_far` as a step of this phase of its own.
+        """Records the time between two answers of `so_far` as a step of this phase; "": as outside a step.
 
         An empty `begin` is that of the open step.
         """
         nonlocal began
         begin = begin or (began, *_NOTHING)
-        if owner != -get_ident() or not began <= begin[0] < end[0]:
+        if owner != -get_ident() or not begin[0] < end[0]:
             return
         seconds, *components = (after - before for before, after in zip(begin, end, strict=True))
         for i, part in enumerate(components):
             parts[i] -= part
-        record_automatic(phase, begin[0], end[0], *components)
+            if not phase:
+                counters[layout.COUNTER_OUTSIDE + i] += part
+        if phase:
+            record_automatic(phase, begin[0], end[0], *components)
         began += seconds
         counters[since] = began
         if recorded >= counters[46]:
@@ -1177,6 +1186,7 @@ def make_recorder(
         end_automatic_step=end_automatic_step,
         drop_automatic_step=drop_automatic_step,
         so_far=so_far,
+        open_step=open_step,
         first_batch_came=first_batch_came,
         show_phase=show_phase,
         take_step_out=take_step_out,

@@ -65,6 +65,50 @@ LOOPS = {
         """,
         {"train": 12},
     ),
+    "two loaders side by side, and two batches of one, evaluated": (
+        """
+        for (x, _), (y, _) in zip(DataLoader(data, batch_size=8), DataLoader(data, batch_size=8)):
+            (model(x) * model(y)).sum().backward(); optimizer.step(); optimizer.zero_grad()
+        with torch.no_grad():
+            for (x, _), (y, _) in zip(DataLoader(data, batch_size=16), DataLoader(data, batch_size=16)):
+                model(x); model(y)
+        for (x, _), (y, _) in zip(DataLoader(data, batch_size=16), DataLoader(data, batch_size=16)):
+            loss_of(model(x), model(y).softmax(1))
+        batches = iter(DataLoader(data, batch_size=16))
+        for (x, _), (y, _) in zip(batches, batches):
+            with torch.no_grad(): model(torch.cat((x, y)))
+        """,
+        {"train": 12, "eval": 6 + 6 + 3},
+    ),
+    "evaluation that leaves its loader early, with and without gradients": (
+        """
+        for evaluates in (torch.enable_grad, torch.no_grad):
+            for x, y in DataLoader(data, batch_size=8):
+                loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+            for i, (x, y) in enumerate(DataLoader(data, batch_size=16)):
+                if i == 4: break
+                with evaluates(): model(x)
+        """,
+        {"train": 24, "eval": 8},
+    ),
+    "evaluation of a few batches, at the end": (
+        """
+        batches = iter(DataLoader(data, batch_size=16))
+        for _ in range(3):
+            x, y = next(batches)
+            with torch.no_grad(): model(x)
+        """,
+        {"eval": 3},
+    ),
+    "evaluation by functions": (
+        """
+        for x, y in DataLoader(data, batch_size=8):
+            loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+        with torch.no_grad():
+            for x, y in DataLoader(data, batch_size=16): x @ model.inner[0].weight.T
+        """,
+        {"train": 12, "eval": 6},
+    ),
     "evaluation with gradients": (
         """
         for x, y in DataLoader(data, batch_size=8):
@@ -109,6 +153,18 @@ LOOPS = {
         """,
         {"train": 12},  # nothing says when the last one ends
     ),
+    "gradients that are looked at first, and discarded": (
+        """
+        for i in range(3):
+            loss_of(model(data[:8][0]), data[:8][1]).backward(); model.zero_grad()
+        for i, (x, y) in enumerate(DataLoader(data, batch_size=8)):
+            if i == 5: break
+            loss_of(model(x), y).backward(); model.zero_grad()
+        for x, y in DataLoader(data, batch_size=8):
+            loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+        """,
+        {"train": 12},
+    ),
     "a loader of another class, which starts the iterators of PyTorch": (
         """
         from torch.utils.data.dataloader import _SingleProcessDataLoaderIter as Started
@@ -150,7 +206,32 @@ LOOPS = {
             for x, y in DataLoader(data, batch_size=8):
                 loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
         """,
-        {"train": 23},  # the step in which the other one took over is twice as long
+        {"train": 24},
+    ),
+    "models one after the other, all kept, with one batch per epoch": (
+        """
+        kept = []
+        for fold in range(3):
+            model = Net(); optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            kept.append((model, optimizer))
+            for epoch in range(3):
+                for x, y in DataLoader(data, batch_size=96):
+                    loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+                with torch.no_grad():
+                    for x, y in DataLoader(data, batch_size=96): model(x)
+        """,
+        {"train": 9, "eval": 9},
+    ),
+    "a generator, whose optimizer is the first, and a critic that makes more steps": (
+        """
+        critic, generator = Net(), nn.Linear(4, 16)
+        of_critic, of_generator = (torch.optim.Adam(each.parameters()) for each in (critic, generator))
+        for i, (x, y) in enumerate(DataLoader(data, batch_size=8)):
+            made = generator(torch.ones(8, 4))
+            if i % 4 == 0: critic(made).mean().backward(); of_generator.step(); of_critic.zero_grad()
+            (critic(x) - critic(made.detach())).mean().backward(); of_critic.step(); of_critic.zero_grad()
+        """,
+        {"train": 12},
     ),
     "more steps of one optimizer than of the other": (
         """
@@ -385,6 +466,24 @@ LOOPS = {
             with torch.no_grad(): model(x)
         """,
         {"eval": 6},
+    ),
+    "batches that are fetched two ahead, of loaders in a chain": (
+        """
+        import collections, itertools
+        def ahead(*loaders):
+            batches, queue = itertools.chain(*loaders), collections.deque()
+            def fill(more): queue.extend(itertools.islice(batches, more))
+            fill(2)
+            while queue:
+                yield queue.popleft()
+                fill(1)
+        for epoch in range(2):
+            for x, y in ahead(DataLoader(data, batch_size=16), DataLoader(data, batch_size=16)):
+                loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+            for x, y in ahead(DataLoader(data, batch_size=24), DataLoader(data, batch_size=24)):
+                with torch.no_grad(): model(x)
+        """,
+        {"train": 24, "eval": 16},
     ),
     "evaluation without a loader": (
         """

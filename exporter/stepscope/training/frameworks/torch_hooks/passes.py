@@ -101,17 +101,16 @@ def _timed_forward(original: Callable[..., Any]) -> Callable[..., Any]:
             begin = None
             if session.windows is not None:
                 session.windows.end_if_idle()
-            if gradients():
-                if automatic.evaluation is not None:
-                    automatic.end_evaluation()
+            evaluates = not gradients()
+            if not evaluates:
+                automatic.end_evaluation()
                 if Distributed.is_initialized:
                     distributed.see(arguments[0])
             else:
                 automatic.evaluated = True
-                # No teacher, no target network.
-                if automatic.waits is None and (automatic.ahead or trains(arguments[0])):
+                if automatic.waits is None and trains(arguments[0]):  # no teacher, no target network
                     begin = recorder.so_far()
-            watched = perf_counter() if results.watched and gradients() else 0.0
+            watched = perf_counter() if results.watched and not evaluates else 0.0
             place = enter(_FORWARD)
             if device.measures and place >= 0:
                 device.begins(_FORWARD)
@@ -127,8 +126,8 @@ def _timed_forward(original: Callable[..., Any]) -> Callable[..., Any]:
                 leave(place)
                 if watched and trains(arguments[0]):
                     results.passed(result, perf_counter() - watched, [*arguments[1:], *keywords.values()])
-                if begin:
-                    automatic.evaluation_goes_on(begin, arguments[0].training)
+                if evaluates:
+                    automatic.evaluates(begin, arguments[0].training)
                 if device.measures and place == 0:
                     device.begins(NOT_OPENED)
             except Exception as error:  # noqa: BLE001 - as above
@@ -163,8 +162,7 @@ def _timed_backward(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             if automatic.compiled is not None:
                 automatic.end_compiled()
-            if automatic.evaluation is not None:
-                automatic.end_evaluation()
+            automatic.end_evaluation()
             by_itself = not has_optimizer()
             if by_itself:
                 updates.look()

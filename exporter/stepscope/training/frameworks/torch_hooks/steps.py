@@ -26,6 +26,7 @@ from stepscope.training.frameworks.torch_hooks.patches import (
 from stepscope.training.frameworks.torch_hooks.profiler import profiler
 from stepscope.training.frameworks.torch_hooks.results import results
 from stepscope.training.frameworks.torch_hooks.slow_numbers import slow_numbers
+from stepscope.training.frameworks.torch_hooks.updates import updates
 from stepscope.training.layout import (
     ANOMALY_DETECTION,
     DOUBLES,
@@ -82,7 +83,8 @@ class _Steps:
 
     def __init__(self) -> None:
         self.elected: Callable[[], object] = lambda: None
-        self.rivals: set[int] = set()  # that have made a step after the latest one of the elected optimizer
+        # Those that have made a step after the latest one of the elected optimizer: its begin and end.
+        self.rivals: dict[int, tuple[tuple[float, ...], tuple[float, ...]] | None] = {}
         self.several = False  # optimizers: each may need a backward pass of its own
         self.ended = 0
         self.place = NOT_OPENED  # of the elected optimizer's step, while it is in it
@@ -142,8 +144,11 @@ def _is_inside_a_step() -> bool:
 
 
 def _elect(optimizer: object) -> None:
+    """Lets this optimizer end the training steps, also the one that it has made before, if there is one."""
     _steps.elected = _steps.known[id(optimizer)] = ref(optimizer)
-    automatic.passed = automatic.updates = False
+    updates.forget()
+    if made := _steps.rivals.pop(id(optimizer), None):
+        recorder.take_step_out("train", *made)
 
 
 def has_optimizer() -> bool:
@@ -265,13 +270,15 @@ def _after(optimizer: Optimizer, *_: object) -> None:
         return
     try:
         if _steps.elected() is not optimizer:
-            _steps.rivals.add(id(optimizer))
             _steps.several = True
             known = _steps.known.get(id(optimizer))
             if known is None or known() is not optimizer:  # it may have the id of one that is gone
                 _steps.known[id(optimizer)] = ref(optimizer)
             if _steps.others:
                 recorder.leave(_steps.others.pop())
+            # For the batch of the step before it is a part of one, as of a GAN.
+            is_one = automatic.waits is not None or not automatic.first
+            _steps.rivals.setdefault(id(optimizer), recorder.open_step() if is_one else None)
             return
         if _steps.inner and _is_inside_a_step():
             _steps.inner -= 1
