@@ -628,6 +628,22 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return ended
 
 
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_a_function_that_runs_eagerly_is_no_graph_that_is_traced_at_each_call(
+    eagerly: bool, graphs: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published: list[dict[str, float]] = []
+    monkeypatch.setattr(tensorflow_hooks, "publish", published.append)
+    config = SimpleNamespace(functions_run_eagerly=lambda: eagerly)
+    monkeypatch.setattr(sys.modules["tensorflow"], "config", config, raising=False)
+    train = Graph()
+    tensorflow_hooks._graphs.with_steps.add(train)
+    call = tensorflow_hooks._begins(train)
+    if call is not None:
+        tensorflow_hooks._returned(call, True)
+    assert (graphs, published) == (([], [{"keras_run_eagerly": 1.0}]) if eagerly else ([train], []))
+
+
 def test_a_graph_that_another_thread_runs_hides_no_step(graphs: list[object]) -> None:
     train, act = Graph(), Graph()
     tensorflow_hooks._graphs.with_steps.add(train)

@@ -262,7 +262,7 @@ UNKNOWN = (
     _Unknown(
         EAGERLY,
         lambda run: run.gauge(EAGER) and run.computing >= run.large,
-        "Keras runs each operation by itself (run_eagerly)",
+        "TensorFlow runs each operation by itself (run_eagerly)",
         "Remove `run_eagerly=True` from `compile`, or `tf.config.run_functions_eagerly(True)`: they are for "
         "debugging. A graph runs many operations in one call.",
     ),

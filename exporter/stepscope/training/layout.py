@@ -262,7 +262,7 @@ GRAPH_PYTHON, PIPELINE_PYTHON = "tensorflow_python_seconds", "tf_data_python_sec
 JAX_PYTHON = "jax_python_seconds"  # so far, of those that compiled functions of JAX call
 # 1: ranks wait for each other inside of graphs, and graphs that make steps for their batches.
 GRAPHS_WAIT, GRAPHS_FETCH = "tensorflow_graphs_wait", "tensorflow_graphs_fetch"
-EAGER = "keras_run_eagerly"  # 1: Keras runs each operation of TensorFlow by itself
+EAGER = "keras_run_eagerly"  # 1: each operation of TensorFlow runs by itself
 SETTINGS = frozenset(  # of the hooks: they say nothing of training
     (
         *(ANOMALY_DETECTION, THREADS, TENSORS, DOUBLES, UNUSED_PARAMETERS, PROFILED),

@@ -30,6 +30,7 @@ from stepscope.training.frameworks.graph_clock import FETCHES, STEPS, graph_cloc
 from stepscope.training.frameworks.published import after, publish
 from stepscope.training.frameworks.xla_profilers import tensorflow_profiler
 from stepscope.training.layout import (
+    EAGER,
     GRAPH_PYTHON,
     GRAPHS_FETCH,
     GRAPHS_WAIT,
@@ -65,7 +66,7 @@ def install() -> None:
     _installed.add("all")
     time_iterators()
     functions = sys.modules.get("tensorflow.python.eager.polymorphic_function.polymorphic_function")
-    around(getattr(functions, "Function", None), "__call__", _called, _returned)
+    around(getattr(functions, "Function", None), "__call__", _begins, _returned)
     tape = getattr(sys.modules.get("tensorflow.python.eager.backprop"), "GradientTape", None)
     around(tape, "gradient", _gradient_begins, computing.end)
     saver = getattr(sys.modules.get("tensorflow.python.checkpoint.checkpoint"), "TrackableSaver", None)
@@ -232,6 +233,14 @@ _running, _graphs = _Running(), _Graphs()
 def _traced() -> list[Any]:
     """Returns the graphs that become longer now. A strategy traces its replicas in threads of their own."""
     return _running.functions or _graphs.tracing
+
+
+def _begins(*arguments: Any, **keywords: Any) -> tuple[Any, int | None, int, float] | None:
+    """Begins a call of a graph. Without graphs, functions only call what is timed by itself."""
+    if not sys.modules["tensorflow"].config.functions_run_eagerly():
+        return _called(*arguments, **keywords)
+    publish({EAGER: 1.0})
+    return None
 
 
 def _called(function: Any, *arguments: Any, **keywords: Any) -> tuple[Any, int | None, int, float]:
