@@ -279,22 +279,26 @@ def test_a_problem_names_the_lines_of_its_part_and_of_its_rank_if_it_names_one()
 
 
 @pytest.mark.parametrize(
-    ("library", "keeps"),
+    ("library", "costs"),
     [
-        ("zipfile.__init__", True),
-        ("h5py._hl.files.__init__", True),
-        ("gzip.open", True),
-        ("zipfile.read", False),
-        ("PIL.Image.open", False),  # each image is a file
+        ("zipfile.__init__", "This line opens"),
+        ("h5py._hl.files.__init__", "This line opens"),
+        ("gzip.open", "This line opens"),
+        ("h5py._hl.dataset.__getitem__", "This line may unpack whole chunks"),
+        ("zarr.core.array.__getitem__", "This line may unpack whole chunks"),
+        ("zipfile.read", ""),
+        ("PIL.Image.open", ""),  # each image is a file
     ],
 )
-def test_a_line_that_opens_an_archive_for_each_item_may_keep_it_open(library: str, keeps: bool) -> None:
+def test_a_line_that_opens_an_archive_or_unpacks_a_chunk_for_each_item_is_told_so(
+    library: str, costs: str
+) -> None:
     line = LineTime("train", "data_wait", "data.py:1", "load", library, "", "", {"running": 9.0})
     thread = ThreadTime("n1", 0, "loader worker", 1, 10.0, 10.0, 0.0, 0.0, (line,))
     starved = found("DataStarved", 500.0)
     run = replace(nothing_found(), account=Account(20.0, 1, ()), threads=[thread], rules=[starved])
     (problem,) = problems_of(run)
-    assert problem.rule.recommendation.startswith("This line opens") is keeps
+    assert problem.rule.recommendation.startswith(costs or starved.recommendation)
     assert problem.rule.recommendation.endswith(starved.recommendation)
 
 

@@ -27,14 +27,19 @@ SMALL = 0.03  # of the run: a problem that costs less is listed, but makes no ru
 SMALL_WITHOUT_CAUSE = 0.1  # the same, if it is not known what took the time
 HARDLY = 0.1  # of a finding: with less left, other problems explain it
 MOST_PLACES = 2  # that are named
-# Functions that read a table of contents, or connect, before they read anything.
-OPENS = re.compile(
-    r"(zipfile|tarfile|gzip|bz2|lzma|shelve|h5py|netCDF4|zarr|sqlite3|fsspec)\.(\w+\.)*(__init__|open|connect)"
-)
-KEEP_OPEN = (
-    "{} opens a file or a connection again and again. Open it once per process (in a loader's worker, at its "
-    "first item), and keep it."
-)
+# Functions of libraries that cost more than they have to, and what to do about a line ("{}") that calls them.
+OF_LIBRARIES = {
+    # They read a table of contents, or connect, before they read anything.
+    r"(zipfile|tarfile|gzip|bz2|lzma|shelve|h5py|netCDF4|zarr|sqlite3|fsspec)\."
+    r"(\w+\.)*(__init__|open|connect)": (
+        "{} opens a file or a connection again and again. Open it once per process (in a loader's worker, at "
+        "its first item), and keep it."
+    ),
+    r"(h5py|zarr|tables)\.(\w+\.)*__getitem__": (
+        "{} may unpack whole chunks for what it reads of them. Read a batch at once (a `__getitems__` of the "
+        "dataset), shuffle chunks instead of items, or store smaller ones."
+    ),
+}
 ASLEEP = 0.5  # loader workers that compute for less of the time of their fetches mostly sleep
 
 
@@ -182,8 +187,10 @@ def _located(problem: Problem, analysis: Analysis) -> Problem:
     advice = [problem.rule.recommendation]
     if shared > problem.seconds_lost / 2 and problem.rule.about.topic == DataStarved.topic:
         advice.append(CHEAPER)
-    if opener := next((place for place in found if OPENS.fullmatch(place.line.library)), None):
-        advice.insert(0, KEEP_OPEN.format("This line" if opener is found[0] else opener.words))
+    for pattern, words in OF_LIBRARIES.items():
+        if caller := next((place for place in found if re.fullmatch(pattern, place.line.library)), None):
+            advice.insert(0, words.format("This line" if caller is found[0] else caller.words))
+            break
     rule = replace(problem.rule, recommendation=" ".join(advice))
     return replace(problem, rule=rule, places=found, shared_seconds=shared)
 
