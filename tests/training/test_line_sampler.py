@@ -553,6 +553,15 @@ def test_the_function_that_was_called_is_named_instead_of_its_decorator_s() -> N
     assert named(layer, around, fit, around, own)["library"].startswith("fit: "), "it runs what it is given"
 
 
+def test_a_call_that_imports_a_module_at_its_first_use_is_an_import() -> None:
+    module = ("/x/site-packages/torch/_dynamo/__init__.py", 1, "<module>")
+    loads = ("<frozen importlib._bootstrap>", 9, "_find_and_load")
+    called = ("/x/site-packages/torch/optim/sgd.py", 7, "SGD.__init__")
+    own = ("train.py", 4, "main")
+    assert named(module, loads, called, own)["library"] == "import"
+    assert named(called, own, loads)["library"] == "torch.optim.sgd.__init__"
+
+
 def test_generated_code_is_nobodys_line(monkeypatch: pytest.MonkeyPatch) -> None:
     own = ("train.py", 7, "train")
     fit = ("/x/site-packages/keras/src/trainers/trainer.py", 2, "Trainer.fit")

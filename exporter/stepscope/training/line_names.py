@@ -43,7 +43,7 @@ _AROUND = frozenset(
         *("inner", "inner_f", "wrapped"),
     ]
 )
-_IMPORT = "import"
+_IMPORT, _IMPORTLIB = "import", "<frozen importlib"
 _OWN, _LIBRARYS, _NOBODYS = range(3)  # whose a file is
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"  # which PyTorch itself sets
 _NO_CODE = ("__init__", "<shim>")  # files of frames that CPython 3.12 and later put between those of code
@@ -69,7 +69,7 @@ class LineNames:
 
     def of(self, frames: Sequence[Frame]) -> str:
         """Returns the fields of line_layout.FIELDS for the frames of a thread, innermost first."""
-        innermost = called = fits = own = caller = None
+        innermost = called = fits = own = caller = imports = None
         inner: dict[str, Frame] = {}  # the innermost frame of each package
         for frame in self._of_this_process(frames):
             if self._whose(frame[0]) == _NOBODYS:
@@ -86,6 +86,8 @@ class LineNames:
                     called = frame
                 if name == "fit":
                     fits = fits or frame
+                if frame[0].startswith(_IMPORTLIB):
+                    imports = frame
                 inner.setdefault(self._package(frame[0]), frame)
         if called and fits and not _is_runner(_name(called)):  # such as a search for hyperparameters
             called = fits if self._package(fits[0]) != self._package(called[0]) else called
@@ -95,6 +97,8 @@ class LineNames:
             runner = _name(called)
             loop = f"{runner}: " if _is_loop(runner) and innermost_of is not called else ""
             called = innermost_of
+        if imports:  # what it called may import more at its first call, or at the first use of a name
+            loop, called = "", imports
         if own is None:
             return f"\n\n{self._function_of_library(innermost) if innermost is not None else ''}\n\n"
         library = self._function_of_library(called, _LIBRARY - len(loop)) if called else ""
@@ -194,7 +198,7 @@ class LineNames:
         Python 3.14 says the class of a method, too, and older ones do not.
         """
         name, function = frame[0], _name(frame)
-        if name.startswith("<frozen importlib"):
+        if name.startswith(_IMPORTLIB):
             return _IMPORT
         module = ""
         if name.startswith("<frozen "):
