@@ -324,6 +324,21 @@ def test_a_rank_that_was_stopped_is_accused_on_crowded_cores_too() -> None:
     assert crowded(16.0, stopped=5.0).status == "healthy"
 
 
+def test_a_rank_whose_other_threads_hold_the_interpreter_lock_is_told_so() -> None:
+    """Rank 1 takes 50 s more; by samples, its main thread ran for 40 s more than the kernel saw."""
+    runs = LineTime("train", "backward", "train.py:9", "step", "", "", "", {"running": 80.0})
+    monitor = LineTime("", "", "monitor.py:3", "watch", "", "", "", {"running": 60.0})
+    threads = [
+        ThreadTime("node-0", rank, "training", 1, 99.0, ran, 0.0, 0.0, (runs,), 99.0, (monitor,))
+        for rank, ran in enumerate((80.0, 40.0, 80.0))
+    ]
+    ranks = [rank_facts(rank, node="node-0") for rank in range(3)]
+    steps = synchronous(np.tile([0.5, 1.0, 0.5], (100, 1)))
+    found = result(*steps, facts=run_facts(ranks=ranks, threads=tuple(threads)))
+    assert "interpreter lock, which other threads of its process held, for 40.0 s of the run" in found.finding
+    assert "into another process" in found.recommendation
+
+
 def test_waits_before_the_first_step_explain_no_longer_steps_of_a_single_thread() -> None:
     few = [replace(thread, train_core_wait_seconds=9.0) for thread in on_cores(2.0)]
     assert accused(crowded(16.0, threads=few)) is None

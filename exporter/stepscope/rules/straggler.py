@@ -50,10 +50,12 @@ from stepscope.training.layout import GRAPHS_WAIT, THREADS
 
 LENGTHS = (30, 100, 1000)  # of windows, in steps: short ones find short times, long ones find rare pauses
 NEARLY_ALL = 0.9  # of the lost seconds: the shortest windows with so many are reported
+INTERPRETER = "interpreter_lock"
 PAUSES = {
     "stopped": "stopped by a signal",
     "no_core": "ready to run but without a core",
     "throttled": "throttled by its CPU limit",
+    INTERPRETER: "waiting for Python's interpreter lock, which other threads of its process held,",
 }
 # All ranks wait for crowded cores, each at other times. A rank that waits this many times as
 # long as the others has a core problem of its own. One that is slow in nearly all windows is slow by itself.
@@ -464,6 +466,12 @@ def _pauses(facts: RunFacts, accused: int, slow: Collection[int]) -> dict[str, t
         known = mine if rank.rank == accused else others.setdefault(rank.rank, {})
         for reason, seconds in rank.paused_seconds.items():
             known[reason] = max(seconds, known.get(reason, 0.0))
+    for thread in facts.threads:
+        if thread.role == "training" and (waited := thread.interpreter_wait_seconds):
+            if thread.rank == accused:
+                mine[INTERPRETER] = waited
+            elif thread.rank in others:
+                others[thread.rank][INTERPRETER] = waited
     return {
         reason: (seconds, float(np.median([one.get(reason, 0.0) for one in others.values()])))
         for reason, seconds in mine.items()

@@ -55,6 +55,8 @@ PAUSED_RANK = {
     "no_core": "Other processes use the cores of that rank: give each rank its own cores, and move others "
     "away (see NoisyNeighbour).",
     "throttled": "Raise the CPU limit of that rank's pod or cgroup (see CPUThrottled).",
+    "interpreter_lock": "Move what the other threads of that rank do into another process, or let them do it "
+    "less often.",
 }
 
 
