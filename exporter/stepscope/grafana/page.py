@@ -76,12 +76,16 @@ def of_all_runs(
     title: str,
     description: str,
     groups: Sequence[Sequence[Panel]],
+    metric: str,
     variables: Sequence[Variable],
     annotations: Sequence[Annotation],
 ) -> Dashboard:
-    """Returns a dashboard that keeps the chosen run for the links to the dashboards of one run."""
+    """Returns a dashboard that keeps the chosen run for the links to the dashboards of one run.
+
+    It has the clusters and jobs of which there is the `metric`.
+    """
     kept = {each["name"]: hidden(each) for each in (run(), instance(), gpu(), rank())}
-    own = {each["name"]: each for each in variables}
+    own = {each["name"]: each for each in (data_source(), cluster(metric), job(metric), *variables)}
     ordered = {name: own.get(name) or kept.get(name) for name in (*VARIABLES, *own)}
     return dashboard(uid, title, description, groups, [*filter(None, ordered.values())], annotations)
 

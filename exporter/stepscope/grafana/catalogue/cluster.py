@@ -76,10 +76,8 @@ def dashboard() -> Dashboard:
         "Cluster",
         "All runs and nodes at once: what is wrong, which GPUs are idle, and what runs cost.",
         [_numbers(), _runs(), _findings(), _nodes(), _energy_and_cost()],
+        BUILD,
         [
-            variables.data_source(),
-            variables.cluster(BUILD),
-            variables.job(BUILD),
             variables.query("runs", "Runs", f"label_values({UNFINISHED}{{{OF_JOB}}}, run)", several=True),
             variables.query(
                 "nodes",

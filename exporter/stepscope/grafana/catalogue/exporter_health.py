@@ -40,10 +40,8 @@ def dashboard() -> Dashboard:
         "Exporter health",
         "Whether Stepscope itself works, and what it costs the nodes.",
         [_numbers(), _exporters(), _sampling(), _scrapes(), _rules()],
+        "stepscope_exporter_build_info",
         [
-            variables.data_source(),
-            variables.cluster("stepscope_exporter_build_info"),
-            variables.job("stepscope_exporter_build_info"),
             variables.query(
                 "instance",
                 "Node",

@@ -26,9 +26,8 @@ def dashboard() -> Dashboard:
         "Usage",
         "GPU hours by user and namespace: allocated, without a process, held, used, useful, idle, failed.",
         [_numbers(), _owners(), _over_time()],
+        owners.GPUS_OBSERVED,
         [
-            variables.data_source(),
-            variables.cluster(owners.GPUS_OBSERVED),
             variables.job(owners.GPUS_HELD),
             variables.query("user", "User", f"label_values({names}, user)", several=True),
             variables.query("namespace", "Namespace", f"label_values({names}, namespace)", several=True),
