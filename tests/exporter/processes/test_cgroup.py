@@ -134,10 +134,18 @@ def test_a_hybrid_has_the_limit_in_version_1_and_the_pressure_in_version_2(node:
     assert waiting_seconds(groups.pressure) == {"io": 2.0}
 
 
-def test_a_group_with_an_odd_name_has_its_limit(node: Node) -> None:
-    node.mounted("/odd\x1cpod")
-    node.process("0::/odd\x1cpod/a\x0cb\n")
-    node.v2("a\x0cb", cpu__max="400000 100000")
+@pytest.mark.parametrize(
+    ("mounted", "path", "group"),
+    [
+        pytest.param("/odd\x1cpod", "/odd\x1cpod/a\x0cb", "a\x0cb", id="with odd names"),
+        pytest.param("/", "/", "", id="in a container, whose own group is the root that it sees"),
+        pytest.param("/docker/ab", "/docker/ab/worker", "worker", id="in a container without a namespace"),
+    ],
+)
+def test_a_group_has_its_limit(node: Node, mounted: str, path: str, group: str) -> None:
+    node.mounted(mounted)
+    node.process(f"0::{path}\n")
+    node.v2(group, cpu__max="400000 100000")
     assert cpu_limit(of(node).cpu).cores == 4
 
 
@@ -194,26 +202,20 @@ def test_the_root_of_the_machine_is_no_group_of_a_run(node: Node) -> None:
     assert waiting_seconds(groups.pressure) == {}
 
 
-def test_inside_a_container_the_own_group_is_the_root_that_it_sees(node: Node) -> None:
-    node.process("0::/\n")
-    node.mounted("/")
-    node.v2("", cpu__max="400000 100000")
-    assert cpu_limit(of(node).cpu).cores == 4
-
-
-def test_a_container_without_a_namespace_sees_its_path_on_the_host_but_only_its_own_mount(
-    node: Node,
+@pytest.mark.parametrize(
+    ("mounted", "path", "groups"),
+    [
+        pytest.param("/", "/../cd", [""], id="a neighbouring container, out of sight of a container"),
+        pytest.param("/../../..", "/../../pod-b", ["kubepods/pod-b", "other/pod-b"], id="two pods fit"),
+    ],
+)
+def test_a_group_that_is_not_known_has_no_limit(
+    node: Node, mounted: str, path: str, groups: list[str]
 ) -> None:
-    node.process("0::/docker/ab/worker\n")
-    node.mounted("/docker/ab")
-    node.v2("worker", cpu__max="100000 100000")
-    assert cpu_limit(of(node).cpu).cores == 1
-
-
-def test_a_neighbouring_container_is_out_of_sight_of_a_container(node: Node) -> None:
-    node.process("0::/../cd\n")
-    node.mounted("/")
-    node.v2("", cpu__max="100000 100000")
+    node.mounted(mounted)
+    node.process(f"0::{path}\n")
+    for group in groups:
+        node.v2(group, cpu__max="400000 100000")
     assert of(node).cpu == ()
 
 
@@ -224,14 +226,6 @@ def test_a_container_with_the_host_s_hierarchy_finds_a_neighbouring_pod(node: No
     node.v2("kubepods/burstable/pod-b/main", cpu__max="400000 100000")
     node.v2("kubepods/burstable", cpu__max="max 100000")
     assert cpu_limit(of(node).cpu) == (4, node.root / "kubepods" / "burstable" / "pod-b" / "main")
-
-
-def test_two_pods_that_fit_the_path_leave_the_limit_unknown(node: Node) -> None:
-    node.process("0::/../../pod-b\n")
-    node.mounted("/../../..")
-    for group in ("kubepods/pod-b", "other/pod-b"):
-        node.v2(group, cpu__max="400000 100000")
-    assert of(node).cpu == ()
 
 
 def test_a_process_that_has_ended_raises_oserror(node: Node) -> None:

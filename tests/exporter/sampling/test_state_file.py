@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -64,19 +65,24 @@ def test_a_foreign_file_is_refused(path: Path, content: bytes) -> None:
         StateFile(path).read()
 
 
-def test_a_file_of_a_newer_version_is_refused(path: Path) -> None:
-    written(path, b"state")
-    content = bytearray(path.read_bytes())
-    content[8] = 9
-    path.write_bytes(content)
-    with pytest.raises(StateFileError, match="version 9"):
-        StateFile(path).read()
+def of_version_9(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:8] + b"\x09" + path.read_bytes()[9:])
 
 
-def test_a_file_without_a_whole_state_is_refused(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (of_version_9, "version 9"),
+        (partial(os.truncate, length=20), "corrupt"),
+        (partial(os.truncate, length=1 << 40), "too large"),  # sparse: it would fill the memory
+    ],
+)
+def test_a_newer_a_cut_and_a_huge_file_are_refused(
+    path: Path, spoil: Callable[[Path], object], why: str
+) -> None:
     written(path, b"state")
-    os.truncate(path, 20)
-    with pytest.raises(StateFileError, match="corrupt"):
+    spoil(path)
+    with pytest.raises(StateFileError, match=why):
         StateFile(path).read()
 
 
@@ -89,13 +95,6 @@ def test_a_link_a_fifo_and_a_directory_are_no_state(path: Path) -> None:
         make(path)
         with pytest.raises(StateFileError, match="not a plain file"):
             StateFile(path).read()
-
-
-def test_a_file_that_would_fill_the_memory_is_not_read(path: Path) -> None:
-    written(path, b"state")
-    os.truncate(path, 1 << 40)  # sparse
-    with pytest.raises(StateFileError, match="too large"):
-        StateFile(path).read()
 
 
 def test_a_file_of_another_user_is_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

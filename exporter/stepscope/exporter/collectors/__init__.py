@@ -58,7 +58,10 @@ def _collector_in(file: Path) -> type[Collector] | None:
     try:
         module = import_module(f"{__name__}.{file.stem}")
     except Exception as error:  # noqa: BLE001 - whatever a module raises, the others must work
-        return _unusable(file.stem, error) if "\n@collector\n" in file.read_text() else None
+        if "\n@collector\n" not in file.read_text():
+            return None
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return type(file.stem, (_Unusable,), {"name": file.stem, "reason": reason})
     return next((each for each in marked_collectors if each.__module__ == module.__name__), None)
 
 
@@ -73,8 +76,3 @@ class _Unusable(Collector):
 
     def collect(self, sample: Sample) -> None:
         raise RuntimeError(f"the collector's module could not be imported: {self.reason}")
-
-
-def _unusable(name: str, error: Exception) -> type[Collector]:
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return type(name, (_Unusable,), {"name": name, "reason": reason})

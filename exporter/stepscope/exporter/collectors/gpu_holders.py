@@ -1,6 +1,6 @@
 """GPUs that a process holds: who, and for how long without any work."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import isnan
 from pathlib import Path
 from time import monotonic
@@ -49,7 +49,8 @@ class GpuHoldersCollector(Collector):
             if not processes or isnan(load):
                 return
             before, seconds = self._idle.get(gpu, (0, 0.0))
-            holder = before if before in processes else _largest(processes)
+            largest = max(processes, key=lambda pid: (0.0 if isnan(processes[pid]) else processes[pid], -pid))
+            holder = before if before in processes else largest
             seconds = seconds + elapsed if load == 0 and holder == before else 0.0
             self._idle[gpu] = holder, seconds
             run = next((name for name, run in sample.runs.items() if holder in run.pids), "")
@@ -68,7 +69,3 @@ class GpuHoldersCollector(Collector):
             return user_name(user_of(self._procfs, pid))
         except OSError:
             return ""
-
-
-def _largest(processes: Mapping[int, float]) -> int:
-    return max(processes, key=lambda pid: (0.0 if isnan(processes[pid]) else processes[pid], -pid))

@@ -37,7 +37,7 @@ from stepscope.exporter.processes.used import (
     read_process,
 )
 from stepscope.exporter.sampling.collector import Collector, collector
-from stepscope.exporter.sampling.families import Family, Kind, LabelValues
+from stepscope.exporter.sampling.families import Family, Kind, LabelValues, flat
 from stepscope.exporter.sampling.kept_counters import KeptCounters
 from stepscope.exporter.sampling.sample import RUN_QUANTITIES, HostUse, Sample
 
@@ -150,8 +150,8 @@ class RunProcessesCollector(Collector):
         self._cpu_info.publish(
             {(label, cpu_list(map(int, use.cpus))): 1 for label, use in now.items() if use.cpus}
         )
-        counted[self._pressure.name] = _flat({label: use.waiting_seconds for label, use in runs.items()})
-        counted[self._users.name] = _flat({label: use.neighbour_cpu_seconds for label, use in runs.items()})
+        counted[self._pressure.name] = flat({(label,): use.waiting_seconds for label, use in runs.items()})
+        counted[self._users.name] = flat({(label,): use.neighbour_cpu_seconds for label, use in runs.items()})
         self.kept.publish(counted)
 
 
@@ -224,7 +224,10 @@ class _Run:
         use.memory_capacity_bytes = min(limits, default=nan)
         self._waited_or_stopped = self._waited.total, self._stopped.total
         if not isnan(use.main_threads_ran_seconds):
-            self._count_waits(*before_look)
+            if self.looks:  # less those waits for which the CPU limit stopped the run
+                waited, stopped = before_look
+                self._waits += max(0.0, self._waited.total - waited - (self._stopped.total - stopped))
+            use.main_threads_waited_seconds = self._waits
         before = use.cpus
         cores = frozenset().union(*(place.cores for place in places))
         online = frozenset(map(int, sample.cpus))
@@ -280,13 +283,6 @@ class _Run:
             self._read.add(found)
             self._written.add(found)
             self.use.disk_read_bytes, self.use.disk_written_bytes = self._read.total, self._written.total
-
-    def _count_waits(self, waited: float, stopped: float) -> None:
-        """Counts the waits since the last look, less those for which the CPU limit stopped the run."""
-        if self.looks:
-            gained = self._waited.total - waited - (self._stopped.total - stopped)
-            self._waits += max(0.0, gained)
-        self.use.main_threads_waited_seconds = self._waits
 
     def _read_cgroups(self, cgroups: Collection[Cgroup]) -> None:
         use = self.use
@@ -348,7 +344,3 @@ def _known(name: str, uses: Mapping[str, HostUse]) -> dict[LabelValues, float]:
     """Returns a counter or gauge of each run that has it."""
     values = {(label,): float(getattr(use, name)) for label, use in uses.items()}
     return {key: value for key, value in values.items() if not isnan(value)}
-
-
-def _flat(values: Mapping[str, Mapping[str, float]]) -> dict[LabelValues, float]:
-    return {(run, name): value for run, named in values.items() for name, value in named.items()}

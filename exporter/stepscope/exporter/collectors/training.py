@@ -28,9 +28,17 @@ from stepscope.exporter.ledgers.run_processes import Command, RunProcesses
 from stepscope.exporter.ledgers.run_totals import Ledger, RankTotals, Run
 from stepscope.exporter.sampling.collector import Collector, collector
 from stepscope.exporter.sampling.exposition import number
-from stepscope.exporter.sampling.families import Family, Kind, LabelValues
+from stepscope.exporter.sampling.families import Family, Kind, LabelValues, flat
 from stepscope.exporter.sampling.sample import Sample
 from stepscope.training.layout import FETCH_BOUNDS, FLOPS, STEP_BOUNDS, WAIT_BOUNDS
+
+LOADERS = {  # by the field of LoaderTotals
+    "workers": "Data-loading workers.",
+    "pin_memory": "Whether batches are put in pinned memory.",
+    "prefetch_factor": "Batches that each worker prepares ahead.",
+    "batch_size": "Items per batch of this rank.",
+    "queue_depth": "Batches that were ready when training took the last batch.",
+}
 
 
 @collector
@@ -110,7 +118,9 @@ class TrainingCollector(Collector):
         for limit, left_out in self.folder.left_out().items():
             self.reached.report(limit, left_out)
         self.owners = {label: key.owner for key, label in self.folder.labels.items()}
-        self._adopt()
+        if self._command:  # finds the label on which the nodes of its run have agreed
+            self.observed_run = observed(self._command.run, self.folder.labels.values())
+            self._command = self._processes.command = self._command._replace(run=self.observed_run)
         runs = {label: self.folder.runs[key] for key, label in sorted(self.folder.labels.items())}
         self.apart.together(self._named, runs, partial(self._tell, sample, now))
 
@@ -140,13 +150,6 @@ class TrainingCollector(Collector):
             self.presences, self.looked = [each.presence for each in ledgers], now.wall
         self._families.ended.publish(dict.fromkeys(self._endings(runs).items(), 1))
         self._families.publish(runs, now.monotonic, self._lost, self.folder.refused)
-
-    def _adopt(self) -> None:
-        """Finds the label on which the nodes of the command's run have agreed."""
-        if self._command:
-            run = observed(self._command.run, self.folder.labels.values())
-            self._command = self._processes.command = self._command._replace(run=run)
-            self.observed_run = run
 
     def _endings(self, runs: Mapping[str, Run]) -> dict[str, str]:
         """Returns how runs ended, by label."""
@@ -315,13 +318,7 @@ class Families:
         self.fetch = histogram(
             "dataloader_fetch_seconds", "Fetches of data-loading workers.", rank, FETCH_BOUNDS
         )
-        self.workers = gauge("dataloader_workers", "Data-loading workers.", phase)
-        self.pin_memory = gauge("dataloader_pin_memory", "Whether batches are put in pinned memory.", phase)
-        self.prefetch = gauge("dataloader_prefetch_factor", "Batches that each worker prepares ahead.", phase)
-        self.batch_size = gauge("dataloader_batch_size", "Items per batch of this rank.", phase)
-        self.queue = gauge(
-            "dataloader_queue_depth", "Batches that were ready when training took the last batch.", phase
-        )
+        self.loaders = {name: gauge(f"dataloader_{name}", text, phase) for name, text in LOADERS.items()}
         self.gauge = gauge(
             "run_gauge",
             "Numbers that the training script or its framework publishes, such as its loss.",
@@ -364,12 +361,12 @@ class Families:
                 for phase, histogram in total.steps.items()
             }
         )
-        self.squared.publish(_flat({key: total.squared_seconds for key, total in totals.items()}))
-        self.phase.publish(_flat({key: total.phase_seconds for key, total in totals.items()}))
-        self.component.publish(_flat({key: total.component_seconds for key, total in totals.items()}))
-        self.device.publish(_flat({key: total.device_seconds for key, total in totals.items()}))
-        self.account.publish(_flat({key: total.spent for key, total in totals.items()}))
-        self.counted.publish(_flat({key: _counts(*entry) for key, entry in ranks.items()}))
+        self.squared.publish(flat({key: total.squared_seconds for key, total in totals.items()}))
+        self.phase.publish(flat({key: total.phase_seconds for key, total in totals.items()}))
+        self.component.publish(flat({key: total.component_seconds for key, total in totals.items()}))
+        self.device.publish(flat({key: total.device_seconds for key, total in totals.items()}))
+        self.account.publish(flat({key: total.spent for key, total in totals.items()}))
+        self.counted.publish(flat({key: _counts(*entry) for key, entry in ranks.items()}))
         own = {key: total for key, total in totals.items() if "train" in total.steps}
         own = {key: total for key, total in own.items() if not isnan(total.own_seconds)}
         self.own.publish({key: total.own_seconds for key, total in own.items()})
@@ -442,13 +439,7 @@ class Families:
             if ledger.alive
             for loader in ledger.totals.loaders
         }
-        for family, setting in (
-            (self.workers, "workers"),
-            (self.pin_memory, "pin_memory"),
-            (self.prefetch, "prefetch_factor"),
-            (self.batch_size, "batch_size"),
-            (self.queue, "queue_depth"),
-        ):
+        for setting, family in self.loaders.items():
             values = {key: getattr(loader, setting) for key, loader in loaders.items()}
             family.publish({key: int(value) for key, value in values.items() if value is not None})
         self.gauge.publish(
@@ -479,10 +470,6 @@ def _counts(totals: RankTotals, run: Run, rank: int) -> dict[str, float]:
     per_step, steps = run.flops_per_step.get(rank), totals.steps.get("train")
     measured = {} if per_step is None or steps is None else {FLOPS: per_step * sum(steps.counts)}
     return measured | totals.counts
-
-
-def _flat(values: Mapping[tuple[str, str], Mapping[str, float]]) -> dict[LabelValues, float]:
-    return {(*key, name): value for key, named in values.items() for name, value in named.items()}
 
 
 RUN_INFO = (

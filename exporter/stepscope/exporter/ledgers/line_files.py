@@ -144,19 +144,8 @@ def read_line_file(path: Path, owners: Collection[int] | None = None) -> LineFil
     if len(slots) != used * layout.SLOT_BYTES or len(tree) != nodes * layout.NODE_BYTES:
         raise LedgerError(path, "length", "corrupt line samples: cut short")
     thread = Thread(int(numbers[layout.RANK]), layout.ROLES[int(numbers[layout.ROLE])])
-    counts = LineCounts(
-        processes=1,
-        ticks=numbers[layout.TICKS],
-        seconds=numbers[layout.SECONDS],
-        ran_seconds=numbers[layout.RAN_SECONDS],
-        core_wait_seconds=numbers[layout.CORE_WAIT_SECONDS],
-        own_cpu_seconds=numbers[layout.OWN_CPU_SECONDS],
-        known_seconds=numbers[layout.KNOWN_SECONDS],
-        stacks=_stacks(path, tree),
-        long_core_wait_seconds=numbers[layout.LONG_CORE_WAIT_SECONDS],
-        train_ran_seconds=numbers[layout.TRAIN_RAN_SECONDS],
-        train_core_wait_seconds=numbers[layout.TRAIN_CORE_WAIT_SECONDS],
-    )
+    totals = {name: numbers[getattr(layout, name.upper())] for name in TOTALS[1:]}
+    counts = LineCounts(processes=1, stacks=_stacks(path, tree), **totals)
     for at in range(0, len(slots), layout.SLOT_BYTES):
         line, seen = _line(path, slots[at : at + layout.SLOT_BYTES])
         if line is not None and any(seen):

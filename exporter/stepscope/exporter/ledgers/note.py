@@ -78,7 +78,7 @@ class LedgerNote:
             if state["boot"] != boot_id():  # the ledgers were in memory
                 return
             self.counted = {str(name): int(inode) for name, inode in state["counted"].items()}
-            for name, (inode, seconds) in state.get("spent", {}).items():  # earlier notes lack it
+            for name, (inode, seconds) in state["spent"].items():
                 self.spent[str(name)] = int(inode), {str(part): float(s) for part, s in seconds.items()}
             for run in state["runs"]:
                 ranks = {int(rank): RankTotals.from_json(totals) for rank, totals in run["ranks"].items()}

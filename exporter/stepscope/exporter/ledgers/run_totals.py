@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from math import inf, isfinite, nan
+from math import inf, isfinite
 from operator import add
 from typing import Any, NamedTuple
 
@@ -61,15 +61,12 @@ class Ledger:
             self.exception = self.reader.exception()
             self.end_at(now, None if was_alive else self.totals.last_step_end or self.header.start)
         self.alive, self.failing_since = alive, None
-        self._spend(now)
-        counted, self._counts_losses = self._counts_losses, True
-        return records, lost if counted else 0
-
-    def _spend(self, now: Now) -> None:
         start, ages = self.header.start, self.ages
         wall = now.monotonic - ages.start if self.end is None else self.end - start
         stay = now.monotonic - ages.place_began if self.alive and ages.place else 0.0
         self.spent.look(start, self.totals, ages.place, stay, wall)
+        counted, self._counts_losses = self._counts_losses, True
+        return records, lost if counted else 0
 
     def look(self, now: float, state: "Callable[[Ledger], str]") -> None:
         """Notes what its process does at `now`, on the monotonic clock; `state` reads that of its thread."""
@@ -144,20 +141,7 @@ class RankTotals:
         """Returns the totals of which `asdict` gave `state`."""
         steps = {phase: Histogram(**histogram) for phase, histogram in state["steps"].items()}
         waits = Histogram(**state["waits"]) if state["waits"] else None
-        sums = {
-            name: dict(state[name])
-            for name in ("squared_seconds", "phase_seconds", "component_seconds", "device_seconds")
-        }
-        return cls(
-            steps=steps,
-            waits=waits,
-            fetches=Histogram(**state["fetches"]),
-            counts=dict(state.get("counts", {})),  # it, and the next three, are missing in earlier notes
-            spent=dict(state.get("spent", {})),
-            own_seconds=state.get("own_seconds", nan),
-            own_squared_seconds=state.get("own_squared_seconds", nan),
-            **sums,
-        )
+        return cls(**{**state, "steps": steps, "waits": waits, "fetches": Histogram(**state["fetches"])})
 
 
 def _add_to(sums: dict[str, float], values: Mapping[str, float]) -> None:

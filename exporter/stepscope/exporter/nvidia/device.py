@@ -12,7 +12,15 @@ from typing import Any, NamedTuple, TypeVar
 
 from stepscope.exporter.nvidia.health import HARDWARE_FIELDS, HARDWARE_SECONDS, hardware_values
 from stepscope.exporter.nvidia.mig import MigDevice, MigReading, mig_devices, read_mig
-from stepscope.exporter.nvidia.nvml import ALL_LINKS, FieldBatch, Handle, Identity, Nvml, NvmlError
+from stepscope.exporter.nvidia.nvml import (
+    ALL_LINKS,
+    GPM_METRICS,
+    FieldBatch,
+    Handle,
+    Identity,
+    Nvml,
+    NvmlError,
+)
 from stepscope.exporter.sampling.sample import GpuSample
 
 logger = logging.getLogger(__name__)
@@ -33,7 +41,6 @@ PCIE_SENT, PCIE_RECEIVED = 197, 198  # NVML_FI_DEV_PCIE_COUNT_TX_BYTES, _RX_BYTE
 NVLINK_4 = {138: ("nvlink_transmit_bytes", 1024), 139: ("nvlink_receive_bytes", 1024)}
 NVLINK_5 = {202: ("nvlink_transmit_bytes", 1), 204: ("nvlink_receive_bytes", 1)}
 NVLINK = NVLINK_4 | NVLINK_5
-GPM_METRICS = (2, 5, 10)  # NVML_GPM_METRIC_SM_UTIL, _ANY_TENSOR_UTIL, _DRAM_BW_UTIL
 
 
 class Throttle(NamedTuple):
@@ -149,9 +156,12 @@ class Gpu:
         elapsed = 0.0 if self._last_read is None else min(now - self._last_read, longest_gap)
         self._last_read = now
         if now >= self._hardware_due:
-            self._look_for_mig()
+            is_mig = self._ask(self._nvml.mig_enabled)
+            if is_mig is not None and is_mig != self._is_mig:  # it was divided, or is whole again
+                self.attach(self.handle, self.identity, self._info[1][3])
         self.sample = GpuSample(lost=0.0, model=self.identity.model, uuid=self.identity.uuid)
-        self._read_memory()
+        if (memory := self._memory()) is not None:
+            self.sample.memory_used_bytes, self.sample.memory_total_bytes = memory
         self._read_utilization(elapsed)
         values: list[Value] = [("gpu_up", self._labels, 1), self._info]
         values += self._read_fast_fields(elapsed)
@@ -214,11 +224,6 @@ class Gpu:
                     return None
                 self._cannot.add(question)
         return None
-
-    def _read_memory(self) -> None:
-        memory = self._memory()
-        if memory is not None:
-            self.sample.memory_used_bytes, self.sample.memory_total_bytes = memory
 
     def _read_utilization(self, elapsed: float) -> None:
         percent = self._ask(self._nvml.utilization)
@@ -376,12 +381,6 @@ class Gpu:
             processes = self._ask_either(nvml.compute_processes, nvml.compute_processes_v2)
             self.processes = None if processes is None else dict(processes)
 
-    def _look_for_mig(self) -> None:
-        """Begins again once the GPU was divided, or is whole again: then it has other values."""
-        is_mig = self._ask(self._nvml.mig_enabled)
-        if is_mig is not None and is_mig != self._is_mig:
-            self.attach(self.handle, self.identity, self._info[1][3])
-
     def _read_mig(self, now: float) -> Iterable[Value]:
         """Reads the MIG devices. They may come and go at any time."""
         if now >= self._mig_due:
@@ -478,7 +477,7 @@ class Gpm:
         first, self._taken = self._taken is None, now
         if first:
             return (None,) * len(GPM_METRICS)
-        return self._nvml.gpm_metrics(self._older, self._newer, GPM_METRICS)
+        return self._nvml.gpm_metrics(self._older, self._newer)
 
     def close(self) -> None:
         """Frees the samples, unless NVML has ended."""

@@ -1,7 +1,6 @@
 """Reads a GPU's memory rows, links and their errors, which change slowly."""
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 
 from stepscope.exporter.nvidia.nvml import ALL_LINKS
 from stepscope.exporter.sampling.families import Family, Kind
@@ -30,32 +29,33 @@ OF_NVLINK_5 = {208, 214}  # by their scope, of all links
 HARDWARE_FIELDS = tuple((field, ALL_LINKS if field in OF_NVLINK_5 else 0) for field in HARDWARE)
 
 
+# The help of each of these, and of those of the PCIe link, and its labels after the GPU.
+FAMILIES = {
+    "memory_temperature_celsius": ("Temperature of the memory.",),
+    "row_remapping_pending": ("1: a bad row of memory is remapped at the next reset of the GPU.",),
+    "row_remapping_failed": ("1: a bad row of memory could not be remapped.",),
+    "page_retirement_pending": ("1: a bad page of memory is retired at the next reset of the GPU.",),
+    "pcie_link_width": ("Lanes of the PCIe link now.",),
+    "pcie_link_max_width": ("Most lanes that the GPU and its slot allow.",),
+    "pcie_link_generation": ("Generation of the PCIe link now; an idle GPU lowers it to save power.",),
+    "pcie_link_max_generation": ("Highest generation that the GPU and its slot allow.",),
+    "remapped_rows_total": (
+        *("Rows of memory remapped in the GPU's life, by the severity of their errors.", "severity"),
+    ),
+    "pcie_replays_total": ("Packets that PCIe had to send again.",),
+    "nvlink_errors_total": ("Errors of all NVLinks since the driver was loaded, by kind.", "kind"),
+}
+
+
 def families() -> list[Family]:
     """Returns the families that these values and those of the PCIe link are published in."""
-    gauge, counter = partial(_family, "gauge"), partial(_family, "counter")
+    kinds: Iterator[tuple[str, Kind]] = (
+        (n, "counter" if n.endswith("_total") else "gauge") for n in FAMILIES
+    )
     return [
-        gauge("memory_temperature_celsius", "Temperature of the memory."),
-        gauge("row_remapping_pending", "1: a bad row of memory is remapped at the next reset of the GPU."),
-        gauge("row_remapping_failed", "1: a bad row of memory could not be remapped."),
-        gauge("page_retirement_pending", "1: a bad page of memory is retired at the next reset of the GPU."),
-        gauge("pcie_link_width", "Lanes of the PCIe link now."),
-        gauge("pcie_link_max_width", "Most lanes that the GPU and its slot allow."),
-        gauge(
-            "pcie_link_generation", "Generation of the PCIe link now; an idle GPU lowers it to save power."
-        ),
-        gauge("pcie_link_max_generation", "Highest generation that the GPU and its slot allow."),
-        counter(
-            "remapped_rows_total",
-            "Rows of memory remapped in the GPU's life, by the severity of their errors.",
-            "severity",
-        ),
-        counter("pcie_replays_total", "Packets that PCIe had to send again."),
-        counter("nvlink_errors_total", "Errors of all NVLinks since the driver was loaded, by kind.", "kind"),
+        Family(f"stepscope_gpu_{name}", kind, FAMILIES[name][0], ("gpu", *FAMILIES[name][1:]))
+        for name, kind in kinds
     ]
-
-
-def _family(kind: Kind, name: str, text: str, *labels: str) -> Family:
-    return Family(f"stepscope_gpu_{name}", kind, text, ("gpu", *labels))
 
 
 def hardware_values(gpu: str, answers: Mapping[int, float]) -> Iterator[tuple[str, tuple[str, ...], float]]:

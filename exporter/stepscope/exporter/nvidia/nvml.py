@@ -12,7 +12,7 @@ Names, arguments and results of the functions: https://docs.nvidia.com/deploy/nv
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from ctypes import (
     CDLL,
     Structure,
@@ -35,6 +35,7 @@ LIBRARY = "libnvidia-ml.so.1"
 
 Handle = Any  # nvmlDevice_t, an opaque pointer
 
+GPM_METRICS = (2, 5, 10)  # NVML_GPM_METRIC_SM_UTIL, _ANY_TENSOR_UTIL, _DRAM_BW_UTIL
 ALL_LINKS = 0xFFFF_FFFF  # the scope that asks for the sum over all NVLinks (nvml.h)
 
 # Error codes that the oldest nvidia-ml-py we accept does not have.
@@ -161,6 +162,11 @@ class _Process(Structure):
     )
 
 
+def _asks(function: str, *arguments: Any) -> Callable[["Nvml", Handle], int]:
+    """Returns a method that returns what a function says about a device, an unsigned int."""
+    return lambda nvml, handle: nvml._number(function, handle, *arguments)
+
+
 class Nvml:
     """NVML, one call at a time and from one thread, except `wait_for_event`, which has its own.
 
@@ -184,8 +190,10 @@ class Nvml:
         self._reasons = c_ulonglong()
         self._metrics = pynvml.c_nvmlGpmMetricsGet_t()
         self._metrics.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-        self._metric_ids: tuple[int, ...] = ()
-        self._metric_slots: list[Any] = []
+        self._metrics.numMetrics = len(GPM_METRICS)
+        self._metric_slots = self._metrics.metrics[: len(GPM_METRICS)]
+        for slot, identifier in zip(self._metric_slots, GPM_METRICS, strict=True):
+            slot.metricId = identifier
 
     def start(self) -> None:
         """Loads the library at the first call, and initialises it. Raises `LibraryMissingError` too."""
@@ -233,10 +241,6 @@ class Nvml:
         self._call("nvmlDeviceGetMigMode", handle, byref(current), byref(pending))
         return bool(current.value)
 
-    def most_mig_devices(self, handle: Handle) -> int:
-        """Returns how many MIG devices the GPU can have."""
-        return self._number("nvmlDeviceGetMaxMigDeviceCount", handle)
-
     def mig_handle(self, handle: Handle, number: int) -> Handle | None:
         """Returns the handle of a MIG device; None if there is none with this number."""
         device = pynvml.c_nvmlDevice_t()
@@ -273,30 +277,10 @@ class Nvml:
         self._call("nvmlDeviceGetMemoryInfo_v2", handle, byref(self._memory_v2))
         return self._memory_v2.used, self._memory_v2.total
 
-    def temperature(self, handle: Handle) -> int:
-        """Returns degrees Celsius, by the function that CUDA 14 removes."""
-        return self._number("nvmlDeviceGetTemperature", handle, c_uint(0))
-
     def temperature_v1(self, handle: Handle) -> int:
         """Returns degrees Celsius."""
         self._call("nvmlDeviceGetTemperatureV", handle, byref(self._temperature))
         return int(self._temperature.temperature)
-
-    def power(self, handle: Handle) -> int:
-        """Returns milliwatts: since Ampere (except GA100) a mean over one second."""
-        return self._number("nvmlDeviceGetPowerUsage", handle)
-
-    def power_limit(self, handle: Handle) -> int:
-        """Returns the milliwatts that the driver enforces."""
-        return self._number("nvmlDeviceGetEnforcedPowerLimit", handle)
-
-    def sm_clock(self, handle: Handle) -> int:
-        """Returns megahertz."""
-        return self._number("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_SM)
-
-    def memory_clock(self, handle: Handle) -> int:
-        """Returns megahertz."""
-        return self._number("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_MEM)
 
     def clock_reasons(self, handle: Handle) -> int:
         """Returns the reasons for low clocks now: bits nvmlClocksEventReason*."""
@@ -307,30 +291,6 @@ class Nvml:
         """Returns the same bits, from the function's name before R535."""
         self._call("nvmlDeviceGetCurrentClocksThrottleReasons", handle, byref(self._reasons))
         return self._reasons.value
-
-    def pcie_transmitted(self, handle: Handle) -> int:
-        """Returns the KB/s sent over PCIe in the 20 ms that this call takes."""
-        return self._number("nvmlDeviceGetPcieThroughput", handle, pynvml.NVML_PCIE_UTIL_TX_BYTES)
-
-    def pcie_received(self, handle: Handle) -> int:
-        """Returns the KB/s received over PCIe in the 20 ms that this call takes."""
-        return self._number("nvmlDeviceGetPcieThroughput", handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
-
-    def pcie_width(self, handle: Handle) -> int:
-        """Returns the lanes of the PCIe link now."""
-        return self._number("nvmlDeviceGetCurrPcieLinkWidth", handle)
-
-    def pcie_max_width(self, handle: Handle) -> int:
-        """Returns the most lanes that the GPU and its slot allow."""
-        return self._number("nvmlDeviceGetMaxPcieLinkWidth", handle)
-
-    def pcie_generation(self, handle: Handle) -> int:
-        """Returns the generation of the PCIe link now. An idle GPU lowers it."""
-        return self._number("nvmlDeviceGetCurrPcieLinkGeneration", handle)
-
-    def pcie_max_generation(self, handle: Handle) -> int:
-        """Returns the highest generation that the GPU and its slot allow."""
-        return self._number("nvmlDeviceGetMaxPcieLinkGeneration", handle)
 
     def compute_processes(self, handle: Handle) -> list[tuple[int, float]]:
         """Lists processes with a compute context: the pid, and the bytes of memory (NaN: not known)."""
@@ -360,17 +320,10 @@ class Nvml:
         """Takes a sample."""
         self._call("nvmlGpmSampleGet", handle, sample)
 
-    def gpm_metrics(self, first: Any, second: Any, ids: tuple[int, ...]) -> list[float | None]:
-        """Returns the metrics between two samples, in GPM's units; None if the GPU does not have one."""
-        metrics = self._metrics
-        if ids != self._metric_ids:
-            self._metric_ids = ids
-            metrics.numMetrics = len(ids)
-            self._metric_slots = metrics.metrics[: len(ids)]
-            for slot, identifier in zip(self._metric_slots, ids, strict=True):
-                slot.metricId = identifier
-        metrics.sample1, metrics.sample2 = first, second
-        self._call("nvmlGpmMetricsGet", byref(metrics))
+    def gpm_metrics(self, first: Any, second: Any) -> list[float | None]:
+        """Returns GPM_METRICS between two samples, in GPM's units; None if the GPU does not have one."""
+        self._metrics.sample1, self._metrics.sample2 = first, second
+        self._call("nvmlGpmMetricsGet", byref(self._metrics))
         return [None if slot.nvmlReturn else slot.value for slot in self._metric_slots]
 
     def event_set(self) -> Any:
@@ -395,6 +348,20 @@ class Nvml:
         if code:
             raise NvmlError("nvmlEventSetWait_v2", code)
         return address(data.device), data.eventData
+
+    temperature = _asks("nvmlDeviceGetTemperature", c_uint(0))  # degrees Celsius; CUDA 14 removes it
+    power = _asks("nvmlDeviceGetPowerUsage")  # milliwatts; since Ampere (except GA100) a mean over one second
+    power_limit = _asks("nvmlDeviceGetEnforcedPowerLimit")  # milliwatts
+    sm_clock = _asks("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM)  # megahertz
+    memory_clock = _asks("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM)  # megahertz
+    # KB/s over PCIe in the 20 ms that the call takes.
+    pcie_transmitted = _asks("nvmlDeviceGetPcieThroughput", pynvml.NVML_PCIE_UTIL_TX_BYTES)
+    pcie_received = _asks("nvmlDeviceGetPcieThroughput", pynvml.NVML_PCIE_UTIL_RX_BYTES)
+    pcie_width = _asks("nvmlDeviceGetCurrPcieLinkWidth")  # lanes now,
+    pcie_max_width = _asks("nvmlDeviceGetMaxPcieLinkWidth")  # and the most that the GPU and its slot allow
+    pcie_generation = _asks("nvmlDeviceGetCurrPcieLinkGeneration")  # now: an idle GPU lowers it
+    pcie_max_generation = _asks("nvmlDeviceGetMaxPcieLinkGeneration")
+    most_mig_devices = _asks("nvmlDeviceGetMaxMigDeviceCount")
 
     def _number(self, function: str, *arguments: Any) -> int:
         """Returns what a function writes to its last argument, an unsigned int."""

@@ -113,7 +113,9 @@ class Session:
             self._nvml.start()
             self._started = True
             self._driver_version = self._nvml.driver_version()
-            self._attach_gpus()
+            for index in range(self._nvml.count()):
+                self._find(index)
+            self._gpus.sort(key=lambda gpu: int(gpu.label))
             kind, reason = NoGpuError, "" if self._gpus else "NVML finds no GPU"
         except LibraryMissingError as error:
             kind, reason = NoGpuError, f"no NVIDIA driver here ({error})"
@@ -136,13 +138,8 @@ class Session:
                 logger.debug("%s", error)
         self._started = False
 
-    def _attach_gpus(self) -> None:
-        """Attaches every GPU that NVML lists to its handle. A new GPU gets a label."""
-        for index in range(self._nvml.count()):
-            self._find(index)
-        self._gpus.sort(key=lambda gpu: int(gpu.label))
-
     def _find(self, index: int) -> None:
+        """Attaches a GPU that NVML lists to its handle. A new GPU gets a label."""
         try:
             handle = self._nvml.handle(index)
             identity = self._nvml.identity(handle)
@@ -217,7 +214,10 @@ class Session:
         if any(gpu.lost for gpu in self._gpus) and now >= self._restart_due:
             self._restart_due = now + self._restart_wait
             self._restart_wait = min(self._restart_wait * 2, self._retry_seconds * LONGEST_RETRY_FACTOR)
-            self._restart()
+            # NVML lists and opens GPUs only when it starts. The counters kept here continue.
+            if self._xids.stop():
+                self._stop()
+                self._start()
         lost = [gpu for gpu in self._gpus if gpu.lost]
         if not lost:
             logger.info("every GPU is back")
@@ -234,12 +234,6 @@ class Session:
             self._attach(gpu, handle, identity)
             if gpu.label not in self._xids.watched and self._xids.stop():  # it was lost when NVML started
                 self._xids.start(self._gpus)
-
-    def _restart(self) -> None:
-        """Restarts NVML, which lists and opens GPUs only when it starts. The counters kept here continue."""
-        if self._xids.stop():
-            self._stop()
-            self._start()
 
     def _measure_pcie(self, end: float) -> None:
         """Measures one GPU and direction after the other until `end`, 20 ms each."""

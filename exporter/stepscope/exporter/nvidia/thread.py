@@ -69,14 +69,11 @@ class NvmlThread:
                 self._answer(request)
             request.done.set()
             if request.reading is not None:
-                self._work_between_ticks(request.interval)
+                try:
+                    self._session.work_between_ticks(request.interval)
+                except Exception:  # nobody waits for it, and the thread must not end
+                    logger.exception("the work between two readings of the GPUs failed")
         self._session.close()
-
-    def _work_between_ticks(self, interval: float) -> None:
-        try:
-            self._session.work_between_ticks(interval)
-        except Exception:  # nobody waits for it, and the thread must not end
-            logger.exception("the work between two readings of the GPUs failed")
 
     def _answer(self, request: _Request) -> None:
         try:

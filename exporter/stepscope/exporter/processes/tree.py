@@ -117,9 +117,13 @@ class Namespaces:
             lines = (self._procfs / "locks").read_text().splitlines()
         except OSError:
             return {}
-        return dict(
-            _lock_holder(fields) for line in lines if len(fields := line.split()) == 8 and _alive(fields)
-        )
+        holders: dict[tuple[int, int], int] = {}
+        for fields in map(str.split, lines):
+            # A ledger's byte LOCK_ALIVE, locked by its writer: users who may read it can lock it for reading.
+            if fields[1:4:2] == ["POSIX", "WRITE"] and fields[6:] == ["0", "0"]:
+                major, minor, inode = fields[5].split(":")
+                holders[os.makedev(int(major, 16), int(minor, 16)), int(inode)] = int(fields[4])
+        return holders
 
     def find(self, own_pid: int, owner: int) -> int | None:
         """Returns the user's process with this pid in its innermost namespace; None if not exactly one."""
@@ -139,19 +143,6 @@ class Namespaces:
                 if line.startswith("NSpid:"):
                     return int(line.split()[-1])
         return None
-
-
-def _alive(fields: list[str]) -> bool:
-    """Returns whether a line of /proc/locks is about a ledger's byte LOCK_ALIVE, locked by its writer.
-
-    Users who may read a ledger can lock it for reading.
-    """
-    return (fields[1], fields[3]) == ("POSIX", "WRITE") and fields[6:] == ["0", "0"]
-
-
-def _lock_holder(fields: list[str]) -> tuple[tuple[int, int], int]:
-    major, minor, inode = fields[5].split(":")
-    return (os.makedev(int(major, 16), int(minor, 16)), int(inode)), int(fields[4])
 
 
 def _descendants(root: int, children: Mapping[int, Iterable[int]], others: Container[int]) -> frozenset[int]:

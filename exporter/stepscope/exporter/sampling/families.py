@@ -28,6 +28,11 @@ class HistogramValue:
     first: int = 0  # index of the first bucket that is written
 
 
+def flat(values: Mapping[LabelValues, Mapping[str, float]]) -> dict[LabelValues, float]:
+    """Returns values by one more label."""
+    return {(*key, name): value for key, named in values.items() for name, value in named.items()}
+
+
 class Family:
     """One metric family: name, type, help, label names and the samples it publishes now.
 

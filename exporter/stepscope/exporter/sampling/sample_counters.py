@@ -230,22 +230,15 @@ class _Families:
         self.samples.publish({(run,): tally.samples for run, tally in tallies.items()})
         self.cpu.publish_histograms({(run,): tally.cpu.value() for run, tally in tallies.items()})
         self.io_wait.publish_histograms({(run,): tally.io_wait.value() for run, tally in tallies.items()})
-        self.gpu.publish_histograms(
-            {
-                (run, gpu): histogram.value()
-                for run, tally in tallies.items()
-                for gpu, histogram in tally.gpu.items()
-                if gpu in gpus[run]
-            }
-        )
-        self.gpu_memory.publish_histograms(
-            {
-                (run, gpu): histogram.value()
-                for run, tally in tallies.items()
-                for gpu, histogram in tally.gpu_memory.items()
-                if gpu in gpus[run]
-            }
-        )
+        for name, family in (("gpu", self.gpu), ("gpu_memory", self.gpu_memory)):
+            family.publish_histograms(
+                {
+                    (run, gpu): histogram.value()
+                    for run, tally in tallies.items()
+                    for gpu, histogram in getattr(tally, name).items()
+                    if gpu in gpus[run]
+                }
+            )
         # Without the utilisation of a GPU, none is known to starve or not to. A zero of the first bound says
         # that it is known; those of other bounds are left out.
         with_gpus = {
