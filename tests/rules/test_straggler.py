@@ -541,3 +541,5 @@ def test_ranks_that_wait_inside_of_graphs_are_compared_by_what_they_do_outside(i
         assert found.details["component"] == "host"
         assert found.seconds_lost == pytest.approx(100 * 0.06, rel=0.02)
         assert "Most of the excess is host time outside all components: 80" in found.finding
+    alike = result(*(replace(steps[0], rank=rank) for rank in range(2)), facts=run_facts(ranks=ranks[:2]))
+    assert ("in graphs is not known" in alike.finding) == in_graphs

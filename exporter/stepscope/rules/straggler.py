@@ -263,7 +263,7 @@ class Straggler(Rule[StragglerParameters, Peers]):
             triggered, by_rank, held = 0, np.zeros(len(ranks)), []
         return Verdict(
             status_of(triggered, enough),
-            _finding(ranks, enough, accused, fired, self.parameters.steps),
+            _finding(ranks, enough, accused, fired, self.parameters.steps, in_graphs),
             triggered,
             triggered,
             sum(rank.times.steps for rank in ranks),
@@ -591,13 +591,20 @@ def _accused(
 
 
 def _finding(
-    ranks: Sequence[Rank], enough: int, accused: Accused | None, fired: Sequence[Booleans], needed: int
+    ranks: Sequence[Rank],
+    enough: int,
+    accused: Accused | None,
+    fired: Sequence[Booleans],
+    needed: int,
+    in_graphs: bool,
 ) -> str:
     if not enough:
         return _why_not(ranks, needed)
     if accused is None:
         finding = "No rank takes so much longer by itself that the others wait for it"
-        if not any(rank.times.communicated for rank in ranks):
+        if in_graphs:
+            finding += "; what they compute in graphs is not known, because they also wait there"
+        elif not any(rank.times.communicated for rank in ranks):
             finding += "; communication was not timed, so waiting ranks count as computing"
         return f"{finding}."
     if accused.crowded:
