@@ -6,7 +6,6 @@ them. All else is of the whole process.
 
 from __future__ import annotations
 
-import _tracemalloc
 import os
 import sys
 
@@ -38,6 +37,8 @@ def note() -> None:
 
 def tools() -> Iterator[Frame | str]:
     """Yields what is on now: the function that Python calls, or a name."""
+    import _tracemalloc  # of CPython alone, as the sampler that asks
+
     yield from _noted
     if _tracemalloc.is_tracing():
         yield "tracemalloc"
