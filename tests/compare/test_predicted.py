@@ -97,13 +97,11 @@ def test_a_report_that_does_not_fit_is_no_report(tmp_path: Path, text: str) -> N
     assert stored_predictions(tmp_path) is None
 
 
-def test_a_stored_prediction_with_a_word_for_a_number_is_not_believed(tmp_path: Path) -> None:
-    stored(tmp_path, {**asdict(MORE_WORKERS), "low": "<script>"})
-    assert stored_predictions(tmp_path) is None
-
-
-def test_a_report_that_predicts_no_figure_of_ours_is_no_report(tmp_path: Path) -> None:
-    stored(tmp_path, {**asdict(MORE_WORKERS), "metric": "accuracy"})
+@pytest.mark.parametrize("wrong", [{"low": "<script>"}, {"metric": "accuracy"}])
+def test_a_prediction_with_a_word_for_a_number_or_of_no_figure_of_ours_is_not_believed(
+    tmp_path: Path, wrong: dict[str, str]
+) -> None:
+    stored(tmp_path, {**asdict(MORE_WORKERS), **wrong})
     assert stored_predictions(tmp_path) is None
 
 

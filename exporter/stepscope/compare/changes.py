@@ -91,13 +91,12 @@ def changed_rules(a: ComparedRun, b: ComparedRun) -> list[ChangedRule]:
         and not is_overview(result)
         and Status.FOUND in (result.status, before[result.rule].status)
     ]
-    order = list(before)
-    return sorted(changed, key=lambda rule: (FATES.index(rule.fate), _place_in_a(rule, order)))
-
-
-def _place_in_a(rule: ChangedRule, order: list[str]) -> int:
-    """Returns the place of a rule found only in A; 0 for rules found in B, which are in B's order."""
-    return 0 if rule.b.status is Status.FOUND else order.index(rule.rule)
+    # Rules found in B are in B's order, the others in A's.
+    place = {rule: index for index, rule in enumerate(before)}
+    return sorted(
+        changed,
+        key=lambda rule: (FATES.index(rule.fate), rule.b.status is not Status.FOUND and place[rule.rule]),
+    )
 
 
 def _fate(a: RuleResult, b: RuleResult) -> Fate:

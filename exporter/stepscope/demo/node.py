@@ -48,13 +48,11 @@ class SimulatedTraining(TrainingCollector):
 
     def collect(self, sample: Sample) -> None:
         super().collect(sample)
-        if not self._clock.real:
-            self._move_moments(self._clock.lag())
-
-    def _move_moments(self, lag: float) -> None:
-        """Makes `time() - stepscope_run_..._time_seconds` the simulated age of the moment."""
-        for family in self.families:
+        if self._clock.real:
+            return
+        for family in self.families:  # `time() - stepscope_run_..._time_seconds` is the simulated age
             if family.name.endswith("_time_seconds"):
+                lag = self._clock.lag()
                 family.publish({labels: moment + lag for labels, moment in family.samples.items()})
 
 

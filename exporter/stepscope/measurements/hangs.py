@@ -125,15 +125,11 @@ def _processes(facts: RunFacts, moment: float) -> list[RankFacts]:
     """Returns the newest process of each rank that had begun by then."""
     newest: dict[tuple[str, int], RankFacts] = {}
     for process in sorted(facts.ranks, key=lambda process: process.start):
-        if process.start <= moment or _was_seen_by(process, moment):
+        # One that was seen before it began has a clock that was set back.
+        seen = (process.start, process.last_alive or inf, *(stay.start for stay in process.stays))
+        if min(seen) <= moment:
             newest[process.node, process.rank] = process
     return [newest[key] for key in sorted(newest)]
-
-
-def _was_seen_by(process: RankFacts, moment: float) -> bool:
-    """Returns whether a process was seen by then, although it began later: its clock was set back."""
-    seen = [process.last_alive or inf, *(stay.start for stay in process.stays)]
-    return min(seen) <= moment
 
 
 def _last_step(facts: RunFacts, process: RankFacts, pauses: Pauses | None, moment: float) -> float:

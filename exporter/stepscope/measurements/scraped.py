@@ -82,12 +82,9 @@ class Moment:
         """
         return self._readings.recorded(self._index, Selection(name), round(1000 * ago))
 
-    def over(
-        self, name: str, seconds: float, matchers: str = "", of_run: bool = True
-    ) -> dict[Labels, Points]:
+    def over(self, name: str, seconds: float) -> dict[Labels, Points]:
         """Returns the samples of a raw series in the last seconds."""
-        chosen = Selection(name, matchers, of_run)
-        return self._readings.window(self._index, chosen, round(1000 * seconds), is_raw=True)
+        return self._readings.window(self._index, Selection(name), round(1000 * seconds), is_raw=True)
 
     def recorded_over(self, name: str, seconds: float, ago: float = 0.0) -> dict[Labels, Points]:
         """Returns the samples of a recorded series in the `seconds` that ended `ago` seconds earlier."""

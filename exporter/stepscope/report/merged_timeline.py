@@ -273,7 +273,9 @@ class _Ranks:
         ends = origin + trace.ends[rows] * MICRO
         columns = (trace.name_ids[rows], trace.thread_ids[rows], starts, ends)
         for name, thread, start, end in zip(*(column.tolist() for column in columns), strict=True):
-            self._track(process, _lane(trace, thread)).add(trace.names[name], start, end)
+            _, number, device = trace.threads[thread]
+            lane = f"CPU thread {number}" if device == "cpu" else f"{device} stream {number}"
+            self._track(process, lane).add(trace.names[name], start, end)
         return len(rows)
 
     def _process(self, node: str, rank: int) -> int:
@@ -285,11 +287,6 @@ class _Ranks:
         if (process, name) not in self._tracks:
             self._tracks[process, name] = self._out.track(process, name)
         return self._tracks[process, name]
-
-
-def _lane(trace: Trace, thread: int) -> str:
-    each = trace.threads[thread]
-    return f"CPU thread {each.thread}" if each.device == "cpu" else f"{each.device} stream {each.thread}"
 
 
 # -- samples -------------------------------------------------------------------------------------------

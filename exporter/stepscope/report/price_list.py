@@ -138,15 +138,12 @@ def _looks_like(machine: Machine, analysis: Analysis) -> bool:
     allowed = [use.memory_capacity / GIB for use in analysis.run_use]  # NaN if unknown; less, if limited
     # A model follows the number of a GPU, if it is known.
     models = [name.partition(": ")[2].lower() for names in analysis.gpus.values() for name in names]
+    listed = machine.gpu_memory_gib
     return (
         bool(analysis.nodes)
         and all(len(analysis.gpus.get(node, ())) == machine.gpus for node in analysis.nodes)
         and all(analysis.cores.get(node) == machine.cores for node in analysis.nodes)
         and all(machine.gpu.lower() in model for model in models if model)
         and not any(size > (1 + ALIKE) * machine.memory_gib for size in allowed)
-        and (not machine.gpu_memory_gib or all(_near(size, machine.gpu_memory_gib) for size in sizes))
+        and (not listed or all(abs(size - listed) <= ALIKE * listed for size in sizes))
     )
-
-
-def _near(size: float, listed: float) -> bool:
-    return abs(size - listed) <= ALIKE * listed

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from stepscope.common.words import capitalised, listing
 from stepscope.evaluation.analysis import Analysis
-from stepscope.measurements.usage import UsageRow
 
 WELL_USED = 70  # percent, as Debugger's report judges p50 and p95
 # Sentences on nodes that were used alike, with the bounds of their percentiles.
@@ -44,21 +43,17 @@ class _Use:
 def usage(analysis: Analysis) -> list[str]:
     """Returns sentences on under-use, starvation or good use; one for all nodes with the same result."""
     alike: dict[str, list[_Use]] = {}
+    unread = math.nan, math.nan
     nodes = list(dict.fromkeys(row.node for row in analysis.usage))
     for node in nodes:
-        use = _use_of([row for row in analysis.usage if row.node == node])
+        known = {row.resource: (row.p50, row.p95) for row in reversed(analysis.usage) if row.node == node}
+        use = _Use(node, *known.get("CPU", unread), *known.get("GPU", unread))
         alike.setdefault(_sentence_for(use), []).append(use)
     said = [
         capitalised(_on([use.node for use in uses], nodes) + sentence.format(**_bounds(uses)))
         for sentence, uses in alike.items()
     ]
     return said or ["No sample of the machine was taken."]
-
-
-def _use_of(rows: list[UsageRow]) -> _Use:
-    known = {row.resource: (row.p50, row.p95) for row in reversed(rows)}
-    unread = math.nan, math.nan
-    return _Use(rows[0].node, *known.get("CPU", unread), *known.get("GPU", unread))
 
 
 def _sentence_for(use: _Use) -> str:

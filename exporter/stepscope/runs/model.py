@@ -641,20 +641,28 @@ class Span:
 
 
 @dataclass(frozen=True)
-class RunFacts:
-    """The run as a whole. Times are since the epoch; None is "not known (yet)"."""
+class RunRecord:
+    """A run as the run.json of a recording has it. Times are since the epoch; None is "not known (yet)"."""
 
     name: str
     start: float | None = None
     end: float | None = None
     command: str = ""
     exit_status: int | None = None
-    ended: str = ""  # how, in the words of ledgers/presence.py; "": not known (yet)
-    stopped_by: str = ""  # as in run.json
-    exception: dict[str, str] = field(default_factory=dict)  # as in run.json
-    restarted_after: dict[str, str] = field(default_factory=dict)  # as in run.json
     interval: float = 0.5  # seconds between samples
     versions: dict[str, str] = field(default_factory=dict)  # stepscope, python, ...
+    run: str = ""  # the label, unique per launch; "": not known
+    no_steps: str = ""  # sentences: why no steps were seen, and the fix; "": some were, or it is not known
+    ended: str = ""  # how, in the words of ledgers/presence.py; "": not known (yet)
+    stopped_by: str = ""  # who sent the signal to stop it: TERMINAL, OUTSIDE, or a program; "": not known
+    exception: dict[str, str] = field(default_factory=dict)  # type, message, place, rank; {}: none is known
+    restarted_after: dict[str, str] = field(default_factory=dict)  # the same, of the last attempt but one
+
+
+@dataclass(frozen=True)
+class RunFacts(RunRecord):
+    """The run as a whole, from any source."""
+
     nodes: tuple[NodeFacts, ...] = ()
     ranks: tuple[RankFacts, ...] = ()
     operators: tuple[OperatorTime, ...] = ()
@@ -662,7 +670,6 @@ class RunFacts:
     activities: tuple[ActivityTime, ...] = ()
     unknowns: tuple[str, ...] = ()  # sentences: what could not be read, and why
     gaps: tuple[Gap, ...] = ()
-    run: str = ""  # the label, unique per launch; "": not known
     traces: tuple[RankTrace, ...] = ()  # one per rank, if the source is a trace of each
     stacks: tuple[RankStack, ...] = ()  # that were taken during a hang
     windows: tuple[ProfileWindow, ...] = ()  # of the profiler, in the order in which they began
@@ -676,7 +683,6 @@ class RunFacts:
     first_and_last: tuple[tuple[TracedSteps, TracedSteps], ...] = ()  # of each rank with several traces
     unrecognised: int = 0  # events of a trace of categories that nobody here knows
     damaged: tuple[str, ...] = ()  # those of `unknowns` that say so
-    no_steps: str = ""  # sentences: why no steps were seen, and the fix; "": some were, or it is not known
     dumps: tuple[RankDump, ...] = ()  # of the flight recorder, by rank
     gauges: tuple[GaugeHistory, ...] = ()  # of the lowest rank of each node that publishes some
     # Debugger's reports by rule, if nothing else is left: the rules take them over. Empty: they judge.
@@ -775,11 +781,9 @@ class Source(ABC):
 
 def in_time_order(streams: Iterable[Iterator[NodeSamples | Steps]]) -> Iterator[NodeSamples | Steps]:
     """Merges streams of chunks by the first time in each chunk."""
-    return heapq.merge(*streams, key=_first_time)
-
-
-def _first_time(chunk: NodeSamples | Steps) -> float:
-    return float(chunk.times[0] if isinstance(chunk, NodeSamples) else chunk.starts[0])
+    return heapq.merge(
+        *streams, key=lambda chunk: chunk.times[0] if isinstance(chunk, NodeSamples) else chunk.starts[0]
+    )
 
 
 def facts_of_steps(steps: Steps) -> dict[str, Any]:

@@ -111,7 +111,8 @@ def read_events(path: Path, open_pairs: OpenPairs, truncated: Noted, impossible:
                 args, duration, time = {**begin_args, **args}, time - start, start
             else:
                 name, duration = str(row["name"]), float(row.get("dur", 0))
-            if not 0 <= duration <= LONGEST or _is_far(time, base):
+            is_far = base is not None and is_date(base / 1e6) and abs(time - base) > MOST_APART
+            if is_far or not 0 <= duration <= LONGEST:
                 impossible(path)
                 continue
             since_epoch = None if base is None else moment(time / 1e6)
@@ -121,10 +122,6 @@ def read_events(path: Path, open_pairs: OpenPairs, truncated: Noted, impossible:
             raise UserError(
                 f"{path}, line {line}: not a trace event ({why}); copy the file again, or remove it"
             ) from error
-
-
-def _is_far(time: float, base: float | None) -> bool:
-    return base is not None and is_date(base / 1e6) and abs(time - base) > MOST_APART
 
 
 def _rows(path: Path, truncated: Noted) -> Iterator[tuple[int, dict[str, Any]]]:

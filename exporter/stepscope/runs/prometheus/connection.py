@@ -83,7 +83,8 @@ class Connection:
                     self._has_answered = True
                     if pause is None or response.status_code not in BUSY or _kind(response) == "timeout":
                         return response
-                    asked_for = _retry_after(response)
+                    text = response.headers.get("Retry-After", "")
+                    asked_for = float(text) if text.isdecimal() else 0.0
                 time.sleep(min(max(pause, asked_for), LONGEST_PAUSE))
         except OSError as error:  # requests' own errors, and files that TLS cannot use
             raise self._described(error) from None
@@ -178,11 +179,6 @@ def _kind(response: requests.Response) -> str:
         return str(response.json().get("errorType", ""))
     except (ValueError, AttributeError, RecursionError):
         return ""
-
-
-def _retry_after(response: requests.Response) -> float:
-    text = response.headers.get("Retry-After", "")
-    return float(text) if text.isdecimal() else 0.0
 
 
 def _root(error: BaseException) -> str:

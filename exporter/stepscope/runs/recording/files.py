@@ -9,7 +9,7 @@ import os
 import re
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from math import inf
 from pathlib import Path
 from types import NoneType
@@ -23,6 +23,7 @@ from stepscope.common.errors import describe
 from stepscope.common.shared_files import entries, is_held, open_file, remove
 from stepscope.common.whole_file import replacing, write_whole
 from stepscope.runs.malformed import MALFORMED, moment
+from stepscope.runs.model import RunRecord
 from stepscope.runs.recording.damage import DamageError, content
 from stepscope.runs.recording.journal import JournalReader
 from stepscope.runs.recording.schema import (
@@ -44,26 +45,8 @@ RUN_FILE_BYTES = 16 << 20  # at most: it has the command line
 _NAME = re.compile(r"(?P<table>[a-z]+)-(?P<number>\d{6,})\.(?:(?P<checksum>[0-9a-f]{8})\.parquet|journal)")
 
 
-@dataclass(frozen=True)
-class RunFile:
-    """The content of run.json, written at the run's start and completed at its end.
-
-    Times are seconds since the epoch, None where not known (yet).
-    """
-
-    name: str
-    start: float | None = None
-    end: float | None = None
-    command: str = ""
-    exit_status: int | None = None
-    interval: float = 0.5
-    versions: dict[str, str] = field(default_factory=dict)
-    run: str = ""  # the label, unique per launch; "": not known
-    no_steps: str = ""  # sentences: why no steps were seen, and the fix; "": some were, or it is not known
-    ended: str = ""  # how, in the words of ledgers/presence.py; "": not known (yet)
-    stopped_by: str = ""  # who sent the signal to stop it: TERMINAL, OUTSIDE, or a program; "": not known
-    exception: dict[str, str] = field(default_factory=dict)  # type, message, place, rank; {}: none is known
-    restarted_after: dict[str, str] = field(default_factory=dict)  # the same, of the last attempt but one
+class RunFile(RunRecord):
+    """The content of run.json, written at the run's start and completed at its end."""
 
     def write(self, directory: Path) -> None:
         """Writes run.json whole: a reader sees the old one or the new one. Raises OSError."""
@@ -125,10 +108,7 @@ def open_lock(folder: Path) -> int:
 
     Only its user can open it: everybody who can open a file can lock it. Raises OSError.
     """
-    lock = open_file(folder / LOCK, flags=os.O_RDWR | os.O_CREAT)
-    with suppress(PermissionError):  # another user's, opened by root
-        os.fchmod(lock, 0o600)  # an earlier version made it for all
-    return lock
+    return open_file(folder / LOCK, flags=os.O_RDWR | os.O_CREAT)
 
 
 def is_recorded_now(folder: Path) -> bool:

@@ -140,7 +140,9 @@ class Layout:
     def with_devices_of(self, sample: Sample) -> "Layout":
         """Returns this layout, with the new devices of the sample at its end."""
         cpus = self.cpus if self.cpus == sample.cpus else grown(self.cpus, sample.cpus)
-        gpus = grown(self.gpus, sorted(sample.gpus, key=_natural))
+        # NVML's indices by number, then all other labels.
+        labels = sorted(sample.gpus, key=lambda gpu: (not gpu.isdigit(), int(gpu) if gpu.isdigit() else gpu))
+        gpus = grown(self.gpus, labels)
         return self if cpus == self.cpus and gpus == self.gpus else Layout(cpus, gpus)
 
 
@@ -221,8 +223,3 @@ def facts_after(known: NodeFacts, layout: Layout, sample: Sample, host: HostUse)
 
 def _finite(value: float, otherwise: float) -> float:
     return value if isfinite(value) else otherwise
-
-
-def _natural(label: str) -> tuple[int, str]:
-    """Returns a sort key: NVML's indices by number, then all other labels."""
-    return (int(label), "") if label.isdigit() else (1 << 30, label)

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from stepscope.runs.model import ProcessGroup, RankTrace, Times
 from stepscope.runs.traces.events import COPY, KERNEL, MICRO, NONE, OPERATOR, Trace, launches
-from stepscope.runs.traces.intervals import Intervals
-from stepscope.runs.traces.trace import LOADER, StepTime, intervals
+from stepscope.runs.traces.trace import LOADER, StepTime, intervals, slices
 
 # Operators that only start a collective, or wait for it.
 STARTS_COLLECTIVE = ("c10d::", "_c10d_functional::", "nccl:", "record_param_comms")
@@ -26,9 +25,11 @@ def rank_trace(trace: Trace, node: str, rank: int, steps: Sequence[StepTime]) ->
     calls = trace.collectives
     launched = np.array([call.start if call.launched is None else call.launched for call in calls], float)
     end = ends[-1]
-    if busy.on_device:  # the host ends its last step before the device does
-        ends = np.append(ends[:-1], _end_of_work(trace, float(ends[-1])))
-    work = _work(busy, starts, ends)
+    if busy.on_device:  # the host ends its last step before the devices have done what it launched until then
+        work = np.flatnonzero(trace.of(KERNEL, COPY))
+        by = launches(trace, trace.correlations[work])
+        its_work = work[(by == NONE) | (trace.starts[by] < end)]
+        ends = np.append(ends[:-1], trace.ends[its_work].max(initial=end))
 
     def seconds(times: Times) -> Times:
         return trace.origin + times * MICRO
@@ -52,7 +53,7 @@ def rank_trace(trace: Trace, node: str, rank: int, steps: Sequence[StepTime]) ->
         numbers=np.array([step.number for step in steps], np.int64),
         durations=(ends - starts) * MICRO,
         communicated=exposed.within(starts, ends) * MICRO,
-        work=work * MICRO,
+        work=_work(busy, starts, ends) * MICRO,
     )
 
 
@@ -86,14 +87,6 @@ def joined(traces: Sequence[RankTrace]) -> RankTrace:
     return replace(traces[0], groups=tuple(groups), operations=operations, **together)
 
 
-def _end_of_work(trace: Trace, end: float) -> float:
-    """Returns when the devices have done what was launched before `end`, or by an unknown call."""
-    work = np.flatnonzero(trace.of(KERNEL, COPY))
-    calls = launches(trace, trace.correlations[work])
-    before = (calls == NONE) | (trace.starts[calls] < end)
-    return float(trace.ends[work[before]].max(initial=end))
-
-
 class _Busy:
     """The times in which a rank computes, copies, communicates and loads data.
 
@@ -118,14 +111,8 @@ class _Busy:
 
 def _work(busy: _Busy, starts: Times, ends: Times) -> Times:
     """Returns (steps, len(WORK)) microseconds; what is missing to the whole step is communication."""
-    together = Intervals.union(np.empty(0), np.empty(0))
-    covered = [np.zeros(len(starts))]
     order = (busy.compute, busy.copies, busy.before_communication, busy.communication, busy.loading)
-    for moments in order:
-        together = together | moments
-        covered.append(together.within(starts, ends))
-    covered.append(ends - starts)
-    compute, copies, loading, _, rest_of_loading, host = np.maximum(np.diff(covered, axis=0), 0.0)
+    compute, copies, loading, _, rest_of_loading, host = slices(order, starts, ends)
     return np.column_stack((compute, copies, loading + rest_of_loading, host))
 
 

@@ -80,6 +80,13 @@ def calls_of(starts: Numbers, ends: Numbers, threads: NDArray[np.int32]) -> Call
     return Calls(parents, ends)
 
 
+def without_calls(parents: NDArray[np.int32], times: Numbers) -> Numbers:
+    """Returns the times of events without those of the events that they called."""
+    own, called = times.copy(), parents != NONE
+    np.subtract.at(own, parents[called], times[called])
+    return own
+
+
 def host_times(trace: Trace, waits: Mapping[int, Intervals]) -> tuple[HostTime, ...]:
     """Returns what each thread of the host did in its intervals, the longest first; seconds sum to theirs."""
     sums: dict[tuple[str, str, str], list[float]] = {}
@@ -89,9 +96,7 @@ def host_times(trace: Trace, waits: Mapping[int, Intervals]) -> tuple[HostTime, 
         within = intervals.within(stack.times()[0], stack.ends)
         rest = intervals.length - float(within[stack.parents == NONE].sum())
         _add(sums, (NOT_RECORDED, "", ""), 1, max(rest, 0.0))
-        called = stack.parents != NONE
-        own = within.copy()
-        np.subtract.at(own, stack.parents[called], within[called])
+        own = without_calls(stack.parents, within)
         for index in np.flatnonzero(own > 0).data:
             _add(sums, stack.describe(index), 1, float(own[index]))
     return _ordered(sums)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stepscope.runs.model import BACKWARD, FORWARD, OPTIMIZER, PassTime
 from stepscope.runs.traces.events import COPY, KERNEL, MICRO, MODULE, NONE, OPERATOR, PYTHON, Trace, launches
-from stepscope.runs.traces.host import calls_of
+from stepscope.runs.traces.host import calls_of, without_calls
 
 NODE, UPDATE = "autograd::engine::evaluate_function", "Optimizer.step#"  # names of events
 PASSES = FORWARD, BACKWARD, OPTIMIZER
@@ -69,10 +69,7 @@ class _Scopes:
                 self._module[index] = self._module[parent]
 
     def times(self) -> tuple[PassTime, ...]:
-        lengths = self._ends - self._starts
-        own = lengths.copy()
-        called = self._parents != NONE
-        np.subtract.at(own, self._parents[called], lengths[called])
+        own = without_calls(self._parents, self._ends - self._starts)
         sums: dict[tuple[str, int, int], list[float]] = {}
         self._add(sums, np.arange(len(own)), own, ["cpu"] * len(own), self._is_module | (self._pass == 2))
         self._add_devices(sums)

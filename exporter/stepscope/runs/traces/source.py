@@ -182,8 +182,11 @@ class KinetoTraces(Source):
         """Adds what all files contain; a rank of which two processes say that they have it last."""
         later = []
         for capture in sorted(captures, key=lambda each: each.rank is None):  # a known rank keeps its number
-            rank = capture.rank if capture.rank is not None else self._rank_of_process(capture)
-            before = self._covering(capture, rank)
+            # A process without a rank keeps the one that it got before.
+            known = (each.rank for each in self._ranks.values() if (each.node, each.pid) == capture.process)
+            rank = capture.rank if capture.rank is not None else next(known, self._next_rank())
+            of_rank = chain(*(each.captures for each in self._ranks.values() if each.rank == rank))
+            before = next((each for each in of_rank if capture.covers(each)), None)
             if before is None:
                 self._add_to(rank, capture)
             elif capture.process == before.process and (
@@ -208,21 +211,11 @@ class KinetoTraces(Source):
             self._without_rank.append(f"{capture.file} (rank {rank})")
         self._ranks.setdefault(key, _Rank(*key, capture.pid)).add(capture)
 
-    def _covering(self, capture: Capture, rank: int) -> Capture | None:
-        """Returns a capture of the rank that covers most of the same time, or of which this one is a copy."""
-        known = chain(*(each.captures for each in self._ranks.values() if each.rank == rank))
-        return next((each for each in known if capture.covers(each)), None)
-
     def _numbered(self) -> list[str]:
         """Says which files do not contain their rank, if there are several ranks."""
         if len(self._ranks) < 2 or not self._without_rank:
             return []
         return [f"No rank is in {listing(self._without_rank)}: numbered in the order of the files."]
-
-    def _rank_of_process(self, capture: Capture) -> int:
-        """Returns the rank that the process of a trace without a rank got before, or the next one."""
-        known = (r.rank for r in self._ranks.values() if (r.node, r.pid) == capture.process)
-        return next(known, self._next_rank())
 
     def _next_rank(self) -> int:
         return max((rank for _, rank in self._ranks), default=-1) + 1

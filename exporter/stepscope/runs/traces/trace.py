@@ -48,7 +48,7 @@ from stepscope.runs.traces.events import (
     Trace,
     launches,
 )
-from stepscope.runs.traces.host import calls_of, host_times, summed_host, synchronising
+from stepscope.runs.traces.host import calls_of, host_times, summed_host, synchronising, without_calls
 from stepscope.runs.traces.intervals import Intervals, Numbers
 from stepscope.runs.traces.marks import HOST
 from stepscope.runs.traces.moments import Places, held_over, memory_of, places_of
@@ -167,19 +167,15 @@ def _marks(trace: Trace) -> tuple[str, _Marks]:
     rows = np.flatnonzero(host & trace.named(STEP.fullmatch))
     if len(rows):
         marks = _in_turn(trace, rows)
-        steps = marks.starts, marks.ends
-        known = with_their_work(trace, *steps) if is_of_host(trace, rows[0]) else steps
-        return (
-            ("", _whole(trace))
-            if known is None
-            else ("profiler", marks._replace(starts=known[0], ends=known[1]))
-        )
+        known: tuple[Numbers, Numbers] | None = marks.starts, marks.ends
+        # The hosts of other profilers than PyTorch's run ahead of their devices.
+        if trace.writer != "pytorch" and trace.threads[trace.thread_ids[rows[0]]].process == HOST:
+            known = with_their_work(trace, marks.starts, marks.ends)
+        return ("profiler", marks._replace(starts=known[0], ends=known[1])) if known else ("", _whole(trace))
     calls = np.flatnonzero(host & trace.named(lambda name: name.startswith(UPDATE)))
     if len(calls):
         same = calls[trace.name_ids[calls] == trace.name_ids[calls[0]]]
-        ends = intervals(
-            trace, same
-        ).ends  # a call that contains others, such as that of its base class, is one
+        ends = intervals(trace, same).ends  # a call that contains others, as of its base class, is one
         if len(ends) > 1:
             return "optimizer", _Marks(list(range(1, len(ends))), ends[:-1], ends[1:])
     repeated = repetition(trace)
@@ -233,8 +229,8 @@ def _picture(trace: Trace, marks: _Marks, loads: Rows, operators: Rows) -> StepP
     }
     lanes = {}
     for device, parts in (("cpu", host), ("gpu", gpu)):
-        slices = _slices((intervals(trace, rows) for rows in parts.values()), edges[:-1], edges[1:])[:-1]
-        percents = np.rint(100 * slices / max(edges[1] - edges[0], MICRO)).astype(np.uint8)
+        shown = slices((intervals(trace, rows) for rows in parts.values()), edges[:-1], edges[1:])[:-1]
+        percents = np.rint(100 * shown / max(edges[1] - edges[0], MICRO)).astype(np.uint8)
         if percents.any():
             lanes[device] = {part: row.tobytes() for part, row in zip(parts, percents, strict=True)}
     return StepPicture("", 0, marks.numbers[middle], (end - start) * MICRO, lanes)
@@ -265,25 +261,25 @@ def _steps(trace: Trace, marks: _Marks, kernels: Rows, loads: Rows, operators: R
     starts, ends = marks.starts, marks.ends
     waiting = intervals(trace, loads).minus(intervals(trace, trace.of(KERNEL, COPY)))
     groups = (kernels, trace.of(COPY), trace.is_collective, trace.of(RUNTIME), loads, operators)
-    slices = _slices((intervals(trace, rows) for rows in groups), starts, ends)
+    spent = slices((intervals(trace, rows) for rows in groups), starts, ends)
     backward, optimizer = (intervals(trace, rows) for rows in _backward_and_optimizer(trace, operators))
     components = {
         "data_wait": waiting.within(starts, ends),
         "backward": backward.within(starts, ends),
         "optimizer": optimizer.within(starts, ends),
-        "communication": slices[SLICES.index("communication")],
+        "communication": spent[SLICES.index("communication")],
     }
     for index, start in enumerate(starts.tolist()):
         yield StepTime(
             number=marks.numbers[index],
             start=trace.origin + start * MICRO,
             seconds=float(ends[index] - starts[index]) * MICRO,
-            slices=dict(zip(SLICES, (slices[:, index] * MICRO).tolist(), strict=True)),
+            slices=dict(zip(SLICES, (spent[:, index] * MICRO).tolist(), strict=True)),
             components={name: float(values[index]) * MICRO for name, values in components.items()},
         )
 
 
-def _slices(groups: Iterable[Intervals], starts: Numbers, ends: Numbers) -> Numbers:
+def slices(groups: Iterable[Intervals], starts: Numbers, ends: Numbers) -> Numbers:
     """Returns (groups + 1, windows): what each group adds to the previous ones, and the rest."""
     together = Intervals.union(np.empty(0), np.empty(0))
     covered = [np.zeros(len(starts))]
@@ -302,15 +298,16 @@ def _devices(trace: Trace, loads: Rows) -> Iterable[DeviceTime]:
         intervals(trace, loads),
         intervals(trace, trace.is_collective & on_host),
     )
-    for device in _device_names(trace):
+    works = np.unique(trace.thread_ids[trace.of(KERNEL, COPY) & (trace.ends > trace.starts)])
+    for device in sorted(set(trace.device_of_thread[works].tolist())):
         rows = _work_of(trace, device)
         busy = intervals(trace, rows)
         computing = intervals(trace, rows & trace.of(KERNEL) & ~trace.is_collective)
         span = busy.starts[:1], busy.ends[-1:]
-        did = _slices((computing, intervals(trace, rows & trace.of(COPY)), busy), *span)[:, 0]
+        did = slices((computing, intervals(trace, rows & trace.of(COPY)), busy), *span)[:, 0]
         compute, copies, communication, idle = (did * MICRO).tolist()
         waits = _waits(trace, rows, busy.gaps())
-        reasons = _slices(causes, waits.host.starts, waits.host.ends).sum(axis=1)
+        reasons = slices(causes, waits.host.starts, waits.host.ends).sum(axis=1)
         yield DeviceTime(
             device,
             compute,
@@ -421,12 +418,6 @@ def _by_thread(waits: _Waits, causes: Iterable[Intervals]) -> dict[int, Interval
     return found
 
 
-def _device_names(trace: Trace) -> list[str]:
-    working = trace.of(KERNEL, COPY) & (trace.ends > trace.starts)
-    used = np.unique(trace.thread_ids[working])
-    return sorted(set(trace.device_of_thread[used].tolist()))
-
-
 def _work_of(trace: Trace, device: str) -> Rows:
     on_device: Rows = (trace.device_of_thread == device)[trace.thread_ids]
     on_device &= trace.of(KERNEL, COPY)
@@ -473,12 +464,8 @@ def _self_times(trace: Trace, rows: Rows) -> Numbers:
     """Returns the microseconds of each event without the events that it called on its thread."""
     chosen = np.flatnonzero(rows)
     starts = trace.starts[chosen]
-    parents, ends = calls_of(starts, trace.ends[chosen], trace.thread_ids[chosen])
-    own = ends - starts
-    called = parents != NONE
-    lengths = own.copy()
-    np.subtract.at(own, parents[called], lengths[called])
-    return own
+    calls = calls_of(starts, trace.ends[chosen], trace.thread_ids[chosen])
+    return without_calls(calls.parents, calls.ends - starts)
 
 
 def with_their_work(trace: Trace, starts: Numbers, ends: Numbers) -> tuple[Numbers, Numbers] | None:
@@ -498,11 +485,6 @@ def with_their_work(trace: Trace, starts: Numbers, ends: Numbers) -> tuple[Numbe
     latest = np.append(-np.inf, np.maximum.accumulate(finished[order]))
     bounds = np.maximum(bounds, latest[np.searchsorted(launched[order], bounds)])
     return bounds[:-1], bounds[1:]
-
-
-def is_of_host(trace: Trace, row: int) -> bool:
-    """Returns whether a mark of a step is one of the host of another profiler than PyTorch's."""
-    return trace.writer != "pytorch" and bool(trace.threads[trace.thread_ids[row]].process == HOST)
 
 
 def transfers(calls: Iterable[Collective]) -> tuple[TransferTime, ...]:
