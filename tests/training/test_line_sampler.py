@@ -530,7 +530,10 @@ def test_the_framework_whose_fit_another_library_calls_is_named() -> None:
     assert named(between, search, own)["library"].endswith("base_tuner.search")
 
 
-def test_the_function_that_was_called_is_named_instead_of_its_decorator_s() -> None:
+def test_the_function_that_was_called_is_named_instead_of_its_decorator_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py"])  # of `python -c`, as in xdist, <string> is the script
     torch = "/x/site-packages/torch"
     around = (f"{torch}/distributed/c10d_logger.py", 2, "_exception_logger.<locals>.wrapper")
     called = (f"{torch}/distributed/distributed_c10d.py", 1, "all_gather_object")

@@ -92,7 +92,7 @@ except RuntimeError as error:
 
 def test_the_scripts_own_profiler_of_jax_goes_first(tmp_path: Path) -> None:
     path = script(tmp_path, OWN.replace('"own"', repr(str(tmp_path / "own"))))
-    trained = profiled(tmp_path, "1:4 7:8 12:20", path)
+    trained = profiled(tmp_path, "1:6 8:9 12:20", path)
     assert trained.stdout == "No profile started 1\n"
     assert [each[2:] for each in windows(tmp_path)] == [
         ("written", "the script started its own profiler"),

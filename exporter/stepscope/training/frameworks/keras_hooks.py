@@ -114,7 +114,7 @@ class _Loop(local):
     def __init__(self) -> None:
         self.is_called = False  # `fit`, `evaluate` or `predict`: loops of scripts may call callbacks, too
         self.begin: Moment = ()  # of the latest batch that is not trained on
-        self.is_alone = False  # its call is in no other step
+        self.is_alone = False  # it trains nothing, and is in no step
 
 
 _loop = _Loop()
@@ -174,7 +174,7 @@ def _called_back(before: tuple[bool], _done: bool) -> None:
 def _training_begins(backend: str, name: str, *_: object, **__: object) -> None:
     if not _loop.is_called:
         return
-    computing.in_callback = False
+    computing.in_callback = _loop.is_alone = False
     automatic.begin_anew()
     computing.in_loop = True
     _use_profiler(backend)
