@@ -155,15 +155,14 @@ def test_a_rank_that_comes_late_is_stopped_and_is_killed(
         run.stderr.read()
         assert run.wait() == 1, "the status of torchrun, which ends the other rank"
     details = json.loads((out / "profiler-reports" / "CollectiveHang.json").read_text())["Details"]
-    # A busy machine may take long to end rank 0 after rank 1 was killed: that is one more hang.
-    first, second, *_ = sorted(details["hangs"], key=lambda hang: hang["start"])
-    # The report knows what nobody could see then: the other rank's process had begun before.
-    assert [(rank["rank"], rank["operation"], rank["waits"]) for rank in first["ranks"]] == [
-        (0, "init_process_group", True),
-        (1, "", False),
+    hangs = [
+        [(rank["rank"], rank["operation"] if rank["waits"] else rank["state"]) for rank in hang["ranks"]]
+        for hang in details["hangs"]
     ]
-    missing = [(rank["rank"], rank["state"]) for rank in second["ranks"] if not rank["waits"]]
-    assert missing == [(1, "stopped")]
+    # The report knows what nobody could see then: the other rank's process had begun before.
+    assert [(0, "init_process_group"), (1, "")] in hangs
+    # There may be more on a busy machine, such as rank 0 that is late for DDP, or for its end.
+    assert [(0, "gradients"), (1, "stopped")] in hangs
 
 
 def test_stacks_of_eight_ranks_are_taken_and_then_nothing_is_new(tmp_path: Path) -> None:

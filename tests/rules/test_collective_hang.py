@@ -244,12 +244,18 @@ def test_a_hang_before_the_first_step() -> None:
     assert "in init_process_group" in found.finding
 
 
-def test_a_hang_that_training_recovered_from_is_told_in_the_past() -> None:
+@pytest.mark.parametrize("lost", [0, 7])
+def test_a_hang_that_training_recovered_from_is_told_in_the_past_also_if_records_of_steps_are_lost(
+    lost: int,
+) -> None:
     steps = []
     for rank in (0, 1):
-        durations = np.full(200, 1.0)
-        durations[100] = 481.0
-        steps.append(node_steps(durations, rank=rank))
+        after = np.full(100, 1.0)
+        after[0] = 481.0
+        steps += [
+            node_steps(np.full(100, 1.0), rank=rank),
+            node_steps(after, rank=rank, start=START + STEPS, first_number=101 + lost),
+        ]
     ranks = [
         replace(trained(rank, each, minutes=12), last_step_end=START + 680)
         for rank, each in enumerate((waits(8), stay("data_wait", 8)))

@@ -135,10 +135,12 @@ def _processes(facts: RunFacts, moment: float) -> list[RankFacts]:
 def _last_step(facts: RunFacts, process: RankFacts, pauses: Pauses | None, moment: float) -> float:
     """Returns when a rank had finished a step before a moment; the run's start if it had not.
 
-    It is exact only during a long pause. Otherwise it is the moment itself.
+    It is exact only during a long pause. Otherwise, as if the records around it were lost, no step has ended
+    since the rank is where it is; if that is not known, it is the moment itself.
     """
+    here = moment - _at(process, moment, moment).seconds
     if was_set_back(process):
-        return moment - _at(process, moment, moment).seconds
+        return here
     first = process.first_step_start
     last = max(pauses.last_end, process.last_step_end or -inf) if pauses is not None else inf
     if moment >= last:
@@ -146,7 +148,7 @@ def _last_step(facts: RunFacts, process: RankFacts, pauses: Pauses | None, momen
     if pauses is None or first is None or moment <= first:
         return facts.start if facts.start is not None else min(rank.start for rank in facts.ranks)
     inside = (start for start, end, _ in pauses.longest.tolist() if start < moment < end)
-    return next(inside, moment)
+    return next(inside, here)
 
 
 def _at(process: RankFacts, moment: float, until: float) -> RankInHang:
