@@ -331,7 +331,7 @@ def lines(threads: Iterable[ThreadTime]) -> pa.Table:
             "role": thread.role,
             "caller": line.caller_place,
             "seconds": line.total,
-            "running_seconds": line.seconds.get("running", 0.0),
+            "running_seconds": line.running,
         }
         for thread in threads
         for line in thread.lines

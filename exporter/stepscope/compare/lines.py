@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stepscope.evaluation.analysis import Analysis
+from stepscope.rules.parts.shares import summed
 from stepscope.runs.model import LineTime
 
 SHOWN = 10
@@ -44,10 +45,7 @@ def compared_lines(a: Analysis, b: Analysis) -> list[ComparedLine]:
 
 
 def _shares(analysis: Analysis) -> dict[_Key, float]:
-    seconds: dict[_Key, float] = {}
-    for thread in analysis.main_threads:
-        for line in thread.lines:
-            seconds[_key(line)] = seconds.get(_key(line), 0.0) + line.total
+    seconds = summed({_key(line): line.total} for thread in analysis.main_threads for line in thread.lines)
     whole = sum(seconds.values())
     return {key: value / whole for key, value in seconds.items()} if whole else {}
 

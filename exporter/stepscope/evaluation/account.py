@@ -14,6 +14,7 @@ from stepscope.exporter.ledgers.spent import BEFORE as BEFORE
 from stepscope.exporter.ledgers.spent import BETWEEN as BETWEEN
 from stepscope.exporter.ledgers.spent import Key as Key
 from stepscope.exporter.ledgers.spent import from_first_step_to_last, main_phase
+from stepscope.rules.parts.shares import summed
 from stepscope.runs.model import (
     COMPONENTS,
     PHASES,
@@ -79,23 +80,21 @@ class Account:
 
     def share(self, part: str, component: str | None = None) -> float:
         """Returns the share (0..1) of a part, or of a component of it."""
-        return self.whole(part, component).share
+        return sum(leaf.share for leaf in self._leaves(part, component))
 
     def by_rank(self, part: str, component: str | None = None) -> Mapping[int | None, float]:
         """Returns the seconds of each rank in a part, or in a component of it; {}: there is no such part."""
-        return self.whole(part, component).by_rank
+        return summed(leaf.by_rank for leaf in self._leaves(part, component))
 
     def whole(self, part: str, component: str | None = None) -> Leaf:
         """Returns a part, or a component of it, as one leaf; of no share if the run has no such part."""
-        leaves = [
-            leaf for leaf in self.leaves if leaf.key.part == part and component in (None, leaf.key.component)
-        ]
-        by_rank: dict[int | None, float] = defaultdict(float)
-        for leaf in leaves:
-            for rank, seconds in leaf.by_rank.items():
-                by_rank[rank] += seconds
-        lines = tuple(line for leaf in leaves for line in leaf.lines)
-        return Leaf(Key(part, component or ""), sum(leaf.share for leaf in leaves), dict(by_rank), lines)
+        lines = tuple(line for leaf in self._leaves(part, component) for line in leaf.lines)
+        key = Key(part, component or "")
+        return Leaf(key, self.share(part, component), self.by_rank(part, component), lines)
+
+    def _leaves(self, part: str, component: str | None) -> list[Leaf]:
+        of_part = (leaf for leaf in self.leaves if leaf.key.part == part)
+        return [leaf for leaf in of_part if component in (None, leaf.key.component)]
 
     @property
     def useful_share(self) -> float:
@@ -183,13 +182,8 @@ def _of_rank(
     if all(attempt.first_step_start is None for attempt in attempts):
         rank = attempts[0].rank
         found = defaultdict(float, _main_thread([one for one in threads if one.rank == rank], end - start))
-    phases: dict[str, float] = defaultdict(float)
-    components: dict[str, float] = defaultdict(float)
-    for attempt in attempts:
-        for phase, amount in attempt.phase_seconds.items():
-            phases[phase] += amount
-        for component, amount in attempt.component_seconds.items():
-            components[component] += amount
+    phases = summed(attempt.phase_seconds for attempt in attempts)
+    components = summed(attempt.component_seconds for attempt in attempts)
     inside = {phase: sums.tolist() for (rank, phase), sums in recorded.items() if rank == attempts[0].rank}
     if any(attempt.records_lost for attempt in attempts):
         inside.pop(main_phase(phases), None)
@@ -278,7 +272,7 @@ def _wait_for(works: Iterable[LineTime], lines: Sequence[LineTime], component: s
         return component != HOST
     whole = sum(line.total for line in lines)
     may_wait = [line for line in lines if component != HOST or ": " in line.library]
-    waited = sum(line.total - line.seconds.get("running", 0.0) for line in may_wait)
+    waited = sum(line.total - line.running for line in may_wait)
     return waited >= whole / 2 and sum(line.total for line in works) >= LEAST_PLACE * whole
 
 

@@ -7,6 +7,7 @@ Triton.
 import re
 from collections.abc import Iterable
 
+from stepscope.rules.parts.shares import summed
 from stepscope.runs.model import DeviceTime, OperatorTime
 
 OTHERS = "other kernels"
@@ -37,10 +38,7 @@ def kind_of(kernel: str) -> str:
 
 def kernel_kinds(kernels: Iterable[OperatorTime], device: DeviceTime | None) -> dict[str, float]:
     """Returns the seconds of one GPU by kind, the longest first; copies and collectives if they are known."""
-    sums: dict[str, float] = {}
-    for kernel in kernels:
-        kind = kind_of(kernel.operator)
-        sums[kind] = sums.get(kind, 0.0) + kernel.seconds
+    sums = summed({kind_of(kernel.operator): kernel.seconds} for kernel in kernels)
     if device is not None:
         sums |= {"memory copies": device.copy, "exposed communication": device.communication}
     return dict(sorted(((kind, each) for kind, each in sums.items() if each), key=lambda item: -item[1]))

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from stepscope.rules.parts.shares import summed
 from stepscope.runs.model import LineTime, ThreadTime
 from stepscope.training.line_names import last_parts
 
@@ -63,16 +64,12 @@ def main_threads(threads: Iterable[ThreadTime], seconds: float) -> list[ThreadTi
 
 def states(lines: Iterable[LineTime]) -> dict[str, float]:
     """Returns the seconds of lines by state of the thread."""
-    found: dict[str, float] = {}
-    for line in lines:
-        for state, seconds in line.seconds.items():
-            found[state] = found.get(state, 0.0) + seconds
-    return found
+    return summed(line.seconds for line in lines)
 
 
 def waits(line: LineTime) -> bool:
     """Returns whether a line mostly waits."""
-    return line.seconds.get("running", 0.0) < line.total / 2
+    return line.running < line.total / 2
 
 
 def places(lines: Iterable[LineTime], state: str = "") -> list[Place]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
 
 from stepscope.common.words import duration, percent
 from stepscope.evaluation.analysis import Analysis, RuleResult
@@ -10,23 +9,15 @@ from stepscope.evaluation.unexplained import REMEDIES, finding
 from stepscope.rules.communication_bound import CommunicationBound
 from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.host_bound import HostBound, gpu_name, remedy
-from stepscope.rules.parts.base import Rule
+from stepscope.rules.parts.base import RuleClass
 from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import PHASES, DeviceTime
 
-
-class Explained(NamedTuple):
-    """The rule that judges a reason for idle time, and where its details have what it measured."""
-
-    rule: type[Rule[Any, Any]]
-    rows: str
-    seconds: str  # of a row
-
-
-EXPLAINED_BY = {
-    "host": Explained(HostBound, "devices", "waited_seconds"),
-    "data": Explained(DataStarved, "ranks", "data_wait_seconds"),
-    "collective": Explained(CommunicationBound, "ranks", "communication_seconds"),
+# The rule that judges a reason for idle time, and where the rows of its details have what it measured.
+EXPLAINED_BY: dict[str, tuple[RuleClass, str, str]] = {
+    "host": (HostBound, "devices", "waited_seconds"),
+    "data": (DataStarved, "ranks", "data_wait_seconds"),
+    "collective": (CommunicationBound, "ranks", "communication_seconds"),
 }
 WAITS = {
     "host": ("for the host to launch work", ""),  # HostBound's remedy depends on what the host did
@@ -107,12 +98,11 @@ def _explained(analysis: Analysis, reason: str, device: DeviceTime) -> float:
         return 0.0
     rule, rows, seconds = EXPLAINED_BY[reason]
     of_device = {"node": device.node, "rank": device.rank, "gpu": gpu_name(device)}
-    found = [
+    return sum(
         float(row[seconds])
         for row in analysis.details_of(rule).get(rows, ())
         if row["triggered"] and all(row.get(name, value) == value for name, value in of_device.items())
-    ]
-    return sum(found)
+    )
 
 
 def _communication(analysis: Analysis) -> Iterator[RuleResult]:

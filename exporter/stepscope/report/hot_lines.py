@@ -236,7 +236,7 @@ def _main_thread(analysis: Analysis) -> ThreadTime | None:
         return main
     busy = main.ran_seconds + main.core_wait_seconds
     seconds = max(min(main.seconds, analysis.run_seconds or main.seconds), busy)
-    ran = [replace(each, seconds={"running": each.seconds.get("running", 0.0)}) for each in main.lines]
+    ran = [replace(each, seconds={"running": each.running}) for each in main.lines]
     lines = [line for line in ran if line.total] if busy > BUSY * seconds else main.lines
     return replace(main, seconds=seconds, lines=tuple(lines))
 

@@ -1,6 +1,5 @@
 """Parts of a whole: the three parts of the run, the phases, and the components inside steps."""
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from stepscope.evaluation.analysis import Analysis
 from stepscope.measurements.heatmap import LowGpuSamples
 from stepscope.measurements.steps import StepDistribution
 from stepscope.rules.overall_framework_metrics import OverallFrameworkMetrics
+from stepscope.rules.parts.shares import summed
 from stepscope.runs.model import COMPONENTS, PHASES
 
 PHASE_ORDER = ("initialization", *PHASES, "other", "finalization")
@@ -87,15 +87,16 @@ def parts_of_the_run(analysis: Analysis) -> Whole:
 
 def where_time_went(analysis: Analysis) -> Whole:
     """Returns the account of all ranks. Only the start and the main phase have their components."""
-    found: dict[str, float] = {}
-    if analysis.account is not None:
-        in_detail = (analysis.account.main_phase, account.WITHOUT_STEPS)
-        for leaf in analysis.account.leaves:
-            part, component = leaf.key
-            whole = leaf.key.label if part == account.BEFORE else part
-            key = component if part in in_detail else whole
-            found[key] = found.get(key, 0.0) + leaf.seconds
-    return whole_of(found)
+    if analysis.account is None:
+        return Whole([], 0.0)
+    in_detail = (analysis.account.main_phase, account.WITHOUT_STEPS)
+
+    def name(key: account.Key) -> str:
+        return (
+            key.component if key.part in in_detail else key.label if key.part == account.BEFORE else key.part
+        )
+
+    return whole_of(summed({name(leaf.key): leaf.seconds} for leaf in analysis.account.leaves))
 
 
 def parts_of_account(analysis: Analysis) -> Whole:
@@ -128,10 +129,8 @@ def inside_steps(analysis: Analysis) -> Whole:
     Counters of components also have what was outside of steps. They are used only without an account.
     """
     if analysis.account is not None:
-        found: dict[str, float] = defaultdict(float)
-        for leaf in analysis.account.leaves:
-            if leaf.key.part in PHASES:
-                found[leaf.key.component] += leaf.seconds
+        leaves = (leaf for leaf in analysis.account.leaves if leaf.key.part in PHASES)
+        found = summed({leaf.key.component: leaf.seconds} for leaf in leaves)
         rest = found.pop(account.HOST, 0.0)
         return whole_of({**found, "rest": rest}) if any(found.values()) else Whole([], 0.0)
     components = {name: analysis.component_seconds.get(name, 0.0) for name in COMPONENTS}

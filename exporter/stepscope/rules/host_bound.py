@@ -22,6 +22,7 @@ from stepscope.rules.parts.host_in_steps import HostPart, largest_part
 from stepscope.rules.parts.judgement import Tallies
 from stepscope.rules.parts.parameters import Parameters, Percent
 from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.shares import summed
 from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import DeviceTime, HostTime
 
@@ -186,10 +187,7 @@ def _synchronising(device: DeviceTime) -> Sequence[HostTime]:
 
 def remedy(device: DeviceTime) -> str:
     """Returns what helps against what the host did for a large part of the wait."""
-    seconds: dict[str, float] = {}
-    for part in device.host:
-        helps = REMEDIES[_doing(part)]
-        seconds[helps] = seconds.get(helps, 0.0) + part.seconds
+    seconds = summed({REMEDIES[_doing(part)]: part.seconds} for part in device.host)
     longest = sorted(seconds, key=lambda helps: -seconds[helps])
     chosen = [helps for helps in longest if 100 * seconds[helps] >= LARGE * _waited(device)]
     if _synchronising(device):

@@ -536,6 +536,11 @@ class LineTime:
     def total(self) -> float:
         return sum(self.seconds.values())
 
+    @property
+    def running(self) -> float:
+        """Returns the seconds in which the thread had or wanted a core."""
+        return self.seconds.get("running", 0.0)
+
 
 KNOWN = 0.9  # of the sampled seconds: with less, a wait that the kernel does not show could be any
 
@@ -570,7 +575,7 @@ class ThreadTime:
         """
         if not self.ran_seconds or self.known_seconds < KNOWN * self.seconds:
             return 0.0
-        running = sum(line.seconds.get("running", 0.0) for line in self.lines)
+        running = sum(line.running for line in self.lines)
         held = sum(line.total for line in self.others)
         return min(max(0.0, running - self.ran_seconds - self.core_wait_seconds), held)
 

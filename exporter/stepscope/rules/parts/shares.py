@@ -1,6 +1,7 @@
 """Computes percentages of time by name, for the fields of SageMaker Debugger's details."""
 
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from stepscope.runs.model import COMPONENTS, PHASES
 
@@ -9,11 +10,12 @@ OTHERS = "others"
 # Debugger's names of phases and passes.
 PHASE_NAMES = {phase: f"Step:ModeKeys.{phase.upper()}" for phase in PHASES}
 PASSES = {"forward": "Forward pass", "backward": "Backward pass"}
+K = TypeVar("K")
 
 
-def summed(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+def summed(parts: Iterable[Mapping[K, float]]) -> dict[K, float]:
     """Returns the sum of the amounts of each name."""
-    sums: dict[str, float] = {}
+    sums: dict[K, float] = {}
     for part in parts:
         for name, amount in part.items():
             sums[name] = sums.get(name, 0.0) + amount
