@@ -28,7 +28,7 @@ from stepscope.runs.open import open_source
 from stepscope.runs.recording.live import LiveRecording
 from stepscope.training.layout import GRAPHS_FETCH
 
-from tests.support.analysis import loader, nothing_found, rule
+from tests.support.analysis import nothing_found, rule
 from tests.support.analysis import steps as steps_of_rank
 from tests.support.scenarios import WrittenScenarios
 from tests.support.smallest import smallest
@@ -360,7 +360,6 @@ def test_advice_speaks_of_the_framework_that_trains_and_of_its_loop(
         ("", {"lock": 300.0}, "a lock"),
         ("polars.lazyframe.frame.collect", {"lock": 300.0}, "threads of a library, which compute"),
         ("torch._tensor.item", {"running": 10.0, "other": 290.0}, "vectorise"),  # it waits for a device
-        ("torch.utils.data.dataloader.__del__", {"lock": 300.0}, "iter(loader)"),
         ("multiprocessing.context.Pool", {"lock": 300.0}, "Make the pool once"),
         ("multiprocessing.pool.map", {"lock": 300.0}, "what other processes or threads compute"),
         ("queue.get", {"lock": 300.0}, "what other processes or threads compute"),
@@ -921,56 +920,6 @@ def test_objects_that_ranks_exchange_cost_their_communication_and_their_garbage_
     straggler = rule("Straggler", Status.FOUND, seconds_lost=1.0)
     waiting = unexplained(replace(run, rules=[straggler]))
     assert own.about.subject not in [found.about.subject for found in waiting], "they may wait for it here"
-
-
-@pytest.mark.parametrize(
-    ("ends", "restarts", "titles"),
-    [
-        (200, 300.0, {"Your own code": 500.0}),
-        (200, 100.0, {"Waiting for data": 400.0, "Your own code": 200.0}),  # which gets what is left
-        (99, 300.0, {"Waiting for data": 400.0}),  # too little for a finding
-    ],
-)
-def test_a_loader_that_starts_again_in_each_step_costs_its_waits_for_workers_too(
-    ends: float, restarts: float, titles: dict[str, float]
-) -> None:
-    of_loader = line("train.py:9", 1.0, library="torch.utils.data.dataloader.__del__")
-    run = with_lines("train__host", ends, of_loader)
-    assert run.account is not None
-    waits = Leaf(Key("train", "data_wait"), 0.4, {0: 400.0}, (replace(of_loader, library=""),))
-    starved = rule("DataStarved", Status.FOUND, seconds_lost=400.0)
-    account = replace(run.account, leaves=(waits, *run.account.leaves))
-    loaders = [{**loader(), "phase": "train", "restart_seconds": restarts}]
-    run = replace(run, account=account, rules=[starved], loaders=loaders)
-    found = problems([starved, *unexplained(run)])
-    assert {problem.title: problem.seconds_lost for problem in found} == pytest.approx(titles)
-    own = [problem.rule for problem in found if problem.title == "Your own code"]
-    assert all("% to wait for the workers that they start" in each.finding for each in own)
-
-
-def test_a_line_that_takes_most_of_the_time_after_training_is_a_finding() -> None:
-    (found,) = unexplained(with_lines("after_last_step", 150, line("predict.py:9", 1.0)))
-    assert (found.about.subject, found.seconds_lost) == ("After the last step", 150.0)
-    assert unexplained(with_lines("after_last_step", 149, line("predict.py:9", 1.0))) == []
-
-
-@pytest.mark.parametrize(
-    ("part", "library", "running", "finds"),
-    [
-        ("after_last_step", "threading._shutdown", 0.4, True),
-        ("after_last_step", "multiprocessing.popen_fork.poll", 0.0, True),
-        ("after_last_step", "threading._shutdown", 0.6, False),
-        ("after_last_step", "", 0.0, False),  # all lines with less time
-        ("after_last_step", "torch.distributed.distributed_c10d.destroy_process_group", 0.0, False),
-        ("before_first_step", "threading.wait", 0.0, False),
-    ],
-)
-def test_a_script_that_waits_at_its_end_for_what_it_started_is_a_finding(
-    part: str, library: str, running: float, finds: bool
-) -> None:
-    run = with_lines(part, 299, line("", running, 1 - running, function="", library=library))
-    assert [each.seconds_lost for each in unexplained(run)] == [pytest.approx(299.0)] * finds
-    assert all("a thread or process" in each.recommendation for each in unexplained(run))
 
 
 def test_ranks_that_are_slow_by_turns_are_a_finding_unless_one_of_them_is_slow() -> None:

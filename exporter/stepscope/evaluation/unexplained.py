@@ -51,7 +51,6 @@ MOST = 0.5  # of the script's own lines before the first step, in one line
 LONG_BEFORE = 30.0  # seconds: a start that only imports a framework is shorter, whatever the loop takes
 LATE = 300.0  # seconds: a longer start is large like any other part, from a tenth of the run on
 GC, COMPILE = "gc", "compile"
-COLLECTS, RESTARTS = "to collect the garbage of these lines", "to wait for the workers that they start"
 COMPILES_ONCE = 4  # steps at most that compile in a run that compiles each graph once, as a part of its start
 LOOP = (*PHASES, BETWEEN, PROFILING, UNFINISHED)
 # Functions of PyTorch that are a part of each step or set-up; "import" as in training/line_names.py.
@@ -153,8 +152,6 @@ DISPATCHES = re.compile(
 RECEIVES = "torch.multiprocessing.reductions."  # what another process hands over, tensor by tensor
 # What a line of own code calls, and what to do about it.
 DO_LESS = {
-    r"torch\.utils\.data\.dataloader\.": "The loader starts and ends its workers here. Call `iter(loader)` "
-    "once per epoch, not in each step, and keep the workers alive (persistent_workers=True).",
     r"multiprocessing\.pool\.|concurrent\.futures\.|queue\.get": "This line waits for what other processes "
     "or threads compute. Ask for it while a step computes, and take the result in the next one "
     "(`apply_async`, `submit`), or let DataLoader workers compute it.",
@@ -244,7 +241,7 @@ class LargePart(NamedTuple):
     title: str = ""  # instead of the key's
     rank: int | None = None  # if one rank alone is the reason,
     explains: str = ""  # and the component in which the others wait for it
-    brings: Mapping[str, float] = {}  # of the share: components that cost time only because of this part
+    brings: Mapping[str, float] = {}  # of the share: what other components of steps have of it
     places: Sequence[str] = ()  # the lines that it is about; (): all of the part
 
 
@@ -470,12 +467,10 @@ def _own_code(leaf: Leaf, account: Account, analysis: Analysis, waited: float) -
     spent += exchanged
     steps = sum(each.count for each in analysis.steps if each.phase == part)
     if spent >= analysis.large + PLAIN_PYTHON * steps / account.seconds:
-        garbage, waits = _garbage_of(own, account, part, spent), _restarted(own, account, analysis, part)
-        lost = spent + garbage + waits
-        brings = {COMMUNICATION: exchanged, GC: garbage, "data_wait": waits}
+        garbage = _garbage_of(own, account, part, spent)
+        lost, brings = spent + garbage, {COMMUNICATION: exchanged, GC: garbage}
         evidence = f"{share(lost, whole)} of the time of steps"
-        for what, brought in ((COLLECTS, garbage), (RESTARTS, waits)):
-            evidence += f", {share(brought, whole)} {what}" if brought else ""
+        evidence += f", {share(garbage, whole)} to collect the garbage of these lines" if garbage else ""
         at = tuple(place.line.place for place in own)
         remedy = _of_own_code(own, account, analysis)
         yield LargePart(leaf.key, lost, remedy, evidence, brings=brings, places=at)
@@ -528,15 +523,6 @@ def _exchanged(own: Sequence[Place], account: Account, part: str) -> float:
     lines = {place.line.place for place in own if OBJECTS.match(place.line.library)}
     leaf = account.whole(part, COMMUNICATION)
     return leaf.share * sum(place.share for place in leaf.places if place.line.place in lines)
-
-
-def _restarted(own: Sequence[Place], account: Account, analysis: Analysis, part: str) -> float:
-    """Returns the share of the run that waits for first batches, if own code starts and ends the workers."""
-    if not any(RESTARTS_WORKERS.match(place.line.library) for place in own):
-        return 0.0
-    loaders = (loader for loader in analysis.loaders if loader["phase"] == part)
-    waits = sum(loader.get("restart_seconds") or 0.0 for loader in loaders)
-    return min(waits / account.seconds, account.share(part, "data_wait"))
 
 
 def _remedies(analysis: Analysis) -> dict[str, str]:
@@ -621,17 +607,13 @@ def _evaluation(
         return  # a script that evaluates and predicts, but trains nothing
     own_code = account.whole(main, HOST)
     steps = sum(account.share(phase) for phase in PHASES)
-    evaluates = _evaluates_policy(analysis, steps)
-    if evaluates >= max(analysis.large, LARGE_PHASE * steps):
-        said = f"{share(evaluates, steps)} of the time of steps is in functions that evaluate"
-        yield LargePart(Key("eval"), evaluates, EVALUATE_LESS, said)
-        return
+    least = max(analysis.large, LARGE_PHASE * steps)
     for phase in PHASES:
         calls = IN_KERAS.format(CALLED_IN_STEPS.get(phase, "no loop"))
         of_calls = (place.share for place in own_code.places if re.match(calls, place.line.library))
         called = own_code.share * sum(of_calls)
         part = account.share(phase) + called - sum(one.share for one in found if one.key.part == phase)
-        if phase in (main, "global", *explained) or part < max(analysis.large, LARGE_PHASE * steps):
+        if phase in (main, "global", *explained) or part < least:
             continue
         evidence = f"Steps of training took {share(account.share(main) - called, 1.0)} of the run"
         validates = phase == "eval" and analysis.framework.startswith("keras")
@@ -641,11 +623,15 @@ def _evaluation(
             named = worth_a_name(rollouts.places)
             acts = [place for place in named if _is_own(place.line) or _waits(place.line)]
             spent = own = rollouts.share * own_share(rollouts, acts)
-            if own < max(analysis.large, LARGE_PHASE * part):
+            if (evaluates := _evaluates_policy(analysis, steps)) >= least:
+                evidence = f"{share(evaluates, steps)} of the time of steps is in functions that evaluate"
+                spent, own = evaluates, 0.0
+            elif own < max(analysis.large, LARGE_PHASE * part):
                 continue  # they collect what is trained on
-            key, title = rollouts.key, name_of(Key("rollouts"))
-            less = ACT_ELSEWHERE if _waits(acts[0].line) else ACT_AT_ONCE
-        if rollouts or own > MOST * part:
+            else:
+                key, title = rollouts.key, name_of(Key("rollouts"))
+                less = ACT_ELSEWHERE if _waits(acts[0].line) else ACT_AT_ONCE
+        if title or own > MOST * part:
             evidence += f". {share(own, part)} of this part is your own code around forward passes"
             remedy = f"{_remedies(analysis)[HOST]} {less}"
         if called > MOST * part:
