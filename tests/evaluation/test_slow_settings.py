@@ -292,6 +292,15 @@ def loops(operators: float, leaves: float) -> tuple[dict[str, float], dict[str, 
     return {"graph_operators": operators, "graph_leaves": leaves}, {"forward": 0.3, "backward": 0.5}
 
 
+def test_gradients_for_nothing_of_many_small_operators_are_lost_once() -> None:
+    gauges, shares = loops(5000, 100)
+    gauges |= {"untrained_gradient_ratio": 0.9, "padding_ratio": 0.3}
+    run = replace(run_with(gauges, **shares), steps=trained(5000))
+    (problem,) = problems_of(run)
+    assert (problem.title, problem.seconds_lost) == ("Forward pass", 800.0)
+    assert {each.about.subject for each in problem.also} == {"Gradients for nothing", "Padding"}
+
+
 def samples(alone: float, forward: float) -> tuple[dict[str, float], dict[str, float]]:
     return {"single_sample_passes": alone, "graph_operators": 20.0}, {"forward": forward}
 

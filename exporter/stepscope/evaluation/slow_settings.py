@@ -165,9 +165,22 @@ class _Run:
         return [leaf for leaf in self.account.leaves if leaf.key == key]
 
     def found(
-        self, key: Key, lost: float, remedy: str, evidence: str, title: str = "", places: Sequence[str] = ()
+        self,
+        key: Key,
+        lost: float,
+        remedy: str,
+        evidence: str,
+        title: str = "",
+        also: Sequence[Key] = (),
+        places: Sequence[str] = (),
     ) -> RuleResult:
-        return of_part(LargePart(key, lost, remedy, evidence, title, places=places), self.seconds)
+        """Returns a finding about a part that cost seconds of other parts `also`, each as the time in it."""
+        spent = {part.component: self.account.share(*part) for part in also}
+        whole = self.account.share(*key) + sum(spent.values())
+        brings = {name: lost * part / whole for name, part in spent.items() if part}
+        return of_part(
+            LargePart(key, lost, remedy, evidence, title, brings=brings, places=places), self.seconds
+        )
 
 
 class _Setting(NamedTuple):
@@ -179,6 +192,7 @@ class _Setting(NamedTuple):
     says: str  # "{part}" and "{number}" are the value
     remedy: str
     title: str = ""  # instead of the key's
+    also: Sequence[Key] = ()  # of what else it makes longer
 
 
 class _Unknown(NamedTuple):
@@ -216,6 +230,7 @@ KNOWN = (
         "Pad each batch to its own longest sample, in the collate function (`padding=True` of a tokenizer, "
         "DataCollatorWithPadding), and batch similar lengths. A compiled model needs few lengths.",
         "Padding",
+        (BACKWARD,),
     ),
     *(
         _Setting(
@@ -287,11 +302,11 @@ def slow_settings(analysis: Analysis) -> Iterator[RuleResult]:
     for title, is_on, says, remedy in on:
         said = says.format(count(int(is_on(run)), "tensor"))
         yield finding(title, f"{said}. {computing}", remedy)
-    for gauge, key, cost, says, remedy, title in KNOWN:
+    for gauge, key, cost, says, remedy, title, also in KNOWN:
         value = run.gauge(gauge)
         if (lost := cost(run, value)) >= run.large:
             said = says.format(part=share(value, 1.0), number=number(round(value)))
-            found = run.found(key, lost, remedy, said, title)
+            found = run.found(key, lost, remedy, said, title, also)
             shared = {"shared_seconds": lost * run.seconds} if gauge == UNTRAINED else {}
             yield replace(found, details=found.details | shared)
     passes = list(_growing_graph(run)) or list(_small_operators(run))
@@ -434,9 +449,9 @@ def _small_operators(run: _Run) -> Iterator[RuleResult]:
     few = operators < max(MANY_OPERATORS, MANY_PER_LEAF * leaves)
     if few or not run.steps or run.passes < run.large or run.is_busy:
         return
-    begin, spent, calls = FORWARD, run.passes, run.steps * operators
+    parts, spent, calls = [FORWARD, BACKWARD], run.passes, run.steps * operators
     if run.seconds_with_a_core(run.forward) < IN_NO_TIME * calls and run.own >= run.large:
-        begin, spent = OWN, spent + run.own
+        parts, spent = [OWN, *parts], spent + run.own
     each = run.seconds_with_a_core(spent) / calls
     if each <= SMALL:
         some = "at least " if operators + leaves >= MOST_OPERATORS else ""
@@ -444,7 +459,7 @@ def _small_operators(run: _Run) -> Iterator[RuleResult]:
             f"It and the backward pass go through {some}{number(operators)} operators per step, "
             f"{duration(each)} each: the call of each costs more than what it computes"
         )
-        yield run.found(begin, spent, IN_BULK, evidence)
+        yield run.found(parts[0], spent, IN_BULK, evidence, also=parts[1:])
 
 
 def _one_sample(run: _Run) -> Iterator[RuleResult]:
@@ -459,14 +474,15 @@ def _one_sample(run: _Run) -> Iterator[RuleResult]:
             f"The model gets one sample per pass. Its {number(operators)} operators take "
             f"{duration(each)} each: the call of each costs more than what it computes"
         )
-        yield run.found(FORWARD, run.computing, STACK, evidence, "Batches of one sample")
+        title, also = "Batches of one sample", (BACKWARD, OPTIMIZER)
+        yield run.found(FORWARD, run.computing, STACK, evidence, title, also)
 
 
 def _without_tensors(run: _Run) -> Iterator[RuleResult]:
     """Yields lines of forward passes that run functions of other libraries, such as NumPy, for long."""
     for leaf in run.leaves(FORWARD) if not run.is_busy else ():
         slow = [each for each in leaf.lines if each.place and needs_no_tensors(each)]
-        ran = sum(each.seconds.get("running", 0.0) for each in slow)
+        ran = sum(each.running for each in slow)
         if ran and (lost := leaf.share * ran / sum(each.total for each in leaf.lines)) >= run.large:
             evidence = f"{share(lost, leaf.share)} of this part runs functions that compute with no tensors"
             at = tuple(each.place for each in slow)
