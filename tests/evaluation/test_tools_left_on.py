@@ -99,6 +99,7 @@ def test_a_trace_function_of_the_script_costs_at_least_the_time_in_its_lines(
 ) -> None:
     traced = thread(0, line("train.py:3", "trace", "", 90.0))
     run = run_with(replace(traced, lines=(METRIC, line("train.py:4", "trace", "", seconds))))
-    (problem, _) = problems_of(run)
+    (problem, own_code) = problems_of(run)
     assert (problem.title, problem.rule.seconds_lost) == ("trace, train.py:3", lost)
+    assert own_code.seconds_lost == pytest.approx(60 - lost), "which has no second of the tool's"
     assert f"its own functions ran for {duration(seconds)}, and" in problem.rule.finding

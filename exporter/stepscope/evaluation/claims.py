@@ -1,20 +1,23 @@
-"""Holds what each finding claims of the account: its seconds by part, and the ranks that it is about."""
+"""Keeps the ledger of the account: which finding explains which of its seconds, each of them once."""
 
 from itertools import zip_longest
 from math import fsum, inf
 
-from stepscope.evaluation.account import Key
+from stepscope.evaluation.account import Account, Key
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.measurements.hangs import STOPPED
 from stepscope.rules.data_starved import DataStarved
+from stepscope.rules.parts.shares import summed
 from stepscope.rules.step_outlier import StepOutlier
 from stepscope.rules.training_stalled import TrainingStalled
 
 OUTSIDE_FETCHES = "lost_outside_fetches_seconds"  # in NoisyNeighbour's details of a node
+ANYWHERE = Key("")  # the part of seconds that cut across the account
+ROUNDING = 1 + 1e-9
 
 
 class Claim:
-    """The seconds that a finding explains, without those that other findings explain before it."""
+    """The seconds that a finding explains, by part, without those that other findings explain before it."""
 
     def __init__(self, result: RuleResult, main_phase: str) -> None:
         details = result.details
@@ -22,38 +25,109 @@ class Claim:
         self.result, self.ranks = result, ranks_of(result)
         self.key = Key(main_phase, explains) if explains else part_of(result, main_phase)
         parts = details.get("brings") or details.get("excess_by_component") or _in_fetches(result)
-        self.seconds = {Key(main_phase, component): seconds for component, seconds in parts.items()}
-        if self.key is not None:
-            self.seconds[self.key] = result.seconds_lost - fsum(self.seconds.values())
+        most = min(1.0, result.seconds_lost / (fsum(parts.values()) or 1.0))
+        known = {Key(main_phase, component): most * seconds for component, seconds in parts.items()}
+        rest = max(result.seconds_lost - fsum(known.values()), 0.0)
+        self.seconds = summed((known, {self.key or ANYWHERE: rest}))
 
     @property
-    def precedence(self) -> tuple[bool, bool, bool, bool, int, float, str]:
-        """Returns the sort key: a rank before all, one part before several, and causes before symptoms."""
+    def precedence(self) -> tuple[float, bool, bool, bool, bool, bool, int, float, str]:
+        """Returns the sort key.
+
+        What slows all else is first, a rank before all, one part before several, and causes before symptoms.
+        """
         result = self.result
         return (
+            -may_cost(result),
             "rank" not in result.details,
             self.key is None,
             result.about.is_symptom,
             result.definition.only_pauses,
+            not result.cause_known,
             result.about.distance,
             -result.seconds_lost,
             result.rule,
         )
 
+    @property
+    def left(self) -> float:
+        return fsum(self.seconds.values())
+
     def take(self, other: "Claim") -> float:
         """Takes from another finding what this one explains before it, and returns the seconds."""
-        about, lost = other.result.about, other.result.seconds_lost
+        about, before = other.result.about, other.left
         if about.effect_of:
-            return min(lost, self.result.seconds_lost) if about.effect_of == self.result.about.topic else 0.0
-        if (is_part := _is_part(other.result, self.result)) is not None:
-            return lost if is_part else 0.0
-        if self.ranks and not other.ranks <= self.ranks:
-            return 0.0
-        before = fsum(other.seconds.values())
-        for key, left in other.seconds.items():
-            mine = fsum(self.seconds.get(each, 0.0) for each in {key, Key(key.part)})
-            other.seconds[key] = max(left - mine, 0.0)
-        return before - fsum(other.seconds.values())
+            of_topic = about.effect_of == self.result.about.topic
+            taken = min(before, self.result.seconds_lost) if of_topic else 0.0
+        elif (is_part := _is_part(other.result, self.result)) is not None:
+            taken = before if is_part else 0.0
+        elif self.ranks and not other.ranks <= self.ranks:
+            taken = 0.0
+        else:
+            for key, seconds in other.seconds.items():
+                mine = fsum(held for part, held in self.seconds.items() if _explains(part, key))
+                other.seconds[key] = max(seconds - mine, 0.0)
+            return before - other.left
+        if taken:
+            other.seconds = {key: seconds * (1 - taken / before) for key, seconds in other.seconds.items()}
+        return taken
+
+
+class Ledger:
+    """The claims so far, and what they leave of the account of each rank, in each part of it."""
+
+    def __init__(self, account: Account | None) -> None:
+        self.claims: list[Claim] = []
+        self.whole: dict[int | None, dict[Key, float]] = {}
+        for leaf in account.leaves if account else ():
+            for rank, seconds in leaf.by_rank.items():
+                whole = self.whole.setdefault(rank, {})
+                for part in _within(leaf.key):
+                    whole[part] = whole.get(part, 0.0) + seconds * ROUNDING
+        self.free = {rank: dict(parts) for rank, parts in self.whole.items()}
+
+    def enter(self, claim: Claim) -> list[float]:
+        """Takes from a new claim what each claim so far explains, and returns these seconds."""
+        taken = [held.take(claim) for held in self.claims]
+        self.claims.append(claim)
+        return taken
+
+    def book(self, claim: Claim) -> float:
+        """Takes from a claim what others left of none of its ranks, and returns these seconds.
+
+        Seconds that a part does not have are of another measure, such as the sum of all GPUs.
+        """
+        before = claim.left
+        for key, seconds in claim.seconds.items():
+            scopes = [
+                (self.free[rank], part)
+                for rank, whole in self.whole.items()
+                if not claim.ranks or rank in claim.ranks
+                for part in _within(key)
+                if part in whole and seconds <= whole[part]
+            ]
+            claim.seconds[key] = left = min((seconds, *(free[part] for free, part in scopes)))
+            for free, part in scopes:
+                free[part] -= left
+        return before - claim.left
+
+
+def _within(key: Key) -> set[Key]:
+    """Returns the part, the phase that it is in, and the run."""
+    return {key, Key(key.part), ANYWHERE}
+
+
+def _explains(held: Key, key: Key) -> bool:
+    """Returns whether seconds of one part that are explained may be those of another.
+
+    A component is explained by itself or its phase, and a phase by all that passes in it.
+    """
+    return held in (key, Key(key.part)) if key.component else key != ANYWHERE and held.part in ("", key.part)
+
+
+def may_cost(result: RuleResult) -> float:
+    """Returns how many seconds of the run a finding may slow, whatever else explains them; 0: none."""
+    return float(result.details.get("may_cost", 0.0))
 
 
 def part_of(result: RuleResult, main_phase: str) -> Key | None:
@@ -67,7 +141,8 @@ def ranks_of(result: RuleResult) -> set[int]:
     """Returns the rank of each row of a finding that fired; empty: it is about all, or has no rows."""
     details = result.details
     rows = details.get("ranks") or details.get("devices") or details.get("step_details", {}).values()
-    return {row["rank"] for row in rows if row.get("triggered")}
+    alone = {details["rank"]} if "rank" in details and not (rows or "explains" in details) else set()
+    return alone | {row["rank"] for row in rows if row.get("triggered")}
 
 
 def _in_fetches(neighbours: RuleResult) -> dict[str, float]:

@@ -7,9 +7,9 @@ from math import fsum
 
 from stepscope.common.status import Status
 from stepscope.common.words import duration, listing, share
-from stepscope.evaluation.account import Key, lines_of
+from stepscope.evaluation.account import Account, Key, lines_of
 from stepscope.evaluation.analysis import Analysis, RuleResult
-from stepscope.evaluation.claims import Claim, part_of, ranks_of
+from stepscope.evaluation.claims import Claim, Ledger, may_cost, part_of, ranks_of
 from stepscope.evaluation.places import Place, places, worth_a_name
 from stepscope.evaluation.restarts import restarted
 from stepscope.evaluation.shared_cores import CHEAPER, shared_seconds
@@ -57,8 +57,7 @@ class Problem:
     @property
     def estimate(self) -> RuleResult:
         """Returns the rule that estimates the time lost: the first one, or otherwise the highest estimate."""
-        every = (self.rule, *self.also)
-        return self.rule if self.rule.seconds_lost > 0 else max(every, key=lambda rule: rule.seconds_lost)
+        return _estimate((self.rule, *self.also))
 
     @property
     def seconds_lost(self) -> float:
@@ -93,29 +92,31 @@ class Problem:
         return self.rule.about.effect is Effect.RISK
 
 
-def problems(results: Iterable[RuleResult], main_phase: str = "train") -> list[Problem]:
+def problems(results: Iterable[RuleResult], account: Account | None = None) -> list[Problem]:
     """Returns the problems, by the time that they explain; symptoms after causes.
 
     Each finding gets what is left of the seconds that it claims. What another one mostly explains is a part
     of that problem.
     """
     found: list[Problem] = []
-    ledger: list[tuple[Claim, Problem]] = []
+    ledger, holders = Ledger(account), list[Problem]()
+    main_phase = account.main_phase if account else "train"
     groups = [[Claim(result, main_phase) for result in group] for group in _by_topic(results)]
-    for first, *also in sorted(groups, key=lambda group: min(claim.precedence for claim in group)):
-        rule, seconds = first.result, first.result.seconds_lost
-        taken = [claim.take(first) for claim, _ in ledger]
-        explained, most = fsum(taken), max(taken, default=0.0)
+    for group in sorted(groups, key=lambda group: min(claim.precedence for claim in group)):
+        rules = [claim.result for claim in group]
+        leading = next(claim for claim in group if claim.result is _estimate(rules))
+        seconds, taken = leading.result.seconds_lost, ledger.enter(leading)
+        explained, most = fsum([*taken, ledger.book(leading)]), max(taken, default=0.0)
         if most > seconds / 2 or explained > (1 - HARDLY) * seconds:
-            problem = ledger[taken.index(most)][1]
-            problem.also.append(rule)
+            by = max(range(len(taken)), key=lambda each: (taken[each], ledger.claims[each].left))
+            problem = holders[by]
+            problem.also.extend(rules)
         else:
-            found.append(problem := Problem(rule.about.subject, rule, [], explained=explained))
-        problem.also.extend(claim.result for claim in also)
-        for claim in also:
-            for held, _ in ledger:
-                held.take(claim)
-        ledger += [(claim, problem) for claim in (first, *also)]
+            found.append(problem := Problem(rules[0].about.subject, rules[0], rules[1:], explained=explained))
+        for claim in group:
+            if claim is not leading:
+                ledger.enter(claim)
+        holders += [problem] * len(group)
     found = sorted(found, key=lambda problem: _place(problem, found))
     causes = [problem for problem in found if problem.rule.about.topic != ANY_TOPIC]
     effects = [problem for problem in found if problem.rule.about.topic == ANY_TOPIC]
@@ -124,6 +125,10 @@ def problems(results: Iterable[RuleResult], main_phase: str = "train") -> list[P
             cause.also.extend(effect.rule for effect in effects)
             return causes
     return found
+
+
+def _estimate(rules: Sequence[RuleResult]) -> RuleResult:
+    return rules[0] if rules[0].seconds_lost > 0 else max(rules, key=lambda rule: rule.seconds_lost)
 
 
 def _by_topic(results: Iterable[RuleResult]) -> list[list[RuleResult]]:
@@ -155,9 +160,7 @@ def _of_run(analysis: Analysis) -> list[Problem]:
     found = list(analysis.rules)
     if not _is_short(analysis):
         found += _of_account(analysis)
-        found += slower_steps(analysis, found)
-    main = analysis.account.main_phase if analysis.account else "train"
-    return [_located(problem, analysis) for problem in problems(found, main)]
+    return [_located(problem, analysis) for problem in problems(found, analysis.account)]
 
 
 def unproven(analysis: Analysis) -> list[RuleResult]:
@@ -176,6 +179,7 @@ def _of_account(analysis: Analysis) -> list[RuleResult]:
         *slow_settings(analysis),
         *tools_left_on(analysis),
         *traced_devices(analysis),
+        *slower_steps(analysis),
     ]
 
 
@@ -272,10 +276,10 @@ def in_order(results: Iterable[RuleResult]) -> list[RuleResult]:
     return found + rest
 
 
-def _place(problem: Problem, found: list[Problem]) -> tuple[bool, float, bool, int, str]:
+def _place(problem: Problem, found: list[Problem]) -> tuple[float, bool, int, str]:
     """Returns the sort key. A symptom explains no more time than any cause of it that was found.
 
-    What slows all else is first.
+    What may slow all else is first.
     """
     rule, seconds = problem.rule, problem.seconds_lost
     if rule.about.is_symptom:
@@ -285,7 +289,7 @@ def _place(problem: Problem, found: list[Problem]) -> tuple[bool, float, bool, i
             if not other.rule.about.is_symptom and rule.about.symptom == other.rule.about.symptom != ""
         )
         seconds = min((seconds, *causes))
-    return not rule.details.get("slows_all"), -seconds, rule.about.is_symptom, -rule.triggered, rule.rule
+    return -max(seconds, may_cost(rule)), rule.about.is_symptom, -rule.triggered, rule.rule
 
 
 def _explains(cause: Problem, effect: Problem) -> bool:

@@ -1,11 +1,10 @@
-"""Finds steps that take longer and longer, if nothing that was found explains it."""
+"""Finds steps that take longer and longer."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from stepscope.common.status import Status
 from stepscope.common.words import duration, number, share
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.unexplained import finding
@@ -24,8 +23,8 @@ FIND_WHAT_GROWS = (
 )
 
 
-def slower_steps(analysis: Analysis, found: Sequence[RuleResult]) -> Iterator[RuleResult]:
-    """Yields that steps got slower: what they took beyond the first ones, and nothing of `found` explains."""
+def slower_steps(analysis: Analysis) -> Iterator[RuleResult]:
+    """Yields that steps got slower, and what they took beyond the first ones."""
     run_seconds = analysis.run_seconds
     if not run_seconds or run_seconds < SHORTEST or analysis.is_trace or _has_neighbours(analysis):
         return
@@ -36,8 +35,7 @@ def slower_steps(analysis: Analysis, found: Sequence[RuleResult]) -> Iterator[Ru
         first, last = medians
         beyond = sum(max(mark.seconds - first, 0.0) for mark in timeline.marks if mark.phase == "train")
         waited = max((thread.core_wait_seconds for thread in analysis.main_threads), default=0.0)
-        known = max((one.seconds_lost for one in found if one.status is Status.FOUND), default=0.0)
-        lost = min(beyond * timeline.every, run_seconds) - waited - known
+        lost = min(beyond * timeline.every, run_seconds) - waited
         if lost > 0:
             said = (
                 f"{share(lost, run_seconds)} of the run, {duration(lost)}. Training steps took "
@@ -45,7 +43,8 @@ def slower_steps(analysis: Analysis, found: Sequence[RuleResult]) -> Iterator[Ru
                 f"{number(round(last / first, 1))} times as long. What grows was not measured."
             )
             slower = finding("Steps that get slower", said, FIND_WHAT_GROWS)
-            yield replace(slower, seconds_lost=lost, cause_known=False)
+            # Whatever passes in these steps may be what grows.
+            yield replace(slower, seconds_lost=lost, cause_known=False, details={"brings": {"": lost}})
             return
 
 

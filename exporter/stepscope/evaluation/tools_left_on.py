@@ -1,13 +1,14 @@
 """Finds tools that were on for most of a run: tracers, profilers, debuggers and settings for debugging."""
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from stepscope.common.words import duration, listing
+from stepscope.evaluation.account import HOST
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.unexplained import LOOP, finding
+from stepscope.rules.parts.shares import summed
 from stepscope.runs.model import LineTime, ThreadTime
 
 MOST = 0.5  # of the time from the first step to the last, or of a main thread without steps
@@ -42,19 +43,24 @@ RUNNERS = {
 
 
 class _On(NamedTuple):
-    """How long a tool was on in a main thread, and how long its own functions of Python ran there."""
+    """How long a tool was on in a main thread, and the lines there of its own functions of Python."""
 
     seconds: float
-    ran: float
+    own: Sequence[LineTime]
+
+    @property
+    def ran(self) -> float:
+        return sum(line.total for line in self.own)
 
 
 def tools_left_on(analysis: Analysis) -> Iterator[RuleResult]:
     """Yields tools that were on for most of the time of a main thread. Few of them show what they cost.
 
-    The time of all else has that cost: they come first, unless threads mostly wait.
+    The time of all else has that cost: they may cost all of the run, unless threads mostly wait.
     """
     whole = analysis.run_seconds or 0.0
-    loop = sum(map(analysis.account.share, LOOP)) if analysis.account is not None else 0.0
+    loop = sum(map(analysis.account.share, LOOP)) if analysis.account else 0.0
+    main_phase = analysis.account.main_phase if analysis.account else "train"
     known = {
         thread.rank: (thread, _tools(thread, MOST * (loop * whole or thread.seconds)))
         for thread in analysis.main_threads
@@ -64,17 +70,18 @@ def tools_left_on(analysis: Analysis) -> Iterator[RuleResult]:
         does, remedy = OTHERS.get(name, OF_PYTHON)
         ranks = [str(rank) for rank in on if rank is not None]
         of_ranks = f" on rank {listing(ranks)}" if 0 < len(ranks) < analysis.ranks else ""
-        ran, seconds = max(each.ran for each in on.values()), max(each.seconds for each in on.values())
+        most = max(on.values(), key=lambda each: each.ran)
+        ran, seconds = most.ran, max(each.seconds for each in on.values())
         costs = "what it costs is not known"
         if ran:
             costs = f"its own functions ran for {duration(ran)}, and what their calls cost is not known"
         said = f"{does}. It was on{of_ranks} for {duration(seconds)}; {costs}."
-        runs = all(_runs(known[rank][0]) for rank in on)
-        yield replace(
-            finding(name, said, remedy),
-            seconds_lost=ran if ran >= analysis.large * whole else 0.0,
-            details={"slows_all": runs},
-        )
+        lost = ran if ran >= analysis.large * whole else 0.0
+        may_cost = whole if all(_runs(known[rank][0]) for rank in on) else lost
+        of_steps = (line for line in most.own if lost and line.phase == main_phase)
+        brings = summed({line.component or HOST: line.total} for line in of_steps)
+        details = {"brings": brings, "may_cost": may_cost}
+        yield replace(finding(name, said, remedy), seconds_lost=lost, details=details)
 
 
 def _tools(thread: ThreadTime, least: float) -> dict[str, _On]:
@@ -83,14 +90,15 @@ def _tools(thread: ThreadTime, least: float) -> dict[str, _On]:
     for tool in thread.tools:
         own = [line for line in thread.lines if tool.place and _function(line) == _function(tool)]
         name = f"{tool.function}, {tool.place}" if tool.place else _package(tool.library)
-        found[name] = _On(tool.total, sum(line.total for line in own or _called(name, thread)))
-    under: dict[str, float] = defaultdict(float)
-    for stack in thread.stacks:
-        runner = next((name for name in map(_package, stack.functions) if name in RUNNERS), "")
-        under[runner] += stack.seconds
-    for name in under.keys() & RUNNERS:
+        found[name] = _On(tool.total, own or _called(name, thread))
+    under = summed(
+        {name: stack.seconds}
+        for stack in thread.stacks
+        for name in [each for each in map(_package, stack.functions) if each in RUNNERS][:1]
+    )
+    for name in under:
         seconds = max(under[name], found[name].seconds if name in found else 0.0)
-        found[name] = _On(seconds, sum(line.total for line in _called(name, thread)))
+        found[name] = _On(seconds, _called(name, thread))
     return {name: on for name, on in found.items() if on.seconds >= least}
 
 
@@ -108,5 +116,5 @@ def _package(function: str) -> str:
 
 
 def _runs(thread: ThreadTime) -> bool:
-    running = sum(line.seconds.get("running", 0.0) for line in thread.lines)
+    running = sum(line.running for line in thread.lines)
     return running >= RUNS * sum(line.total for line in thread.lines)

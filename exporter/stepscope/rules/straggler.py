@@ -410,6 +410,7 @@ class Accused(NamedTuple):
         return f". {this} is not its own work: it was {' and '.join(parts)}"
 
     def details(self) -> dict[str, Any]:
+        waited = self._paused_longer.get(INTERPRETER, 0.0)
         return {
             "node": self.rank.node,
             "rank": self.rank.rank,
@@ -423,6 +424,7 @@ class Accused(NamedTuple):
             "component_seconds": self.component_seconds,
             "component_others_seconds": self.component_others,
             "window": self.length,
+            **({"brings": {INTERPRETER: min(waited, self.excess)}} if waited > 0 else {}),
         }
 
 
@@ -499,10 +501,9 @@ def _worked(facts: RunFacts, accused: int, slow: Collection[int]) -> float:
             for line in thread.lines:
                 if line.phase != "train":
                     continue
-                ran = line.seconds.get("running", 0.0)
-                running += ran
+                running += line.running
                 if line.component == COMPONENTS[COMMUNICATION]:
-                    spins += ran
+                    spins += line.running
                 elif line.component != "data_wait" or thread.rank not in loading:
                     asleep += line.seconds.get("disk", 0.0) + line.seconds.get("other", 0.0)
             spent = (thread.train_ran_seconds, thread.train_core_wait_seconds, spins, running, asleep)
