@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from stepscope.common.status import Status
 from stepscope.common.words import duration
 from stepscope.evaluation.account import Account, Key, Leaf
 from stepscope.evaluation.analysis import Analysis
@@ -10,7 +11,7 @@ from stepscope.evaluation.problems import problems_of
 from stepscope.report.verdict import verdict
 from stepscope.runs.model import LineTime, StackTime, ThreadTime
 
-from tests.support.analysis import nothing_found
+from tests.support.analysis import nothing_found, rule
 from tests.support.source import START
 
 
@@ -91,6 +92,27 @@ def test_the_rank_on_which_a_tool_was_on_is_named() -> None:
     run = run_with(thread(0), thread(1, MEMORY))
     assert " on rank 1 for " in problems_of(run)[0].rule.finding
     assert " on rank" not in problems_of(run_with(thread(0, MEMORY), thread(1, MEMORY)))[0].rule.finding
+
+
+@pytest.mark.parametrize(
+    ("component", "slow", "cost"),
+    [
+        ("host", [1], 30.0),
+        ("forward", [1], 30.0),
+        ("data_wait", [1], 0.0),
+        ("host", [0], 0.0),
+        ("host", [0, 1], 0.0),
+    ],
+)
+def test_a_tool_on_the_one_rank_that_is_slow_costs_what_the_others_wait_for_it(
+    component: str, slow: list[int], cost: float
+) -> None:
+    details = {"rank": slow[0], "slow_ranks": slow, "component": component, "ranks": []}
+    straggler = rule("Straggler", Status.FOUND, seconds_lost=30.0, details=details)
+    run = replace(run_with(thread(0), thread(1, MEMORY)), rules=[straggler])
+    first, *others = problems_of(run)
+    assert (first.title, first.seconds_lost) == ("tracemalloc", cost)
+    assert ("Waiting for a slow rank" in [each.title for each in others]) is not bool(cost)
 
 
 @pytest.mark.parametrize(("seconds", "lost"), [(10.0, 10.0), (9.0, 0.0)])

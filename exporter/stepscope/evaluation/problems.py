@@ -49,15 +49,11 @@ class Problem:
 
     title: str
     rule: RuleResult
+    estimate: RuleResult  # that estimates the time lost: the rule, or otherwise the highest of its topic
     also: list[RuleResult]
     places: Sequence[Place] = ()  # of the user's code, in which most of the time was lost; () if not known
     shared_seconds: float = 0.0  # the most that computing can also gain without the cause
     explained: float = 0.0  # seconds of its rule that other problems explain
-
-    @property
-    def estimate(self) -> RuleResult:
-        """Returns the rule that estimates the time lost: the first one, or otherwise the highest estimate."""
-        return _estimate((self.rule, *self.also))
 
     @property
     def seconds_lost(self) -> float:
@@ -96,7 +92,7 @@ def problems(results: Iterable[RuleResult], account: Account | None = None) -> l
     """Returns the problems, by the time that they explain; symptoms after causes.
 
     Each finding gets what is left of the seconds that it claims. What another one mostly explains is a part
-    of that problem.
+    of that problem. A cause that cuts across parts stays a problem, even if these leave it no second.
     """
     found: list[Problem] = []
     ledger, holders = Ledger(account), list[Problem]()
@@ -104,15 +100,16 @@ def problems(results: Iterable[RuleResult], account: Account | None = None) -> l
     groups = [[Claim(result, main_phase) for result in group] for group in _by_topic(results)]
     for group in sorted(groups, key=lambda group: min(claim.precedence for claim in group)):
         rules = [claim.result for claim in group]
-        leading = next(claim for claim in group if claim.result is _estimate(rules))
+        leading = group[0] if rules[0].seconds_lost else max(group, key=lambda each: each.result.seconds_lost)
         seconds, taken = leading.result.seconds_lost, ledger.enter(leading)
-        explained, most = fsum([*taken, ledger.book(leading)]), max(taken, default=0.0)
-        if most > seconds / 2 or explained > (1 - HARDLY) * seconds:
-            by = max(range(len(taken)), key=lambda each: (taken[each], ledger.claims[each].left))
-            problem = holders[by]
+        most, explained = max(taken, default=0.0), fsum([*taken, ledger.book(leading)])
+        if most > seconds / 2 or fsum(taken) > (1 - HARDLY) * seconds:
+            problem = holders[taken.index(most)]
             problem.also.extend(rules)
         else:
-            found.append(problem := Problem(rules[0].about.subject, rules[0], rules[1:], explained=explained))
+            rule, *also = rules
+            problem = Problem(rule.about.subject, rule, leading.result, also, explained=explained)
+            found.append(problem)
         for claim in group:
             if claim is not leading:
                 ledger.enter(claim)
@@ -125,10 +122,6 @@ def problems(results: Iterable[RuleResult], account: Account | None = None) -> l
             cause.also.extend(effect.rule for effect in effects)
             return causes
     return found
-
-
-def _estimate(rules: Sequence[RuleResult]) -> RuleResult:
-    return rules[0] if rules[0].seconds_lost > 0 else max(rules, key=lambda rule: rule.seconds_lost)
 
 
 def _by_topic(results: Iterable[RuleResult]) -> list[list[RuleResult]]:

@@ -9,7 +9,9 @@ from stepscope.evaluation.account import HOST
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.unexplained import LOOP, finding
 from stepscope.rules.parts.shares import summed
-from stepscope.runs.model import LineTime, ThreadTime
+from stepscope.rules.parts.topics import About
+from stepscope.rules.straggler import Straggler
+from stepscope.runs.model import USEFUL, LineTime, ThreadTime
 
 MOST = 0.5  # of the time from the first step to the last, or of a main thread without steps
 RUNS = 0.5  # of it, in which the thread waits for nothing: then a tool may take more than all else
@@ -72,8 +74,11 @@ def tools_left_on(analysis: Analysis) -> Iterator[RuleResult]:
         of_ranks = f" on rank {listing(ranks)}" if 0 < len(ranks) < analysis.ranks else ""
         most = max(on.values(), key=lambda each: each.ran)
         ran, seconds = most.ran, max(each.seconds for each in on.values())
-        costs = "what it costs is not known"
-        if ran:
+        costs, about = "what it costs is not known", About(name, topic=f"account: {name}")
+        if 0 < len(ranks) < analysis.ranks and _is_slow_there(set(on), analysis):
+            costs, about = "no other rank is as slow", replace(about, topic=Straggler.topic, distance=-1)
+            ran = 0.0  # a part of how much longer the rank takes
+        elif ran:
             costs = f"its own functions ran for {duration(ran)}, and what their calls cost is not known"
         said = f"{does}. It was on{of_ranks} for {duration(seconds)}; {costs}."
         lost = ran if ran >= analysis.large * whole else 0.0
@@ -81,7 +86,13 @@ def tools_left_on(analysis: Analysis) -> Iterator[RuleResult]:
         of_steps = (line for line in most.own if lost and line.phase == main_phase)
         brings = summed({line.component or HOST: line.total} for line in of_steps)
         details = {"brings": brings, "may_cost": may_cost}
-        yield replace(finding(name, said, remedy), seconds_lost=lost, details=details)
+        yield replace(finding(name, said, remedy), seconds_lost=lost, details=details, about=about)
+
+
+def _is_slow_there(on: set[int | None], analysis: Analysis) -> bool:
+    """Returns whether the slow ranks are those on which a tool was on, in what it slows: code that runs."""
+    slow = analysis.details_of(Straggler) if analysis.found(Straggler) else {}
+    return slow.get("component") in (HOST, *USEFUL) and on == set(slow.get("slow_ranks", ()))
 
 
 def _tools(thread: ThreadTime, least: float) -> dict[str, _On]:
