@@ -153,12 +153,27 @@ CAPTURE = [
         ([row("cuda_runtime", "hipMemcpyWithStream", 12, 38)], "synchronising", "less often"),
         ([row("cuda_driver", "cuMemcpyDtoH_v2", 12, 38)], "synchronising", "less often"),
         ([row("xpu_runtime", "urQueueFinish", 12, 38)], "synchronising", "less often"),
-        ([row("cuda_runtime", "cudaLaunchKernel", 12, 38)], "runtime", "milliseconds instead"),
+        (
+            [row("cuda_runtime", "cudaLaunchKernel", *times) for times in ((12, 38), (38, 38.1), (39, 39.1))],
+            "slow call",
+            "milliseconds instead",
+        ),
+        (
+            [row("cuda_runtime", "cudaLaunchKernel", at / 2, at / 2 + 0.4) for at in range(24, 76)],
+            "runtime",
+            "graphs",
+        ),
         (CAPTURE, "capture", "Graphs are captured once"),
         ([row("cuda_runtime", "cudaGraphInstantiateWithFlags", 12, 38)], "capture", "Graphs are captured"),
         ([row("python_function", "train.py(12): step", 12, 38)], "python", "Python code out of the steps"),
         ([], "not recorded", "with_stack=True"),
-        ([row("cpu_op", "aten::mm", 12, 38)], "operator", "CUDA graphs"),
+        ([row("user_annotation", "my step", 12, 38)], "not recorded", "with_stack=True"),
+        ([row("cpu_op", "aten::normal_", 12, 38)], "computing", "compute on the host"),
+        (
+            [row("cpu_op", "aten::mm", at / 2, at / 2 + 0.4) for at in range(24, 76)],
+            "operator",
+            "CUDA graphs",
+        ),
     ],
 )
 def test_the_advice_is_about_what_the_host_did_while_the_gpu_waited(
@@ -171,7 +186,7 @@ def test_the_advice_is_about_what_the_host_did_while_the_gpu_waited(
     assert sum(part.seconds for part in device.host) == pytest.approx(device.idle_for["host"])
     found = of_rule("HostBound", analysis)
     assert helps in found.recommendation
-    assert ("CUDA graphs" in found.recommendation) == (kind == "operator")
+    assert ("CUDA graphs" in found.recommendation) == (kind in ("operator", "runtime"))
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,6 @@ NAMED = 3  # parts of the host's time in the finding
 LISTED = 20  # in the details
 SYNCHRONISING_SHARE = 2  # percent of the device's time in calls that wait for it, from which they are named
 LARGE = 25  # percent of the wait, from which what the host did gets its remedy
-SLOW_CALL = 1e-3  # seconds: a launch takes some microseconds
 LATER_WORK = (
     "Give the GPU more work per launch: CUDA graphs or torch.compile, a fused optimizer (fused=True), or a "
     "larger batch."
@@ -41,6 +40,8 @@ SYNCHRONISES_LESS = (
 )
 REMEDIES = {
     "operator": LATER_WORK,
+    "computing": "Those operators compute on the host: create and change tensors on the GPU (device='cuda'), "
+    "or in the loader's workers. If it was their first call, leave the first steps out (warmup).",
     "runtime": LATER_WORK,
     "slow call": "Those calls take milliseconds instead of microseconds: the first use of a kernel loads its "
     "module, or another thread or process holds the driver. Leave the first steps out of the trace "
@@ -175,6 +176,7 @@ def gpu_name(device: DeviceTime) -> str:
 
 def _words(part: HostTime, device: DeviceTime) -> str:
     name = part.name or "code that the profiler did not record"
+    name = f"{count(part.calls, part.kind)} of {name}" if part.kind == "slow call" else name
     site = f" at {part.site}" if part.site and part.site != part.name else ""
     return f"{name}{site} ({percent(100 * part.seconds / _waited(device))} of the wait)"
 
@@ -187,17 +189,12 @@ def _synchronising(device: DeviceTime) -> Sequence[HostTime]:
 
 def remedy(device: DeviceTime) -> str:
     """Returns what helps against what the host did for a large part of the wait."""
-    seconds = summed({REMEDIES[_doing(part)]: part.seconds} for part in device.host)
+    seconds = summed({REMEDIES[part.kind]: part.seconds} for part in device.host)
     longest = sorted(seconds, key=lambda helps: -seconds[helps])
     chosen = [helps for helps in longest if 100 * seconds[helps] >= LARGE * _waited(device)]
     if _synchronising(device):
         chosen.append(SYNCHRONISES_LESS)
     return " ".join(dict.fromkeys(chosen or longest[:1] or [LATER_WORK]))
-
-
-def _doing(part: HostTime) -> str:
-    slow = part.kind == "runtime" and part.seconds > SLOW_CALL * part.calls
-    return "slow call" if slow else part.kind
 
 
 def _details(device: DeviceTime, triggered: bool) -> dict[str, Any]:

@@ -470,7 +470,8 @@ class RankTrace:
 class HostTime:
     """A part of a host's time in a trace."""
 
-    # "operator", "python", "runtime", "synchronising", "memory", "capture", "gc", or "not recorded"
+    # "operator", "computing", "python", "runtime", "slow call", "synchronising", "memory", "capture", "gc" or
+    # "not recorded"
     kind: str
     name: str  # of the innermost event; "" if none was recorded
     site: str  # the line of the user's code that called it, "train.py(12): step"; "": not known

@@ -9,23 +9,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.runs.model import HostTime
-from stepscope.runs.traces.events import COPY, MICRO, MODULE, NONE, OPERATOR, PYTHON, RUNTIME, WAIT, Trace
+from stepscope.runs.traces.events import (
+    ANNOTATION,
+    COPY,
+    MICRO,
+    MODULE,
+    NONE,
+    OPERATOR,
+    PYTHON,
+    RUNTIME,
+    WAIT,
+    Trace,
+)
 from stepscope.runs.traces.intervals import Intervals, Numbers
 from stepscope.training.line_layout import GENERATED
 
 _NOT_OWN = ("site-packages/", *GENERATED)
 LISTED = 200  # parts of the host's time that are kept
 # What the host's time is spent on.
-OPERATORS, FRAMES, CALLS, SYNCHRONISING, ALLOCATING, CAPTURING, COLLECTING, NOT_RECORDED = (
+OPERATORS, COMPUTING, FRAMES, CALLS, SLOW, SYNCHRONISING, ALLOCATING, CAPTURING, COLLECTING, NOT_RECORDED = (
     "operator",
+    "computing",
     "python",
     "runtime",
+    "slow call",
     "synchronising",
     "memory",
     "capture",
     "gc",
     "not recorded",
 )
+SLOW_CALL = 1000.0  # microseconds: a launch takes some, and so does an operator that only launches
 # Calls that return only when the device has done its work; so does a copy from or to pageable memory.
 _WAITS = re.compile(
     r"(?:cuda|cu|hip)\w*Synchronize\w*|(?:cuda|hip)Memcpy(?:2D|3D|WithStream)?|(?:ze|mtia|xpu)\w*Synchronize\w*"
@@ -98,7 +112,7 @@ def host_times(trace: Trace, waits: Mapping[int, Intervals]) -> tuple[HostTime, 
         _add(sums, (NOT_RECORDED, "", ""), 1, max(rest, 0.0))
         own = without_calls(stack.parents, within)
         for index in np.flatnonzero(own > 0).data:
-            _add(sums, stack.describe(index), 1, float(own[index]))
+            _add(sums, stack.describe(index, slow=own[index] > SLOW_CALL), 1, float(own[index]))
     return _ordered(sums)
 
 
@@ -118,22 +132,13 @@ def synchronising(trace: Trace, thread: int) -> tuple[HostTime, ...]:
     """Returns the calls of a thread that waited for the device, with the operator that made them."""
     stack = _Stack(trace, thread)
     sums: dict[tuple[str, str, str], list[float]] = {}
-    pageable = set(
-        trace.correlations[
-            trace.of(COPY) & trace.named(_PAGEABLE.match) & (trace.correlations != NONE)
-        ].tolist()
-    )
     for index in np.flatnonzero(trace.kinds[stack.rows] == RUNTIME).data:
-        name = stack.name(index)
-        is_pageable = int(trace.correlations[stack.rows[index]]) in pageable
-        if is_pageable or _WAITS.fullmatch(name):
-            what = "pageable copy" if is_pageable else name
+        if what := stack.waits(index):
             operator = stack.operator(index)
             words = f"{operator} ({what})" if operator else what
             row = stack.rows[index]
-            _add(
-                sums, (SYNCHRONISING, words, stack.site(index)), 1, float(trace.ends[row] - trace.starts[row])
-            )
+            length = float(trace.ends[row] - trace.starts[row])
+            _add(sums, (SYNCHRONISING, words, stack.site(index)), 1, length)
     return _ordered(sums)
 
 
@@ -146,6 +151,8 @@ class _Stack:
         self.rows = np.flatnonzero(here).astype(np.int32)
         self.parents, self.ends = calls_of(*self.times(), trace.thread_ids[self.rows])
         self._sites = [_site(name) for name in trace.names]
+        copies = trace.of(COPY) & trace.named(_PAGEABLE.match) & (trace.correlations != NONE)
+        self._pageable = np.isin(trace.correlations[self.rows], trace.correlations[copies])
 
     def times(self) -> tuple[Numbers, Numbers]:
         """Returns the starts and ends; not kept, as a large trace has millions."""
@@ -165,6 +172,11 @@ class _Stack:
     def name(self, index: int) -> str:
         return self.trace.names[int(self.trace.name_ids[self.rows[index]])]
 
+    def waits(self, index: int) -> str:
+        """Returns what of an event waits for the device; "" if nothing does."""
+        name = self.name(index)
+        return "pageable copy" if self._pageable[index] else name if _WAITS.fullmatch(name) else ""
+
     def _outwards(self, index: int) -> Iterable[int]:
         while index != NONE:
             yield index
@@ -181,19 +193,21 @@ class _Stack:
         operators = [self.name(each) for each in outwards]
         return next((name for name in reversed(operators) if _SYNCHRONISING.match(name)), (*operators, "")[0])
 
-    def describe(self, index: int) -> tuple[str, str, str]:
-        """Returns the kind, name and call site of an event."""
+    def describe(self, index: int, slow: bool) -> tuple[str, str, str]:
+        """Returns the kind, name and call site of an event; an annotation is around what was not recorded."""
         name, kind = self.name(index), self.trace.kinds[self.rows[index]]
         if _COLLECTING.fullmatch(name):
             what = COLLECTING
-        elif _WAITS.fullmatch(name) or _SYNCHRONISING.fullmatch(name):
+        elif self.waits(index) or _SYNCHRONISING.fullmatch(name):
             what = SYNCHRONISING
         elif _ALLOCATES.fullmatch(name):
             what = ALLOCATING
         elif _CAPTURED.fullmatch(name):
             what = CAPTURING
         else:
-            what = {PYTHON: FRAMES, RUNTIME: CALLS}.get(int(kind), OPERATORS)
+            operator = COMPUTING if slow and name.startswith("aten::") else OPERATORS
+            kinds = {PYTHON: FRAMES, RUNTIME: SLOW if slow else CALLS, ANNOTATION: NOT_RECORDED}
+            what = kinds.get(int(kind), operator)
         return what, _ADDRESS.sub("", name), self.site(index)
 
 
