@@ -124,6 +124,13 @@ def test_each_moment_of_a_step_counts_once_for_the_first_that_runs(tmp_path: Pat
     assert (step.number, step.start, round(step.seconds, 9)) == (3, BASE, 0.1)
 
 
+def test_allocations_of_old_versions_without_a_total_are_no_damage(tmp_path: Path) -> None:
+    about = {"Device Type": 0, "Device Id": -1, "Bytes": 4}
+    allocation = {**row("", "[memory]", 1, 1, **about), "ph": "i"}
+    _, _, facts = read(write(tmp_path / "t.json", [marked(1, 0, 10), allocation]))
+    assert (facts.damaged, facts.unrecognised) == ((), 0)
+
+
 def test_what_goes_over_the_end_of_a_step_counts_in_both(tmp_path: Path) -> None:
     rows = [marked(1, 0, 10), marked(2, 10, 20), on_gpu("kernel", "sgemm", 8, 14)]
     steps = summary_of(tmp_path, rows).steps
@@ -417,6 +424,10 @@ def test_events_with_a_negative_duration_count_nowhere_and_are_named(tmp_path: P
             ],
             "the trace shows the device of rank 0 for only 1.00 ms of the 900 ms of its steps",
         ),
+        (
+            [row("cpu_op", "aten::mm", 0, 1200), on_gpu("kernel", "gemm", 1186, 1200)],
+            "the trace shows the device of rank 0 for only 14.0 ms of the 1.20 s that it covers",
+        ),
     ],
 )
 def test_a_trace_that_shows_too_little_is_never_healthy(tmp_path: Path, rows: list[Row], said: str) -> None:
@@ -698,6 +709,7 @@ def test_a_trace_without_steps_is_split_as_a_whole_and_that_is_said(tmp_path: Pa
         (b'{"traceEvents": [\n{"ph": "X",', "line 2: not JSON; the trace is cut off"),
         (b'[{"ts": 0x262ca50},\n{}]', "line 1: not JSON; expecting ',' delimiter, export"),
         (b"{}", "no traceEvents"),
+        (b'[{"id": 1, "timestamps": []}, [2]]', "is no trace"),
         (b'{"Type": 48, "CudaEvent": {}}\n{"Type": 59}', "nsys export --type sqlite"),
         (b'{"traceEvents": []}', "holds no event"),
         (b'{"traceEvents": [{"ph": "b", "cat": "c", "name": "k"}]}', "only 1 asynchronous event"),

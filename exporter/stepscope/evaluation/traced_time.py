@@ -5,7 +5,8 @@ from stepscope.runs.model import RankFacts, RunFacts
 
 LEAST_STEPS, LEAST_SECONDS = 3, 1.0  # one of both: fewer steps may be the first ones, or between two pauses
 SHORTEST = 0.01  # seconds, with any number of steps: pauses of a run take as long
-LEAST_SEEN = 0.9  # of the steps of a rank, on one of its devices: the rest is idle, or was not recorded
+LEAST_SEEN = 0.9  # of the steps of a rank, on one of its devices: the rest is idle, or was not recorded;
+# of all that was captured, if its steps are not known
 
 
 def too_little(facts: RunFacts) -> str:
@@ -21,11 +22,13 @@ def too_little(facts: RunFacts) -> str:
 
 
 def _unseen(rank: RankFacts, facts: RunFacts) -> str:
-    """Returns for how little of the steps a device was seen; "" if for most, or if there is none."""
+    """Returns for how little of the trace a device was seen; "" if for most, or if there is none."""
     stepping = sum(rank.phase_seconds.values())
+    spans = (each for each in facts.captures if (each.node, each.rank) == (rank.node, rank.rank))
+    captured = stepping or sum(each.end - each.start for each in spans)
     devices = [each for each in facts.devices if (each.node, each.rank) == (rank.node, rank.rank)]
     seen = max((each.seconds for each in devices), default=0.0)
-    if not seen or seen >= LEAST_SEEN * stepping:
+    if not seen or seen >= LEAST_SEEN * captured:
         return ""
-    part = f"{duration(seen)} of the {duration(stepping)} of its steps"
+    part = f"{duration(seen)} of the {duration(captured)} {'of its steps' if stepping else 'that it covers'}"
     return f"the trace shows the device of rank {rank.rank} for only {part}"

@@ -89,7 +89,7 @@ MOST_FAR = 0.01  # of the events; if more are at an impossible time, no time of 
 SOME = 10_000  # events, whose median is a time of the trace
 MOST_LINES, MOST_ALLOCATIONS = 20_000, 500_000  # of a trace, the first ones
 SIGN = 1 << 63  # of an address: some profilers write it with a sign, some without
-MEMORY = "[memory]"  # the name of an allocation
+MEMORY, TOTAL = "[memory]", "Total Allocated"  # of an allocation; before PyTorch 1.10 without its total
 Numbers = NDArray[np.float64]
 
 
@@ -331,7 +331,9 @@ class _Columns:
         about, time = row["args"], finite(row["ts"])
         name = f"gpu{whole(about['Device Id'])}" if about["Device Type"] else "cpu"
         address = (int(about.get("Addr", 0)) + SIGN) % (2 * SIGN) - SIGN
-        numbers = whole(about["Bytes"]), whole(about["Total Allocated"]), address
+        numbers = whole(about["Bytes"]), whole(about.get(TOTAL, 0)), address
+        if TOTAL not in about:
+            return
         thread = self.thread_ids.setdefault((row.get("pid"), row.get("tid"), "cpu"), len(self.thread_ids))
         device = self.devices.setdefault(name, len(self.devices))
         self.allocations.append((thread, time, device, *numbers))
@@ -393,7 +395,7 @@ def load(path: Path, progress: Callable[[int], None] | None = None) -> Trace:
                     f"{path} holds the steps of several processes together: give a folder with one trace per "
                     "process"
                 )
-        if not stream.has_events:
+        if not stream.has_events or (columns.unknown.keys() == {DAMAGED} and not _has_event(path)):
             raise UserError(
                 f"{path} is no trace (no traceEvents in it): give what torch.profiler exported, or what "
                 "`nsys export --type sqlite` wrote"
@@ -411,6 +413,11 @@ def load(path: Path, progress: Callable[[int], None] | None = None) -> Trace:
         more = ("continues after its end, and that part counts nowhere: give each trace as one file",)
         notes = xla.notes + more * stream.has_more
         return _trace(path, "xla" if xla.found else "pytorch", notes, stream.about, columns)
+
+
+def _has_event(path: Path) -> bool:
+    """Returns whether a document has an event, if a damaged one: any list may be a document of JSON."""
+    return any(isinstance(row, dict) and "ph" in row for row in JsonTrace(path).rows())
 
 
 def _trace(
@@ -485,14 +492,13 @@ def _trace(
 
 def _allocations(columns: _Columns, zero: float, middle: float) -> Allocations:
     rows = [row for row in columns.allocations if abs(row[1] - middle) <= LONGEST]
-    threads, times, devices, sizes, totals, addresses = zip(*rows, strict=True) if rows else [()] * 6
+    threads, times, devices, *numbers = zip(*rows, strict=True) if rows else [()] * 6
+    sizes, totals, addresses = (np.array(each, np.int64) for each in numbers)
     return Allocations(
         np.array(threads, np.int32),
         np.array(times, float) - zero,
         np.array(devices, np.int32),
-        np.array(sizes, np.int64),
-        np.array(totals, np.int64),
-        np.array(addresses, np.int64),
+        *(sizes, totals, addresses),
         list(columns.devices),
     )
 

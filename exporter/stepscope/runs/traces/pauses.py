@@ -11,14 +11,7 @@ from math import inf
 import numpy as np
 
 from stepscope.common.words import count, duration
-from stepscope.runs.traces.events import (
-    ANNOTATION,
-    MARKER,
-    MICRO,
-    OPERATOR,
-    PYTHON,
-    Trace,
-)
+from stepscope.runs.traces.events import ANNOTATION, MARKER, MICRO, OPERATOR, PYTHON, Allocations, Trace
 from stepscope.runs.traces.intervals import Intervals
 from stepscope.runs.traces.trace import STEP, intervals
 
@@ -27,8 +20,6 @@ BY_ROW = (
     *("kinds", "name_ids", "thread_ids", "starts", "ends", "correlations", "is_collective"),
     *("shape_ids", "flops"),  # or empty
 )
-
-ALLOCATED = ("threads", "times", "devices", "sizes", "totals", "addresses")
 
 
 def parts_of(trace: Trace) -> Iterator[Trace]:
@@ -66,12 +57,13 @@ def _between(trace: Trace, begin: float, end: float) -> Trace:
     by_row = {name: getattr(trace, name)[first:last] for name in BY_ROW}
     by_row["ends"] = np.minimum(by_row["ends"], end)
     allocated = (trace.allocations.times >= begin) & (trace.allocations.times < end)
-    columns = {name: getattr(trace.allocations, name)[allocated] for name in ALLOCATED}
+    columns = trace.allocations._asdict()
+    names = columns.pop("names")
     return replace(
         trace,
         **by_row,
         collectives=[call for call in trace.collectives if begin <= call.start < end],
         lines=[line for line in trace.lines if begin <= line.time < end],
-        allocations=trace.allocations._replace(**columns),
+        allocations=Allocations(**{name: each[allocated] for name, each in columns.items()}, names=names),
         sequences={row - first: number for row, number in trace.sequences.items() if first <= row < last},
     )

@@ -3,7 +3,7 @@
 import re
 import zlib
 from codecs import BOM_UTF8
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
@@ -54,7 +54,6 @@ GZIP = 16 + zlib.MAX_WBITS  # of zlib, which reads what a file has before it is 
 COPY_OF_JAX = "perfetto_trace.json.gz"  # of the trace in the same folder
 BEGINNING = 1 << 20  # bytes, in which a trace's events begin
 EVENTS = {OPERATOR: "operator", KERNEL: "kernel", COPY: "copy"}  # that `events` yields
-FRAMEWORKS = {"pytorch": "pytorch"}  # by the writer of a trace; the others do not name theirs
 
 
 def trace_files(place: Path) -> list[Path]:
@@ -265,7 +264,7 @@ class _Rank:
         if self.spans and not is_date(capture.start):  # its clock starts at 0, as that of the one before
             capture = capture.later(self.end - capture.start)
         self.summaries.append(capture.summary)
-        self.framework = FRAMEWORKS.get(capture.writer, "")
+        self.framework = "pytorch" if capture.writer == "pytorch" else ""  # the others do not name theirs
         if capture.arrivals is not None:
             self.traces.append(replace(capture.arrivals, rank=self.rank))
         self.devices.update(capture.devices)
@@ -366,18 +365,12 @@ class _Rank:
 
     def passes(self) -> Iterator[PassTime]:
         """Yields the time of each module: the sum of the captures."""
-        sums: dict[tuple[str, str, str], PassTime] = {}
+        calls, seconds = Counter[tuple[str, str, str]](), defaultdict[tuple[str, str, str], float](float)
         for each in chain(*(summary.passes for summary in self.summaries)):
-            before = sums.get((each.device, each.part, each.module))
-            calls, seconds = (before.calls, before.seconds) if before is not None else (0, 0.0)
-            sums[each.device, each.part, each.module] = replace(
-                each,
-                node=self.node,
-                rank=self.rank,
-                calls=calls + each.calls,
-                seconds=seconds + each.seconds,
-            )
-        yield from sums.values()
+            key = each.device, each.part, each.module
+            calls[key] += each.calls
+            seconds[key] += each.seconds
+        yield from (PassTime(self.node, self.rank, *key, calls[key], seconds[key]) for key in calls)
 
     def activities(self) -> Iterator[ActivityTime]:
         """Yields data loading."""
