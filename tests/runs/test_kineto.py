@@ -124,6 +124,35 @@ def test_each_moment_of_a_step_counts_once_for_the_first_that_runs(tmp_path: Pat
     assert (step.number, step.start, round(step.seconds, 9)) == (3, BASE, 0.1)
 
 
+def run_ahead(known: bool) -> list[Row]:
+    """A host launches 3 steps in 6 ms: kernels of 100 ms, collectives, and in the first a copy of 290 ms."""
+    rows = [on_gpu("gpu_memcpy", "Memcpy DtoH", 2, 292, stream=9, correlation=99)]
+    rows += [row("cuda_runtime", "cudaMemcpyAsync", 1.6, 1.7, correlation=99)]
+    for number in range(3):
+        at, end = 2.0 * number, 102 + 100.0 * number
+        rows += [marked(number, at, at + 2)]
+        rows += [
+            row("cuda_runtime", "cudaLaunchKernel", at + 1, at + 1.1, correlation=2 * number + 1)
+        ] * known
+        rows += [
+            row("cuda_runtime", "cudaLaunchKernel", at + 1.2, at + 1.3, correlation=2 * number + 2)
+        ] * known
+        rows += [on_gpu("kernel", "gemm", end - 100, end, correlation=2 * number + 1)]
+        rows += [
+            on_gpu("kernel", "ncclDevKernel_AllReduce_Sum", end, end + 5, 20, correlation=2 * number + 2)
+        ]
+    return rows
+
+
+def test_a_step_lasts_until_its_work_is_done_although_the_host_runs_ahead(tmp_path: Path) -> None:
+    (steps,), _, facts = read(write(tmp_path / "t.json", run_ahead(known=True)))
+    assert steps.durations == pytest.approx([0.102, 0.1, 0.1])
+    assert facts.traces[0].step.tolist() == [0, 1, 2]
+    steps_of_host, _, facts = read(write(tmp_path / "t.json", run_ahead(known=False)))
+    assert steps_of_host == []
+    assert any("the host ran ahead of its device" in sentence for sentence in facts.unknowns)
+
+
 def test_allocations_of_old_versions_without_a_total_are_no_damage(tmp_path: Path) -> None:
     about = {"Device Type": 0, "Device Id": -1, "Bytes": 4}
     allocation = {**row("", "[memory]", 1, 1, **about), "ph": "i"}
@@ -569,6 +598,8 @@ def test_a_device_that_hardly_computes_is_not_healthy(
         ("Memcpy HtoD (Pinned -> Device)", "from the host", "from pinned memory"),
         ("MemcpyH2D", "from the host", "from pinned memory"),  # XLA
         ("CopyHostToDevice", "from the host", "from pinned memory"),  # ROCm
+        ("zeCommandListAppendMemoryCopy(M2D)", "from pageable memory", "pin_memory=True"),  # Level Zero
+        ("zeCommandListAppendMemoryCopy(D2M)", "to the host", "less often"),
         ("Memcpy DtoH (Device -> Pageable)", "to the host", "less often"),
         ("Memcpy DtoD (Device -> Device)", "inside of the device", "clone"),
         ("Memcpy PtoP (Device -> Device)", "inside of the device", "clone"),

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.runs.model import ProcessGroup, RankTrace, Times
-from stepscope.runs.traces.events import COPY, KERNEL, MICRO, NONE, OPERATOR, Trace, launches
+from stepscope.runs.traces.events import COPY, KERNEL, MICRO, OPERATOR, Trace
 from stepscope.runs.traces.trace import LOADER, StepTime, intervals, slices
 
 # Operators that only start a collective, or wait for it.
@@ -23,13 +23,9 @@ def rank_trace(trace: Trace, node: str, rank: int, steps: Sequence[StepTime]) ->
     exposed = busy.communication.minus(busy.compute | busy.copies | busy.before_communication)
     groups, group = _groups(trace)
     calls = trace.collectives
+    begun = (np.array([step.launched[0] for step in steps]) - trace.origin) / MICRO
+    until = (steps[-1].launched[1] - trace.origin) / MICRO
     launched = np.array([call.start if call.launched is None else call.launched for call in calls], float)
-    end = ends[-1]
-    if busy.on_device:  # the host ends its last step before the devices have done what it launched until then
-        work = np.flatnonzero(trace.of(KERNEL, COPY))
-        by = launches(trace, trace.correlations[work])
-        its_work = work[(by == NONE) | (trace.starts[by] < end)]
-        ends = np.append(ends[:-1], trace.ends[its_work].max(initial=end))
 
     def seconds(times: Times) -> Times:
         return trace.origin + times * MICRO
@@ -48,7 +44,7 @@ def rank_trace(trace: Trace, node: str, rank: int, steps: Sequence[StepTime]) ->
         peers=whole([call.about.peer for call in calls]),
         starts=seconds(np.array([call.start for call in calls], float)[order]),
         ends=seconds(np.array([call.end for call in calls], float)[order]),
-        step=np.where(launched[order] < end, np.searchsorted(starts, launched[order], "right") - 1, -1),
+        step=np.where(launched[order] < until, np.searchsorted(begun, launched[order], "right") - 1, -1),
         exposed=seconds(np.column_stack((exposed.starts, exposed.ends))),
         numbers=np.array([step.number for step in steps], np.int64),
         durations=(ends - starts) * MICRO,

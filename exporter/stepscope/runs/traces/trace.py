@@ -50,7 +50,7 @@ from stepscope.runs.traces.events import (
 )
 from stepscope.runs.traces.host import calls_of, host_times, summed_host, synchronising, without_calls
 from stepscope.runs.traces.intervals import Intervals, Numbers
-from stepscope.runs.traces.marks import HOST
+from stepscope.runs.traces.marks import DEVICE
 from stepscope.runs.traces.moments import Places, held_over, memory_of, places_of
 from stepscope.runs.traces.passes import NODE, UPDATE, passes_of
 from stepscope.runs.traces.repetition import repetition
@@ -61,12 +61,12 @@ LOADER = ("enumerate(DataLoader)#", "IteratorGetNext")  # PyTorch, TensorFlow
 MOST_SHAPES = 5  # of an operator: the sum of several traces has the most expensive one
 SLICES = ("kernel", "memory copy", "communication", "runtime", "data loading", "other CPU", "other")
 # Names of copies, by COPIES: "Memcpy HtoD (Pageable -> Device)" of PyTorch and Nsight, "MemcpyH2D" of XLA,
-# "CopyHostToDevice" of ROCm.
+# "CopyHostToDevice" of ROCm, "zeCommandListAppendMemoryCopy(M2D)" of Level Zero, whose M is pageable memory.
 _COPIES = {
     "fill": re.compile(r"mem_?set|fill", re.IGNORECASE),
-    "pageable": re.compile(r"H(ost)?_?(to|2)_?D.*\(pageable ->", re.IGNORECASE),
+    "pageable": re.compile(r"H(ost)?_?(to|2)_?D.*\(pageable ->|\(M2D", re.IGNORECASE),
     "to device": re.compile(r"H(ost)?_?(to|2)_?D", re.IGNORECASE),
-    "to host": re.compile(r"D(evice)?_?(to|2)_?H", re.IGNORECASE),
+    "to host": re.compile(r"D(evice)?_?(to|2)_?[HM]", re.IGNORECASE),
     "in device": re.compile(r"[DP](evice|eer)?_?(to|2)_?[DP]", re.IGNORECASE),
 }
 Rows = NDArray[np.bool_]
@@ -79,6 +79,7 @@ class StepTime:
     number: int
     start: float  # seconds since the epoch
     seconds: float
+    launched: tuple[float, float]  # when its host began and ended it; seconds since the epoch
     slices: dict[str, float]  # seconds by SLICES; their sum is `seconds`
     components: dict[str, float]  # seconds; of the host whatever else ran; waits while no device works
 
@@ -124,9 +125,13 @@ def summarise(trace: Trace) -> TraceSummary:
     loads = trace.named(lambda name: name.startswith(LOADER)) & ~trace.of(PYTHON)
     operators = trace.of(OPERATOR) & ~loads & ~trace.is_collective
     steps_from, marks = _marks(trace)
+    done = _with_their_work(trace, marks, kernels)
+    if done is None:
+        steps_from, done = "", _whole(trace)
+        marks = done
     self_times = _self_times(trace, operators)
     return TraceSummary(
-        steps=tuple(_steps(trace, marks, kernels, loads, operators)),
+        steps=tuple(_steps(trace, marks, done, kernels, loads, operators)),
         steps_from=steps_from,
         devices=tuple(_devices(trace, loads)),
         operators=tuple(_named(trace, operators, self_times)),
@@ -137,7 +142,7 @@ def summarise(trace: Trace) -> TraceSummary:
         places=places_of(trace, operators),
         shapes=_shapes(trace, operators, self_times),
         flops=_flops(trace, marks),
-        picture=_picture(trace, marks, loads, operators) if steps_from else None,
+        picture=_picture(trace, done, loads, operators) if steps_from else None,
         memory=_memory(trace, marks if steps_from else None, operators),
         passes=passes_of(trace, float(marks.ends[-1])),
         overlap=marks.overlap * MICRO,
@@ -156,6 +161,7 @@ class _Marks(NamedTuple):
     starts: Numbers
     ends: Numbers
     overlap: float = 0.0  # that marks had with the next ones
+    by_host: bool = True  # which runs ahead of its devices
 
 
 def _marks(trace: Trace) -> tuple[str, _Marks]:
@@ -166,12 +172,8 @@ def _marks(trace: Trace) -> tuple[str, _Marks]:
     host = trace.of(ANNOTATION, OPERATOR)
     rows = np.flatnonzero(host & trace.named(STEP.fullmatch))
     if len(rows):
-        marks = _in_turn(trace, rows)
-        known: tuple[Numbers, Numbers] | None = marks.starts, marks.ends
-        # The hosts of other profilers than PyTorch's run ahead of their devices.
-        if trace.writer != "pytorch" and trace.threads[trace.thread_ids[rows[0]]].process == HOST:
-            known = with_their_work(trace, marks.starts, marks.ends)
-        return ("profiler", marks._replace(starts=known[0], ends=known[1])) if known else ("", _whole(trace))
+        by_host = trace.threads[trace.thread_ids[rows[0]]].process != DEVICE
+        return "profiler", _in_turn(trace, rows)._replace(by_host=by_host)
     calls = np.flatnonzero(host & trace.named(lambda name: name.startswith(UPDATE)))
     if len(calls):
         same = calls[trace.name_ids[calls] == trace.name_ids[calls[0]]]
@@ -180,8 +182,9 @@ def _marks(trace: Trace) -> tuple[str, _Marks]:
             return "optimizer", _Marks(list(range(1, len(ends))), ends[:-1], ends[1:])
     repeated = repetition(trace)
     if repeated is not None:
-        moments = repeated.moments
-        return repeated.name, _Marks(list(range(1, len(moments))), moments[:-1], moments[1:])
+        moments, by_host = repeated.moments, bool(host.any())
+        numbers = list(range(1, len(moments)))
+        return repeated.name, _Marks(numbers, moments[:-1], moments[1:], by_host=by_host)
     return "", _whole(trace)
 
 
@@ -206,7 +209,8 @@ def _in_turn(trace: Trace, rows: NDArray[np.int64]) -> _Marks:
 
 
 def _whole(trace: Trace) -> _Marks:
-    return _Marks([0], np.zeros(1), trace.ends[~trace.of(PYTHON)].max(initial=0.0, keepdims=True))
+    ends = trace.ends[~trace.of(PYTHON)].max(initial=0.0, keepdims=True)
+    return _Marks([0], np.zeros(1), ends, by_host=False)
 
 
 def _picture(trace: Trace, marks: _Marks, loads: Rows, operators: Rows) -> StepPicture:
@@ -257,8 +261,11 @@ def _backward_and_optimizer(trace: Trace, operators: Rows) -> tuple[Rows, Rows]:
     return backward, trace.named(lambda name: name.startswith(UPDATE)) & ~trace.of(PYTHON)
 
 
-def _steps(trace: Trace, marks: _Marks, kernels: Rows, loads: Rows, operators: Rows) -> Iterable[StepTime]:
-    starts, ends = marks.starts, marks.ends
+def _steps(
+    trace: Trace, marks: _Marks, done: _Marks, kernels: Rows, loads: Rows, operators: Rows
+) -> Iterable[StepTime]:
+    starts, ends = done.starts, done.ends
+    launched = (trace.origin + np.column_stack((marks.starts, marks.ends)) * MICRO).tolist()
     waiting = intervals(trace, loads).minus(intervals(trace, trace.of(KERNEL, COPY)))
     groups = (kernels, trace.of(COPY), trace.is_collective, trace.of(RUNTIME), loads, operators)
     spent = slices((intervals(trace, rows) for rows in groups), starts, ends)
@@ -274,6 +281,7 @@ def _steps(trace: Trace, marks: _Marks, kernels: Rows, loads: Rows, operators: R
             number=marks.numbers[index],
             start=trace.origin + start * MICRO,
             seconds=float(ends[index] - starts[index]) * MICRO,
+            launched=tuple(launched[index]),
             slices=dict(zip(SLICES, (spent[:, index] * MICRO).tolist(), strict=True)),
             components={name: float(values[index]) * MICRO for name, values in components.items()},
         )
@@ -373,12 +381,10 @@ def total_of(captures: Sequence[DeviceTime]) -> DeviceTime:
     """Returns the sum of several captures of one device."""
     if len(captures) == 1:
         return captures[0]
-    return DeviceTime(
-        device=captures[0].device,
-        compute=sum(each.compute for each in captures),
-        copy=sum(each.copy for each in captures),
-        communication=sum(each.communication for each in captures),
-        idle=sum(each.idle for each in captures),
+    parts = ("compute", "copy", "communication", "idle")
+    return replace(
+        captures[0],
+        **{part: sum(getattr(each, part) for each in captures) for part in parts},
         idle_for={reason: sum(each.idle_for[reason] for each in captures) for reason in IDLE_REASONS},
         host=summed_host(each.host for each in captures),
         synchronising=summed_host(each.synchronising for each in captures),
@@ -468,23 +474,30 @@ def _self_times(trace: Trace, rows: Rows) -> Numbers:
     return without_calls(calls.parents, calls.ends - starts)
 
 
-def with_their_work(trace: Trace, starts: Numbers, ends: Numbers) -> tuple[Numbers, Numbers] | None:
-    """Returns the starts and ends of steps that follow each other, each with the work that it launched.
+def _with_their_work(trace: Trace, marks: _Marks, kernels: Rows) -> _Marks | None:
+    """Returns when the work was done that was launched before each step of a host, and until its end.
 
-    Returns None if the work ran on for longer than a step, and the trace does not say who launched it.
+    The stream that computes longest has the work: others may run on into later steps. Returns None if the
+    work ran on for longer than a step, and the trace does not say who launched it.
     """
-    work = np.flatnonzero(trace.of(KERNEL, COPY))
+    if not marks.by_host:
+        return marks
+    spent = np.bincount(trace.thread_ids[kernels], (trace.ends - trace.starts)[kernels], minlength=1)
+    work = np.flatnonzero(trace.of(KERNEL, COPY) & (trace.thread_ids == spent.argmax()))
     calls = launches(trace, trace.correlations[work])
     known = calls != NONE
-    bounds = np.append(starts[0], ends)
     if not known.any():
-        late = float(trace.ends[~trace.of(PYTHON)].max()) - bounds[-1]
-        return None if late > (bounds[-1] - bounds[0]) / len(ends) else (starts, ends)
+        works = work if trace.writer == "pytorch" else ~trace.of(PYTHON)
+        late = trace.ends[works].max(initial=0.0) - marks.ends[-1]
+        return None if late > (marks.ends[-1] - marks.starts[0]) / len(marks.ends) else marks
     launched, finished = trace.starts[calls[known]], trace.ends[work[known]]
     order = np.argsort(launched, kind="stable")
     latest = np.append(-np.inf, np.maximum.accumulate(finished[order]))
-    bounds = np.maximum(bounds, latest[np.searchsorted(launched[order], bounds)])
-    return bounds[:-1], bounds[1:]
+    starts, ends = (
+        np.maximum(moments, latest[np.searchsorted(launched[order], moments)])
+        for moments in (marks.starts, marks.ends)
+    )
+    return marks._replace(starts=starts, ends=ends)
 
 
 def transfers(calls: Iterable[Collective]) -> tuple[TransferTime, ...]:
