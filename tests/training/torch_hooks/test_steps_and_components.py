@@ -777,11 +777,16 @@ for i, (x, y) in enumerate(DataLoader(data, batch_size=8)):
 
 @pytest.fixture(scope="module")
 def timed(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """One process: its 20th step counts operators; at last a loop changes the hooks, and an error ends it."""
-    loops = {"of rows": OF_ROWS, "growing": GROWING, "plain": PLAIN, "late": LATE, "workers": LATE_WORKERS}
+    """One process for all: at last a loop changes the hooks, and an error ends it."""
+    loops = {**ODD_LOOPS, **{name: script + KEPT for name, script in LOOKED_AT.items()}}
+    loops |= {"of rows": OF_ROWS, "growing": GROWING, "plain": PLAIN, "late": LATE, "workers": LATE_WORKERS}
     loops |= {"fold 1": FOLD, "fold 2": FOLD, "accumulates": ACCUMULATES, "usual": USUAL}
     loops["error"] = ERROR
-    return train(*map(each, loops, loops.values()), folder=tmp_path_factory.mktemp("timed"), status=1)
+    folder = tmp_path_factory.mktemp("timed")
+    package = folder / "torchdata" / "stateful_dataloader"
+    package.mkdir(parents=True)
+    (package / "stateful_dataloader.py").write_text(STATEFUL)
+    return train(*map(each, loops, loops.values()), folder=folder, status=1)
 
 
 def test_a_plain_loop_with_evaluation_has_its_steps_and_all_their_components(timed: Trained) -> None:
@@ -1027,11 +1032,9 @@ LOOKED_AT = {
 
 
 @pytest.fixture(scope="module")
-def gauges(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Mapping[str, float]]:
-    """What is known of each after the looks of hooks: all are trained in one process."""
-    scripts = (each(name, script + KEPT) for name, script in LOOKED_AT.items())
-    trained = train(*scripts, folder=tmp_path_factory.mktemp("looked-at"))
-    return {name: of(trained, name).totals.gauges for name in LOOKED_AT}
+def gauges(timed: Trained) -> dict[str, Mapping[str, float]]:
+    """What is known of each after the looks of hooks."""
+    return {name: of(timed, name).totals.gauges for name in LOOKED_AT}
 
 
 @pytest.mark.parametrize("name", ["validates", "validates seldom"])
@@ -1203,19 +1206,10 @@ READS_ALL_FIRST = """
 batches = list(DataLoader(data, batch_size={size}))
 model = Net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-print(time.time())
+stepscope.gauge("was_set_up", time.time())
 for x, y in batches:
     loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
 """
-
-
-@pytest.mark.parametrize("size", [32, 96])
-def test_the_set_up_after_all_data_were_read_is_no_part_of_the_first_step(size: int, tmp_path: Path) -> None:
-    trained = train(READS_ALL_FIRST.format(size=size), folder=tmp_path)
-    assert trained.only.totals.steps == {"train": 96 // size}
-    assert trained.only.steps[0].start >= float(trained.output)
-
-
 SKIPS_SOME = """
 model = Net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -1224,20 +1218,10 @@ def late(samples):
     return [torch.stack(each) for each in zip(*samples)]
 for number, (x, y) in enumerate(DataLoader(data, batch_size=8, collate_fn=late)):
     if number < 8:
-        print(time.time())
+        stepscope.gauge("was_set_up", time.time())
         continue
     loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
 """
-
-
-def test_batches_that_a_resumed_run_skips_are_no_part_of_the_first_step(tmp_path: Path) -> None:
-    trained = train(SKIPS_SOME, folder=tmp_path)
-    assert trained.only.totals.steps == {"train": 4}
-    first = trained.only.steps[0]
-    assert first.start >= float(trained.output.split()[-1])
-    assert first.components[COMPONENTS.index("data_wait")] >= 0.05
-
-
 READS_AHEAD = """
 import queue, threading
 batches = queue.Queue(2)
@@ -1252,31 +1236,48 @@ thread.join()
 """
 
 
-@pytest.fixture(scope="module")
-def odd_loops(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """Loops with threads or loaders of their own, all in one process."""
-    folder = tmp_path_factory.mktemp("odd-loops")
-    package = folder / "torchdata" / "stateful_dataloader"
-    package.mkdir(parents=True)
-    (package / "stateful_dataloader.py").write_text(STATEFUL)
-    loops = {"reads ahead": READS_AHEAD, "not started": NOT_STARTED, "torchdata": TRAINED_WITH_IT}
-    loops |= {"wrapped": WRAPPED, "nested": NESTED, "ends workers": ENDS_WORKERS}
-    loops |= {"two threads": THREADS, "one after the other": ONE_AFTER_THE_OTHER}
-    return train(*map(each, loops, loops.values()), folder=folder)
+# With threads or loaders of their own, or with set-up before the first step.
+ODD_LOOPS = {
+    **{f"reads all, {size}": READS_ALL_FIRST.format(size=size) for size in (32, 96)},
+    "skips some": SKIPS_SOME,
+    "reads ahead": READS_AHEAD,
+    "not started": NOT_STARTED,
+    "torchdata": TRAINED_WITH_IT,
+    "wrapped": WRAPPED,
+    "nested": NESTED,
+    "ends workers": ENDS_WORKERS,
+    "two threads": THREADS,
+    "one after the other": ONE_AFTER_THE_OTHER,
+}
 
 
-def test_a_thread_that_reads_ahead_leaves_the_steps_to_the_loop(odd_loops: Trained) -> None:
-    rank = of(odd_loops, "reads ahead")
+@pytest.mark.parametrize("size", [32, 96])
+def test_the_set_up_after_all_data_were_read_is_no_part_of_the_first_step(size: int, timed: Trained) -> None:
+    rank = of(timed, f"reads all, {size}")
+    assert rank.totals.steps == {"train": 96 // size}
+    assert rank.steps[0].start >= rank.totals.gauges["was_set_up"]
+
+
+def test_batches_that_a_resumed_run_skips_are_no_part_of_the_first_step(timed: Trained) -> None:
+    rank = of(timed, "skips some")
+    assert rank.totals.steps == {"train": 4}
+    first = rank.steps[0]
+    assert first.start >= rank.totals.gauges["was_set_up"]
+    assert first.components[COMPONENTS.index("data_wait")] >= 0.05
+
+
+def test_a_thread_that_reads_ahead_leaves_the_steps_to_the_loop(timed: Trained) -> None:
+    rank = of(timed, "reads ahead")
     assert rank.totals.steps == {"train": 24}
     assert rank.totals.loaders == ()
 
 
-def test_a_loader_that_could_not_start_was_asked_for_no_batch(odd_loops: Trained) -> None:
-    assert of(odd_loops, "not started").totals.steps == {"train": 6, "eval": 4}
+def test_a_loader_that_could_not_start_was_asked_for_no_batch(timed: Trained) -> None:
+    assert of(timed, "not started").totals.steps == {"train": 6, "eval": 4}
 
 
-def test_the_loader_of_torchdata_which_has_its_own_iter_is_timed(odd_loops: Trained) -> None:
-    rank = of(odd_loops, "torchdata")
+def test_the_loader_of_torchdata_which_has_its_own_iter_is_timed(timed: Trained) -> None:
+    rank = of(timed, "torchdata")
     assert rank.totals.steps == {"train": 12}
     (loader,) = rank.totals.loaders
     assert sum(loader.wait_counts) == 12
@@ -1284,21 +1285,21 @@ def test_the_loader_of_torchdata_which_has_its_own_iter_is_timed(odd_loops: Trai
     assert sum(rank.totals.fetch_counts) >= 6
 
 
-def test_a_loader_that_wraps_its_iterator_is_timed(odd_loops: Trained) -> None:
-    rank = of(odd_loops, "wrapped")
+def test_a_loader_that_wraps_its_iterator_is_timed(timed: Trained) -> None:
+    rank = of(timed, "wrapped")
     assert rank.totals.steps == {"train": 12, "eval": 8}
     waits = {loader.phase: sum(loader.wait_counts) for loader in rank.totals.loaders}
     assert waits == {"train": 12, "eval": 8}
 
 
-def test_the_end_of_workers_in_each_step_is_a_wait_for_data(odd_loops: Trained) -> None:
-    rank = of(odd_loops, "ends workers")
+def test_the_end_of_workers_in_each_step_is_a_wait_for_data(timed: Trained) -> None:
+    rank = of(timed, "ends workers")
     assert rank.totals.steps == {"train": 4}
     assert min(rank.all_seconds("data_wait")) >= 0.3
 
 
-def test_workers_of_a_loader_that_a_dataset_asks_make_the_batches(odd_loops: Trained) -> None:
-    rank = of(odd_loops, "nested")
+def test_workers_of_a_loader_that_a_dataset_asks_make_the_batches(timed: Trained) -> None:
+    rank = of(timed, "nested")
     assert rank.totals.steps == {"train": 12}
     (loader,) = rank.totals.loaders
     assert (loader.workers, loader.prefetch_factor, loader.batch_size) == (1, 3, 16)
@@ -1306,12 +1307,12 @@ def test_workers_of_a_loader_that_a_dataset_asks_make_the_batches(odd_loops: Tra
     assert sum(rank.totals.fetch_counts) == 1 + 24, "only the first batch counts for this process, too"
 
 
-def test_a_faster_loop_in_another_thread_takes_no_step_from_the_first_one(odd_loops: Trained) -> None:
-    rank = of(odd_loops, "two threads")
+def test_a_faster_loop_in_another_thread_takes_no_step_from_the_first_one(timed: Trained) -> None:
+    rank = of(timed, "two threads")
     assert rank.totals.steps == {"train": 8}
     (loader,) = rank.totals.loaders
     assert sum(loader.wait_counts) == 8
 
 
-def test_threads_that_train_one_after_the_other_all_take_steps(odd_loops: Trained) -> None:
-    assert of(odd_loops, "one after the other").totals.steps == {"train": 8}
+def test_threads_that_train_one_after_the_other_all_take_steps(timed: Trained) -> None:
+    assert of(timed, "one after the other").totals.steps == {"train": 8}
