@@ -1,6 +1,7 @@
 """Watched loaders, and fetches in worker processes: forked, spawned, killed, and PyTorch's own."""
 
 import os
+import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,11 +13,16 @@ from stepscope.training.ledger import create_ledger
 from stepscope.training.ranks import Ranks
 
 from tests.support.pytorch import needs_torch
-from tests.support.smallest import smallest
 from tests.support.training_script import only_ledger, run_to_end, training, wait_for_line
 from tests.support.waiting import SECONDS, wait_until
 
 WAIT = 0  # place of data_wait in COMPONENTS
+
+
+class Fetched(NamedTuple):
+    output: str
+    runs: dict[str, tuple[LedgerHeader, LedgerTotals]]
+    unnamed: list[int]  # how many fetches each of the other runs has counted
 
 
 def test_a_wait_right_before_a_step_belongs_to_that_step(ledgers: Path) -> None:
@@ -378,46 +384,58 @@ def worker_started(worker):
 """
 
 
-@needs_torch
-@pytest.mark.parametrize("method", smallest(["fork", "spawn"], {0}))
-def test_a_pytorch_loader_tells_its_settings_and_its_workers_fetches_are_timed(
-    method: str, ledgers: Path, tmp_path: Path
-) -> None:
-    script = (
-        PYTORCH
-        + f"""
-if __name__ == "__main__":
-    loader = DataLoader(Numbers(), batch_size=4, num_workers=2, prefetch_factor=3,
-        worker_init_fn=worker_started, multiprocessing_context={method!r})
-    watched = stepscope.watch(stepscope.watch(loader))
-    watched = stepscope.watch(loader)
-    for epoch in range(2):
-        for batch in watched:
-            with stepscope.step("train"), stepscope.component("forward"): batch.sum()
-    with open(os.environ["STARTED"]) as file:
-        assert sorted(file.read().split()) == ["0", "0", "1", "1"]
+SETTINGS = """
+started = os.environ["STARTED"]
+open(started, "w").close()
+loader = DataLoader(Numbers(), batch_size=4, num_workers=2, prefetch_factor=3,
+    worker_init_fn=worker_started, multiprocessing_context={method!r})
+watched = stepscope.watch(stepscope.watch(loader))
+watched = stepscope.watch(loader)
+for epoch in range(2):
+    for batch in watched:
+        with stepscope.step("train"), stepscope.component("forward"): batch.sum()
+with open(started) as file:
+    assert sorted(file.read().split()) == ["0", "0", "1", "1"]
 """
-    )
-    run = run_to_end(script, ledgers, {"STARTED": str(tmp_path / "started")}, file=tmp_path / "train.py")
-    (loader,) = run.totals.loaders
+
+
+@needs_torch
+def test_a_pytorch_loader_tells_its_settings_and_its_workers_fetches_are_timed(fetched: Fetched) -> None:
+    has_settings(fetched.runs["settings"][1])
+
+
+@needs_torch
+@pytest.mark.trial
+def test_a_pytorch_loader_tells_its_settings_and_its_spawned_workers_fetches_are_timed(
+    ledgers: Path, tmp_path: Path
+) -> None:
+    body = textwrap.indent(SETTINGS.format(method="spawn"), "    ")
+    script = f'{PYTORCH}\nif __name__ == "__main__":\n{body}'
+    started = {"STARTED": str(tmp_path / "started")}
+    has_settings(run_to_end(script, ledgers, started, file=tmp_path / "train.py").totals)
+
+
+def has_settings(totals: LedgerTotals) -> None:
+    (loader,) = totals.loaders
     assert (loader.phase, loader.workers, loader.pin_memory, loader.prefetch_factor) == ("train", 2, False, 3)
     assert loader.batch_size == 4
     assert loader.persistent_workers is False
     assert loader.restart_seconds is not None
     assert 0 < loader.restart_seconds < loader.wait_sum
-    assert run.totals.busiest_fetch_seconds < run.totals.fetch_sum
-    assert run.totals.worker_threads == 2
+    assert totals.busiest_fetch_seconds < totals.fetch_sum
+    assert totals.worker_threads == 2
     assert loader.queue_depth is not None
     assert sum(loader.wait_counts) == 6
-    assert run.totals.steps == {"train": 6}
-    assert sum(run.totals.fetch_counts) == 6
-    assert run.totals.fetch_sum >= 6 * 4 * 0.001
+    assert totals.steps == {"train": 6}
+    assert sum(totals.fetch_counts) == 6
+    assert totals.fetch_sum >= 6 * 4 * 0.001
 
 
 THREADS_OF_WORKERS = """
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+cores = os.sched_getaffinity(0)
+os.sched_setaffinity(0, {min(cores)})
 class Hashed(Numbers):
     def __len__(self): return 24
     def __getitem__(self, index):
@@ -428,12 +446,13 @@ def start(_):
     pool = ThreadPoolExecutor(4)
 for batch in stepscope.watch(DataLoader(Hashed(), batch_size=4, num_workers=2, worker_init_fn=start)):
     with stepscope.step("train"): pass
+os.sched_setaffinity(0, cores)
 """
 
 
 @needs_torch
-def test_a_fetch_that_waits_for_its_own_threads_waits_for_a_core_if_they_do(ledgers: Path) -> None:
-    totals = run_to_end(PYTORCH + THREADS_OF_WORKERS, ledgers).totals
+def test_a_fetch_that_waits_for_its_own_threads_waits_for_a_core_if_they_do(fetched: Fetched) -> None:
+    _, totals = fetched.runs["threads of workers"]
     waited_elsewhere = totals.fetch_sum - totals.fetch_cpu_seconds - totals.fetch_core_wait_seconds
     assert waited_elsewhere < 0.2 * totals.fetch_sum, totals
     assert totals.worker_threads >= 2 * 4
@@ -441,6 +460,7 @@ def test_a_fetch_that_waits_for_its_own_threads_waits_for_a_core_if_they_do(ledg
 
 THREADS_AS_WORKERS = """
 import multiprocessing, queue, threading
+open(os.environ["STARTED"], "w").close()
 class Process(threading.Thread):
     pid = property(id)
 class Queue(queue.Queue):
@@ -458,12 +478,10 @@ with open(os.environ["STARTED"]) as file:
 
 
 @needs_torch
-def test_threads_of_the_training_process_that_stand_in_for_workers_are_none(
-    ledgers: Path, tmp_path: Path
-) -> None:
-    run = run_to_end(PYTORCH + THREADS_AS_WORKERS, ledgers, {"STARTED": str(tmp_path / "started")})
-    assert sum(run.totals.loaders[0].wait_counts) == 3
-    assert (sum(run.totals.fetch_counts), run.totals.worker_threads) == (0, 0)
+def test_threads_of_the_training_process_that_stand_in_for_workers_are_none(fetched: Fetched) -> None:
+    _, totals = fetched.runs["threads as workers"]
+    assert sum(totals.loaders[0].wait_counts) == 3
+    assert (sum(totals.fetch_counts), totals.worker_threads) == (0, 0)
 
 
 WRAPPED_FETCHES = """
@@ -480,13 +498,14 @@ for workers in (0, 1):
         with stepscope.step("train"): pass
 assert _MapDatasetFetcher.fetch is counted
 assert len(calls) == 3
+_MapDatasetFetcher.fetch = original
 """
 
 
 @needs_torch
-def test_what_a_script_put_around_the_fetches_of_pytorch_is_timed_and_stays(ledgers: Path) -> None:
-    run = run_to_end(PYTORCH + WRAPPED_FETCHES, ledgers)
-    assert sum(run.totals.fetch_counts) == 6
+def test_what_a_script_put_around_the_fetches_of_pytorch_is_timed_and_stays(fetched: Fetched) -> None:
+    _, totals = fetched.runs["wrapped"]
+    assert sum(totals.fetch_counts) == 6
 
 
 def test_fetches_count_although_workers_that_started_before_fetch_nothing(ledgers: Path) -> None:
@@ -506,9 +525,8 @@ def test_fetches_count_although_workers_that_started_before_fetch_nothing(ledger
 
 # Three ways to fetch, each in a run of its own.
 FETCHING = """
-import threading, warnings
-warnings.simplefilter("ignore")
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+import threading
+from torch.utils.data import BatchSampler, IterableDataset
 seconds = cpu_seconds = 0.0
 class Data:
     def __init__(self, work): self.work = work
@@ -549,26 +567,37 @@ class Spinning(list):
 stepscope.start(run="threads")
 for batch in stepscope.watch(DataLoader(Spinning([1, 2]), batch_size=1, num_workers=1)):
     with stepscope.step(): pass
+stepscope.finish()
 """
-
-
-class Fetched(NamedTuple):
-    output: str
-    runs: dict[str, tuple[LedgerHeader, LedgerTotals]]
+IN_RUNS = {
+    "settings": SETTINGS.format(method="fork"),
+    "threads of workers": THREADS_OF_WORKERS,
+    "threads as workers": THREADS_AS_WORKERS,
+    "wrapped": WRAPPED_FETCHES,
+}
 
 
 @pytest.fixture(scope="module")
 def fetched(tmp_path_factory: pytest.TempPathFactory) -> Fetched:
-    ledgers = tmp_path_factory.mktemp("fetched")
-    with training(FETCHING, ledgers) as process:
+    """All that fetches with PyTorch, in one process."""
+    folder = tmp_path_factory.mktemp("fetched")
+    script = PYTORCH + RUNS + FETCHING
+    for name, body in IN_RUNS.items():
+        script += f"stepscope.start(run={name!r})\n{body}\nstepscope.finish()\n"
+    ledgers, file = folder / "ledgers", folder / "train.py"
+    with training(script, ledgers, {"STARTED": str(folder / "started")}, file=file) as process:
         output, errors = process.communicate(timeout=SECONDS)
-    assert errors == ""
-    runs = {}
+    assert (process.returncode, errors) == (0, "")
+    runs, unnamed = {}, []
     for path in open_ledgers(ledgers):
         with LedgerReader(path) as reader:
-            runs[reader.header.name] = reader.header, reader.totals()
-    assert sorted(runs) == ["computes", "sleeps", "streams", "threads"]
-    return Fetched(output, runs)
+            header, totals = reader.header, reader.totals()
+        if header.name == file.stem:
+            unnamed.append((header.start, sum(totals.fetch_counts)))
+        else:
+            runs[header.name] = header, totals
+    assert runs.keys() == {"computes", "sleeps", "streams", "threads", *IN_RUNS}
+    return Fetched(output, runs, [count for _, count in sorted(unnamed)])
 
 
 @needs_torch
@@ -604,9 +633,6 @@ def test_the_threads_of_a_worker_compute_for_its_fetches(fetched: Fetched) -> No
 
 
 RUNS = """
-import warnings
-warnings.simplefilter("ignore")
-from torch.utils.data import DataLoader
 def train(items, **settings):
     for batch in stepscope.watch(DataLoader(range(items), batch_size=1, **settings)):
         with stepscope.step(): pass
@@ -624,14 +650,8 @@ train(5)
 
 
 @needs_torch
-def test_fetches_count_in_the_run_of_their_process_in_which_they_were_made(ledgers: Path) -> None:
-    with training(RUNS, ledgers) as process:
-        assert process.communicate(timeout=SECONDS)[1] == ""
-    fetches = []
-    for path in open_ledgers(ledgers):
-        with LedgerReader(path) as reader:
-            fetches.append((reader.header.start, sum(reader.totals().fetch_counts)))
-    assert [count for _, count in sorted(fetches)] == [2, 3, 4, 5]
+def test_fetches_count_in_the_run_of_their_process_in_which_they_were_made(fetched: Fetched) -> None:
+    assert fetched.unnamed == [2, 3, 4, 5]
 
 
 FETCHES_IN_A_SIGNAL = """
