@@ -217,9 +217,10 @@ KNOWN = (
         UNTRAINED,
         BACKWARD,
         lambda run, part: part * run.backward / 2,
-        "{part} of the gradients are of parameters that no optimizer updates",
-        "Switch gradients off for what stays as it is: `backbone.requires_grad_(False)`, or call it under "
-        "`torch.no_grad()`. The backward pass then ends before it. Results that never change can be kept.",
+        "No optimizer uses {part} of the gradients: none has their parameters, or they are cleared first",
+        "Switch gradients off for what a pass does not train: `backbone.requires_grad_(False)`, `.detach()` "
+        "for what a generator made, or `torch.no_grad()`. The backward pass then ends before it. What never "
+        "changes can be kept.",
         "Gradients for nothing",
     ),
     _Setting(

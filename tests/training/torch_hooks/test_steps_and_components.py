@@ -950,6 +950,25 @@ for step in range(50):
     head(body(data.tensors[0][:8])).sum().backward()
     optimizer.step(); own.step(); optimizer.zero_grad(); own.zero_grad()
 """
+GAN = """
+generator, critic = torch.nn.Linear(16, 30), torch.nn.Linear(30, 2)
+of_generator = torch.optim.Adam(generator.parameters())
+optimizer = torch.optim.Adam(critic.parameters())
+for step in range(50):
+    made = generator(data.tensors[0][:8])
+    optimizer.zero_grad(); critic(made%s).sum().backward(); optimizer.step()
+    of_generator.zero_grad(); critic(generator(data.tensors[0][:8])).sum().backward(); of_generator.step()
+"""
+COLLECTS = """
+optimizer, parameters = torch.optim.SGD(model.parameters(), lr=0.01), list(model.parameters())
+for step in range(50):  # as gradient surgery does for its tasks
+    sums = [torch.zeros_like(each) for each in parameters]
+    for task in range(2):
+        optimizer.zero_grad(); model(data.tensors[0][:8])[:, task].sum().backward()
+        for each, of_all in zip(parameters, sums): of_all += each.grad
+    for each, of_all in zip(parameters, sums): each.grad.copy_(of_all)
+    optimizer.step()
+"""
 UPDATES_COPIES = """
 body, head = torch.nn.Linear(16, 30), torch.nn.Linear(30, 2)
 copies = [each.detach().clone().requires_grad_() for each in body.parameters()]
@@ -1019,6 +1038,9 @@ LOOKED_AT = {
     "all trained": HEAD_ONLY % 0,
     "head only": HEAD_ONLY % 99,
     "two optimizers": WRITES_DATA,
+    "GAN": GAN % "",
+    "GAN, detached": GAN % ".detach()",
+    "gradients that the script collects": COLLECTS,
     "copies": UPDATES_COPIES,
     "batches": SMALL.format(samples=8, scale=1.0),
     "samples": SMALL.format(samples=1, scale=1e-18),
@@ -1067,6 +1089,8 @@ def test_what_slows_computing_is_known_after_a_look_and_not_there_if_nothing_doe
     assert denormals > 0.1, "the squares of gradients, up to a third of what Adam has"
     assert {name: slowed for name, slowed in found.items() if slowed} == {
         "head only": {UNTRAINED: pytest.approx(510 / 572)},
+        "GAN": {UNTRAINED: pytest.approx(1 / 2)},  # in each pass, those of the other model
+        "GAN, detached": {UNTRAINED: pytest.approx(62 / 634)},
         "samples": {ONE_SAMPLE: 1.0},
         "padded": {PADDING: pytest.approx(0.2)},
         "half precision, slow": {HALVES: 4},

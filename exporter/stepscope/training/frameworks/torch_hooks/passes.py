@@ -38,6 +38,7 @@ from stepscope.training.frameworks.torch_hooks.steps import (
     trains,
     updated,
 )
+from stepscope.training.frameworks.torch_hooks.untrained import CODES as UNTRAINED
 from stepscope.training.frameworks.torch_hooks.untrained import untrained
 from stepscope.training.frameworks.torch_hooks.updates import CODES as UPDATES
 from stepscope.training.frameworks.torch_hooks.updates import updates
@@ -140,7 +141,7 @@ def _quick_backward(original: Callable[..., Any]) -> Any:
     careful: Any = _timed_backward(original)
     timed: Any = recorder.time_backward(original, careful, _is_usual_backward, automatic, is_compiling)
     _codes.extend((timed.__code__, careful.__code__, _is_usual_backward.__code__, _Graphs.CODE))
-    _codes.extend((untrained.CODE, updated.__code__, ended.__code__, has_optimizer.__code__, *UPDATES))
+    _codes.extend((*UNTRAINED, updated.__code__, ended.__code__, has_optimizer.__code__, *UPDATES))
     return timed
 
 
@@ -169,7 +170,7 @@ def _timed_backward(original: Callable[..., Any]) -> Callable[..., Any]:
             automatic.trained = True
             if results.watched and compiles_backward():
                 results.forget()
-            if OPERATORS in automatic.unusual:
+            if looks := OPERATORS in automatic.unusual:
                 with suppress(Exception):  # then they are not known
                     publish(_graphs.add(tensors))
             place = enter(_BACKWARD)
@@ -191,6 +192,9 @@ def _timed_backward(original: Callable[..., Any]) -> Callable[..., Any]:
                 leave(place)
                 if device.measures:
                     device.begins(NOT_OPENED)
+                if looks:
+                    with suppress(Exception):  # of classes of tensors that have their own idea of a gradient
+                        untrained.ended()
                 if by_itself:
                     with suppress(Exception):  # of classes of tensors that have their own idea of a graph
                         updates.passed(tensors)
@@ -230,7 +234,8 @@ class _Graphs:
         if self._step != ended():
             self._step, self._operators, self._leaves = ended(), 0, 0
             self._is_first = session.ledger is not None and FIRST_OPERATORS not in session.ledger.gauges
-            untrained.look(found)
+            untrained.look()
+        untrained.begins(found)
         self._operators += len(found) - leaves
         self._leaves = max(self._leaves, leaves)
         if self._operators + self._leaves >= MOST_OPERATORS:
