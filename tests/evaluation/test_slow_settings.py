@@ -1,5 +1,6 @@
 """Settings of PyTorch that cost time: found if hooks have seen them, and they matter."""
 
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -7,14 +8,14 @@ from typing import Any
 import pytest
 from stepscope.common.words import share
 from stepscope.evaluation.account import Account, Key, Leaf
-from stepscope.evaluation.analysis import Analysis, GpuUse, RunCores
+from stepscope.evaluation.analysis import Analysis, GpuUse, RunCores, RunUse
 from stepscope.evaluation.problems import problems, problems_of
 from stepscope.evaluation.slow_settings import slow_settings
 from stepscope.measurements.steps import StepDistribution
 from stepscope.report.verdict import verdict
 from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.parts.topics import About
-from stepscope.runs.model import LineTime, ThreadTime
+from stepscope.runs.model import LineTime, StackTime, ThreadTime
 
 from tests.support.analysis import nothing_found
 from tests.support.source import START
@@ -225,6 +226,27 @@ def test_gradients_that_no_optimizer_uses_cost_half_of_their_backward_passes_and
     run = run_with({"untrained_gradient_ratio": part}, backward=backward)
     assert [seconds for _, seconds in found(run)] == pytest.approx(lost)
     assert [problem.shared_seconds for problem in problems_of(run)] == pytest.approx(lost)
+
+
+@pytest.mark.parametrize(
+    ("backward", "memory", "lost"),
+    [(0.4, 49.0, [300]), (0.4, 50.0, []), (0.13, 1.0, []), (0.4, math.nan, [])],
+)
+def test_forward_passes_that_are_computed_again_are_a_finding_if_much_memory_is_free(
+    backward: float, memory: float, lost: list[float]
+) -> None:
+    again = ("main, train.py:9", "torch.autograd.backward", "torch.utils.checkpoint.backward")
+    stacks = (
+        StackTime("train", "backward", again, 3.0),
+        StackTime("train", "backward", (*again, "torch.autograd.backward"), 1.0),
+        StackTime("train", "forward", again, 9.0),
+    )
+    run = run_with({}, forward=0.4, backward=backward)
+    (thread,) = run.threads
+    use = RunUse("node-a", 1.0, 2.0, 0.0, 0.0, 0.0, memory, 100.0)
+    run = replace(run, threads=[replace(thread, stacks=stacks)], run_use=[use])
+    assert [seconds for _, seconds in found(run)] == pytest.approx(lost)
+    assert found(replace(run, gpu_use=[replace(GPU, memory_max=50.0)])) == []
 
 
 @pytest.mark.parametrize(("part", "lost"), [(0.5, [300]), (0.16, []), (0.0, [])])

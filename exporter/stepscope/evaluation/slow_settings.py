@@ -117,6 +117,12 @@ AT_ONCE = (
     "Let the optimizer update all tensors at once: `fused=True` or `foreach=True`, and one parameter group "
     "for all tensors with the same settings."
 )
+RECOMPUTES = "torch.utils.checkpoint."  # functions that compute forward passes again in backward passes
+SPARE = 0.5  # of the memory: with more in use, it may be needed
+KEEP_ACTIVATIONS = (
+    "Keep activations as far as memory allows: `gradient_checkpointing=False`, or `torch.utils.checkpoint` "
+    "for fewer layers."
+)
 CALLS = (".backward", ".step")  # functions of libraries that do not begin with "torch."
 CALL_LESS = {
     "backward": "Do this every N steps instead of in each backward pass, or with tensors on the device. "
@@ -319,6 +325,7 @@ def slow_settings(analysis: Analysis) -> Iterator[RuleResult]:
             unused = list(_unused_results(run)) or list(_without_tensors(run))
             yield from unused or _forward_alone(run)
             yield from _called(BACKWARD, run)
+            yield from _computed_again(run)
         yield from list(_optimizer(run)) or _called(OPTIMIZER, run)
     yield from _threads(run)
 
@@ -439,6 +446,29 @@ def _called(key: Key, run: _Run) -> Iterator[RuleResult]:
             remedy = COMPUTE_WITH_TENSORS if called[0] in gradients else CALL_LESS[key.component]
             at = tuple(each.line.place for each in called)
             yield run.found(key, lost, remedy, evidence, places=at)
+
+
+def _computed_again(run: _Run) -> Iterator[RuleResult]:
+    """Yields that backward passes compute forward passes again to save memory of which much is free."""
+    used = [each.memory_max / 100 for each in run.analysis.gpu_use if each.by]
+    used = used or [each.memory / each.memory_capacity for each in run.analysis.run_use]
+    threads = (thread for thread in run.analysis.main_threads if used and max(used) < SPARE)
+    stacks = [
+        each for thread in threads for each in thread.stacks if (each.phase, each.component) == BACKWARD
+    ]
+    again = sum(each.seconds for each in stacks if _is_again(each.functions))
+    if again and (lost := run.backward * again / sum(each.seconds for each in stacks)) >= run.large:
+        evidence = (
+            f"{share(lost, run.backward)} of this part computes activations again "
+            f"(`torch.utils.checkpoint`), and the run used at most {share(max(used), 1.0)} of the memory"
+        )
+        yield run.found(BACKWARD, lost, KEEP_ACTIVATIONS, evidence, "Activations that are not kept")
+
+
+def _is_again(functions: Sequence[str]) -> bool:
+    """Returns whether a stack is in a forward pass that is computed again, and in no backward pass of it."""
+    passes = [name for name in functions if name.startswith((RECOMPUTES, "torch.autograd."))]
+    return bool(passes) and passes[-1].startswith(RECOMPUTES)
 
 
 def _small_operators(run: _Run) -> Iterator[RuleResult]:
