@@ -156,6 +156,7 @@ def test_the_time_before_the_first_step_is_split_as_its_lines_were_sampled(resta
         line("train.py:6", 0.0, 2.0, phase="initialization", component="communication"),
         line("train.py:7", 1.0, phase="initialization", component="compile"),
         line("train.py:9", 60.0, phase="train", component="forward"),
+        line("", 30.0, function=""),  # all others, of which nobody knows when they ran
     )
     thread = ThreadTime("n1", 0, "training", 1, 80.0, 70.0, 0.0, 0.1, lines)
     ranks = [rank_of(0, START + 20, START + 100, end=START + 100, phase_seconds={"train": 80.0})]

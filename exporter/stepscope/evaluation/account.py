@@ -284,8 +284,8 @@ def _is_of(line: LineTime, part: str, component: str, outside: str = HOST) -> bo
         return line.phase in PHASES and outside == BETWEEN and not line.component
     if part in PHASES:
         return line.phase == part and component in ("", line.component or outside)
-    if part == BEFORE:
-        is_before = line.phase in ("", "initialization")
+    if part == BEFORE:  # not: all others, of any phase
+        is_before = line.phase == "initialization" or (not line.phase and (line.place or line.library) != "")
         return is_before and component in ("", _component_of_start(line))
     return part == AFTER and line.phase == "finalization"
 
