@@ -168,14 +168,21 @@ def test_a_forked_child_that_outlives_its_parent_keeps_no_ledger_alive(ledgers: 
             os.kill(child, signal.SIGKILL)
 
 
-def test_a_forked_child_that_starts_a_run_gets_a_ledger_of_its_own(ledgers: Path) -> None:
-    script = """
+@pytest.mark.parametrize("joins", ["stepscope.start()", "start_as(1, 2)"])
+def test_a_forked_child_that_starts_a_run_or_becomes_a_rank_gets_a_ledger_of_its_own(
+    ledgers: Path, joins: str
+) -> None:
+    script = f"""
+    from stepscope.training.session import start_as
+    os.environ["STEPSCOPE_LAUNCH"] = "one"
     with stepscope.step("train"): pass
     pid = os.fork()
     if pid == 0:
-        stepscope.start()
+        {joins}
         for _ in range(5):
             with stepscope.step("eval"): pass
+        stepscope.finish()
+        start_as(2, 3)
         sys.exit(0)
     assert os.waitpid(pid, 0)[1] == 0
     with stepscope.step("train"): pass
@@ -186,8 +193,10 @@ def test_a_forked_child_that_starts_a_run_gets_a_ledger_of_its_own(ledgers: Path
     found = {}
     for path in open_ledgers(ledgers):
         with LedgerReader(path) as reader:
-            found[reader.header.run] = reader.totals().steps
-    assert sorted(found.values(), key=str) == [{"eval": 5}, {"train": 2}]
+            steps = reader.totals().steps
+            found[next(iter(steps))] = reader.header.rank, steps
+    rank = 1 if joins == "start_as(1, 2)" else 0
+    assert found == {"train": (0, {"train": 2}), "eval": (rank, {"eval": 5})}
 
 
 def test_after_finish_nothing_is_recorded_until_another_start(ledgers: Path) -> None:

@@ -93,11 +93,13 @@ def start_as(rank: int, world_size: int) -> None:
     """Starts the run with the ranks of torch.distributed. A ledger with other ranks is replaced.
 
     Launchers such as Lightning's, or a script that starts its ranks itself, do not put the rank into the
-    environment. Ranks that the script gave to `start` stay, and so does a ledger that has steps.
+    environment. Ranks that the script gave to `start` stay, and so does a ledger that has steps. A child that
+    was forked after its parent's run began has a rank only here.
     """
     with session.lock:
         ledger = session.ledger
-        if session.ranks_given or (ledger is None and session.settled):
+        is_over = ledger is None and session.settled and session.parents_ledger is None
+        if session.ranks_given or is_over:
             return
         if ledger is not None:
             if session.ranks == (rank, world_size) or ledger.has_steps():
@@ -311,6 +313,7 @@ def _start(
         return
     finally:
         session.settled = True  # not before there is a ledger: other threads ask without the lock
+        session.parents_ledger = None
     session.unnamed = None if launch.unique else launch
     session.ranks = (ranks.rank, ranks.world_size)
     os.environ[WORKER_OF] = ledger.path
