@@ -5,8 +5,7 @@ from stepscope.runs.model import RankFacts, RunFacts
 
 LEAST_STEPS, LEAST_SECONDS = 3, 1.0  # one of both: fewer steps may be the first ones, or between two pauses
 SHORTEST = 0.01  # seconds, with any number of steps: pauses of a run take as long
-LEAST_SEEN = 0.9  # of the steps of a rank, on one of its devices: the rest is idle, or was not recorded;
-# of all that was captured, if its steps are not known
+LEAST_SEEN = 0.9  # of a rank's steps, or of its capture, on a device: the rest is idle, or was not recorded
 
 
 def too_little(facts: RunFacts) -> str:
