@@ -12,11 +12,11 @@ from _thread import _local, allocate_lock, get_native_id  # threading's own, wit
 from bisect import bisect_left
 from time import perf_counter, process_time, thread_time
 
-from stepscope.common.shared_files import Descriptor, entries, lock_holder, try_lock
+from stepscope.common.shared_files import entries, lock_holder, try_lock
 from stepscope.training import layout
 from stepscope.training.layout import FETCH_BOUNDS
 from stepscope.training.ledger import Ledger, join_ledger
-from stepscope.training.other_threads import thread_times
+from stepscope.training.proc_files import ProcFile, thread_times
 from stepscope.training.session import WORKER_OF, complain, session, start_run
 from stepscope.training.steps import wrap_call
 
@@ -78,33 +78,19 @@ class _Slot:
         values[layout.WORKER_COUNTS + bisect_left(FETCH_BOUNDS, seconds)] += 1.0
 
 
-class CoreWait:
+class CoreWait(ProcFile):
     """The calling thread's time in the run queue: it distinguishes a busy machine from slow storage.
 
-    Linux counts it (the second number of schedstat). It is always 0 on kernels built without
-    CONFIG_SCHED_INFO. Each thread has its own; after a fork, when `pid` differs, the child needs a new one.
+    Each thread has its own; after a fork, when `pid` differs, the child needs a new one.
     """
-
-    __slots__ = ("_file", "pid")
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        try:
-            fd = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-            self._file: Descriptor | None = Descriptor(fd)
-        except OSError:
-            self._file = None
+        super().__init__("thread-self/schedstat")
 
     def seconds(self) -> float:
         """Seconds since the thread began."""
-        try:
-            return int(os.pread(self._file.fd, 64, 0).split()[1]) / 1e9 if self._file is not None else 0.0
-        except (OSError, IndexError, ValueError):
-            return 0.0
-
-    def __del__(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        return self.times()[1]
 
 
 class _Helpers:
@@ -196,7 +182,8 @@ class _Fetch:
             _thread.began = perf_counter()
             _thread.core_wait_began = _thread.core_wait.seconds()
             _thread.cpu_began = self._cpu_time()
-            _thread.own_cpu_began = thread_time()
+            if self._helpers is not None:
+                _thread.own_cpu_began = thread_time()
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if not _thread.depth:  # this process was forked within the fetch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from stepscope.common.shared_files import Descriptor
 from stepscope.training.line_layout import STATES
+from stepscope.training.proc_files import ProcFile
 
 RUNNING, DISK, LOCK, CHILD, OTHER = range(len(STATES))
 
@@ -32,12 +32,13 @@ class MainThread:
 
     def __init__(self, number: int) -> None:
         self.number = number  # the kernel's
-        folder = f"/proc/self/task/{number}"
+        folder = f"self/task/{number}"
         self._calls = _CALLS.get(os.uname().machine, {})
         self._interpreter = variables_of_the_interpreter()
-        self._call, self._stat, self._times = (
-            _File(f"{folder}/{name}") for name in ("syscall", "stat", "schedstat")
+        self._call, self._stat, self._schedule = (
+            ProcFile(f"{folder}/{name}") for name in ("syscall", "stat", "schedstat")
         )
+        self.times = self._schedule.times
 
     def state(self) -> int:
         """Returns the place in STATES now."""
@@ -57,13 +58,8 @@ class MainThread:
         """Returns whether the kernel shows what the thread waits for."""
         return bool(self._call.read())
 
-    def times(self) -> tuple[float, float]:
-        """Returns the seconds for which it had a core, and for which it was ready but had none."""
-        fields = self._times.read().split()
-        return (int(fields[0]) / 1e9, int(fields[1]) / 1e9) if len(fields) > 1 else (0.0, 0.0)
-
     def close(self) -> None:
-        for file in (self._call, self._stat, self._times):
+        for file in (self._call, self._stat, self._schedule):
             file.close()
 
 
@@ -91,25 +87,3 @@ def variables_of_the_interpreter() -> list[tuple[int, int]]:
     except (OSError, ValueError):  # then a main thread that waits for its turn counts as waiting for a lock
         pass
     return _variables
-
-
-class _File:
-    """A small file that stays open."""
-
-    def __init__(self, path: str) -> None:
-        try:
-            self._file: Descriptor | None = Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-        except OSError:
-            self._file = None
-
-    def read(self) -> bytes:
-        """Returns the content, b"" if it cannot be read."""
-        try:
-            return os.pread(self._file.fd, 512, 0) if self._file is not None else b""
-        except OSError:
-            return b""
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._file = None

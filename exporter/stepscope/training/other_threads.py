@@ -6,6 +6,8 @@ import os
 import sys
 from types import FunctionType, MethodType
 
+from stepscope.training.proc_files import thread_times
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,16 +60,3 @@ def frame_of(function: Any) -> Frame | None:
         return None
     code = function.__code__
     return code.co_filename, code.co_firstlineno, getattr(code, "co_qualname", code.co_name)
-
-
-def thread_times(number: int | str) -> tuple[float, float]:
-    """Returns the seconds for which a thread had a core, and for which it was ready but had none."""
-    try:
-        fd = os.open(f"/proc/self/task/{number}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            ran, waited, _ = os.read(fd, 256).split()
-            return int(ran) / 1e9, int(waited) / 1e9
-        finally:
-            os.close(fd)
-    except (OSError, ValueError):  # it has ended, or the kernel does not say
-        return 0.0, 0.0

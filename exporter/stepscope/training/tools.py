@@ -10,6 +10,7 @@ import os
 import sys
 
 from stepscope.training.other_threads import frame_of
+from stepscope.training.proc_files import read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,17 +49,6 @@ def tools() -> Iterator[Frame | str]:
     for name, value in _FOR_DEBUGGING.items():
         if os.environ.get(name, "").upper() == value:
             yield f"{name}={value}"
-    tracer = _read("self/status").partition("TracerPid:\t")[2].partition("\n")[0]
+    tracer = read("self/status").partition(b"TracerPid:\t")[2].partition(b"\n")[0].decode()
     if tracer not in ("", "0"):
-        yield _read(f"{tracer}/comm").strip() or "another process"
-
-
-def _read(name: str) -> str:
-    try:
-        fd = os.open(f"/proc/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(fd, 4096).decode("utf-8", "replace")
-        finally:
-            os.close(fd)
-    except OSError:  # hidden, or it has ended
-        return ""
+        yield read(f"{tracer}/comm").decode("utf-8", "replace").strip() or "another process"
