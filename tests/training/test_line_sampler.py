@@ -847,6 +847,32 @@ sys.setprofile(None)
     assert all(ticks * TICK > LONG_ENOUGH / 2 for ticks in tools.values())
 
 
+def test_a_tool_counts_as_on_from_the_step_at_which_the_thread_has_it_to_the_step_at_which_it_has_not(
+    tmp_path: Path, ledgers: Path
+) -> None:
+    script = """
+import stepscope, sys
+from stepscope.training import tools
+@stepscope.step("train")
+def step(): spin(1000)
+def until_noted(tool):
+    sys.setprofile(tool)
+    end = time.monotonic() + 60
+    while [place[2] for place in tools.noted] != [each.__name__ for each in [tool] if each]:
+        assert time.monotonic() < end, tools.noted
+        step()
+def early(*_): pass
+def late(*_): pass
+for tool in (early, None, late, None): until_noted(tool)
+assert "stepscope.training.windows" not in sys.modules  # nobody asked for one
+sys.setprofile(late)
+stepscope.finish()
+assert tools.noted == []
+"""
+    (file,) = sampled(tmp_path, ledgers, MORE_OFTEN + script)
+    assert {line.function for line in file.counts.lines if line.component == TOOL} == {"early", "late"}
+
+
 @pytest.mark.parametrize(
     ("steps", "open_for", "expected"),
     [

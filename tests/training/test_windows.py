@@ -91,7 +91,7 @@ def test_an_interrupt_while_a_step_is_recorded_costs_no_later_step(tmp_path: Pat
         return recorded + 1
 
     ledger = create_ledger(str(tmp_path), "resnet-1", Ranks(0, None, 1))
-    recorder = make_recorder(lambda: True, name_devices=name_devices, look_after_windows=look)
+    recorder = make_recorder(lambda: True, name_devices=name_devices, look_around=look)
     recorder.attach(ledger.memory)
     ledger.look_at(1.0)
     assert recorder.in_automatic_step()
@@ -119,7 +119,7 @@ class Training:
         self.windows = Windows(self, lambda _, text: self.complaints.append(text))
         self.recorder: Recorder = make_recorder(
             lambda: True,
-            look_after_windows=lambda phase, done, recorded: self.windows.look(phase, int(done), recorded),
+            look_around=lambda phase, done, recorded: self.windows.look(phase, int(done), recorded),
         )
         self.recorder.attach(self.ledger.memory)
         if os.environ.get("STEPSCOPE_PROFILE"):

@@ -170,8 +170,12 @@ class Ledger:
             layout.DOUBLE.pack_into(self.memory, at, steps)  # from here on a reader trusts the folder
 
     def look_at(self, steps: float) -> None:
-        """Lets the recorder look after windows once it has recorded so many steps."""
+        """Lets the recorder look around once it has recorded so many steps."""
         layout.DOUBLE.pack_into(self.memory, layout.COUNTERS_AT + layout.COUNTER_LOOK_AT * 8, steps)
+
+    def asks_for_window(self) -> bool:
+        """Returns whether somebody has written a request for a profile window."""
+        return any(self.memory[layout.WINDOW_AT : layout.WINDOW_AT + layout.DOUBLE.size])
 
     def has_steps(self) -> bool:
         return bool(memoryview(self.memory)[layout.COUNTERS_AT : layout.WORKERS_AT].cast("d")[0])

@@ -265,6 +265,8 @@ class LineSampler:
                 for tool in tools():
                     text = f"\n\n{clean(tool)}\n\n" if isinstance(tool, str) else self._names.of([tool])
                     table.count(TOOL, text, RUNNING, (looked - previous) / layout.TICK_SECONDS)
+                if self._counters is not None:  # the thread that makes the steps notes its own
+                    self._counters[ledger_layout.COUNTER_LOOK_AT] = 0.0
                 self._close_step(table)
                 self._before = begin, tick, skipped, looked, times
             if self._until_look <= 0:

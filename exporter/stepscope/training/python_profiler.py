@@ -14,6 +14,7 @@ from _thread import get_ident
 from time import clock_gettime_ns, perf_counter, perf_counter_ns, pthread_getcpuclockid, thread_time
 
 from stepscope.common.shared_files import open_file
+from stepscope.training import tools
 from stepscope.training.stack_tree import SEPARATOR
 from stepscope.training.window_files import PYTHON
 from stepscope.training.window_lines import WindowLines, sample_lines
@@ -98,6 +99,7 @@ class PythonProfiler:
         self._began = clock()
         self._stacks = sample_lines(clock, whole=True)
         self._calls = self.makes(CLOCKS[kind])
+        tools.of_window = self._calls.hook
         self._calls.start()
 
     def wait(self) -> None:

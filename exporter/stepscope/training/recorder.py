@@ -178,13 +178,13 @@ def make_recorder(
     first_step: Callable[[], None] = lambda: None,
     name_devices: Callable[[], bool] = lambda: True,
     unknown_component: Callable[[object], None] = lambda _: None,
-    look_after_windows: Callable[[str, float, float], float] = lambda *_: layout.NEVER,
+    look_around: Callable[[str, float, float], float] = lambda *_: layout.NEVER,
 ) -> Recorder:
     """Returns a recorder. Its first use calls `start_run`, which attaches a ledger or returns False.
 
     `first_step` is called before the first step of a ledger. `name_devices` is called after the first step,
     and after later ones that take another time or are of another phase, until it returns True: DEVICE_LOOKS
-    times at most. `unknown_component` is called with each name that is no component. `look_after_windows` is
+    times at most. `unknown_component` is called with each name that is no component. `look_around` is
     called after a step with its phase, the steps of this phase so far, and all steps so far. It returns at
     how many steps to call it again.
     """
@@ -967,12 +967,12 @@ def make_recorder(
     # -- once in a while -------------------------------------------------------------------------------
 
     def look() -> None:
-        """Looks after windows. The time that it takes is in no step: an automatic step begins later by it."""
+        """Looks around. The time that it takes is in no step: an automatic step begins later by it."""
         nonlocal began, last
         before = clock()
         if opened:
             parts[opened[-1]] += before - last
-        counters[layout.COUNTER_LOOK_AT] = look_after_windows(phase_name, recorded - others, recorded)
+        counters[layout.COUNTER_LOOK_AT] = look_around(phase_name, recorded - others, recorded)
         last = clock()
         if owner == -get_ident():
             began += last - before

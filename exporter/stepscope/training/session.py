@@ -11,13 +11,13 @@ import os
 import sys
 from _thread import allocate_lock
 
+from stepscope.training import tools
 from stepscope.training.launch import Launch, process_start, read_launch, shared_key
 from stepscope.training.layout import COMPONENTS, FRAMEWORKS, MOST_AT_ONCE, NEVER
 from stepscope.training.ledger import Ledger, create_ledger
 from stepscope.training.ledger_files import ledger_directory
 from stepscope.training.ranks import Ranks, check_run_name, ranks_of_torch, read_ranks
 from stepscope.training.recorder import make_recorder
-from stepscope.training.tools import note as note_tools
 
 WORKER_OF = "STEPSCOPE_WORKER_OF"  # environment variable: the ledger that child processes count in
 PROFILE = "STEPSCOPE_PROFILE"  # environment variable: profile windows (window_plans.py)
@@ -242,7 +242,7 @@ def first_step() -> None:
 
     Lines are those of the thread that calls this.
     """
-    note_tools()
+    tools.note()
     sampler = sys.modules.get("stepscope.training.line_sampler")
     if sampler is not None:
         sampler.follow()
@@ -265,9 +265,15 @@ def first_step() -> None:
     _name_run(session.ledger)
 
 
-def look_after_windows(phase: str, steps: float, recorded: float) -> float:
-    """Begins or ends a profile window, if it is time. Returns at how many recorded steps to look again."""
+def look_around(phase: str, steps: float, recorded: float) -> float:
+    """Notes the tools that are on, and begins or ends a profile window, if it is time.
+
+    Returns at how many recorded steps to look again, if nobody asks for it earlier.
+    """
+    tools.note()
     if session.windows is None:
+        if session.ledger is None or not (os.environ.get(PROFILE) or session.ledger.asks_for_window()):
+            return NEVER
         try:
             from stepscope.training.windows import Windows  # most runs have none
 
@@ -278,7 +284,7 @@ def look_after_windows(phase: str, steps: float, recorded: float) -> float:
     return session.windows.look(phase, int(steps), recorded)
 
 
-recorder = make_recorder(start_run, first_step, name_devices, unknown_component, look_after_windows)
+recorder = make_recorder(start_run, first_step, name_devices, unknown_component, look_around)
 
 
 def _start(
@@ -369,6 +375,7 @@ def _answer_requests(ledger: str) -> None:
 
 
 def _forget_run() -> None:
+    tools.noted.clear()
     for forget in session.forgets:
         forget()
 

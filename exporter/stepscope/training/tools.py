@@ -1,7 +1,7 @@
 """The tools that are on in this process and slow what it does, such as a tracer, a profiler or a debugger.
 
-A trace or profile function is of one thread: `note` asks the one that makes the steps, before the first of
-them. All else is of the whole process.
+A trace or profile function is of one thread. So the one that makes the steps is asked: before the first of
+them, and after a step that follows each look of the line sampler. All else is of the whole process.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ _FOR_DEBUGGING = {
     "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
 }
 
-_noted: set[Frame | str] = set()
+noted: list[Frame | str] = []  # what was on when the thread was asked last
+of_window: object = None  # the profile function of the latest profile window
 
 
 def note() -> None:
     """Asks the calling thread for its trace and profile functions."""
-    for tool in filter(None, (sys.gettrace(), sys.getprofile())):
-        # "<class 'cProfile.Profile'>" for what is written in C, without asking the object.
-        _noted.add(frame_of(tool) or type.__repr__(type(tool))[8:-2])
+    on = [tool for tool in (sys.gettrace(), sys.getprofile()) if tool is not None and tool is not of_window]
+    # "<class 'cProfile.Profile'>" for what is written in C, without asking the object.
+    noted[:] = [frame_of(tool) or type.__repr__(type(tool))[8:-2] for tool in on]
 
 
 def tools() -> Iterator[Frame | str]:
     """Yields what is on now: the function that Python calls, or a name."""
     import _tracemalloc  # of CPython alone, as the sampler that asks
 
-    yield from _noted
+    yield from noted
     if _tracemalloc.is_tracing():
         yield "tracemalloc"
     monitoring: Any = getattr(sys, "monitoring", None)  # from Python 3.12 on
