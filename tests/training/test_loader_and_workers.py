@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 from stepscope.common.shared_files import is_locked, open_private
 from stepscope.exporter.ledgers.reader import LedgerHeader, LedgerReader, LedgerTotals, open_ledgers
+from stepscope.training import fetch as fetches
 from stepscope.training import layout
 from stepscope.training.ledger import create_ledger
 from stepscope.training.ranks import Ranks
@@ -456,6 +457,20 @@ def test_a_fetch_that_waits_for_its_own_threads_waits_for_a_core_if_they_do(fetc
     waited_elsewhere = totals.fetch_sum - totals.fetch_cpu_seconds - totals.fetch_core_wait_seconds
     assert waited_elsewhere < 0.2 * totals.fetch_sum, totals
     assert totals.worker_threads >= 2 * 4
+
+
+def test_a_thread_of_a_worker_that_waits_for_a_core_to_hand_batches_over_does_not_compute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, times = 10.0, {"main": (0.0, 0.0), "hands over": (0.0, 0.0), "computes": (0.0, 0.0)}
+    monkeypatch.setattr(os, "listdir", lambda _: list(times))
+    monkeypatch.setattr(fetches, "thread_times", times.__getitem__)
+    monkeypatch.setattr(fetches, "get_native_id", lambda: "main")
+    monkeypatch.setattr(fetches, "perf_counter", lambda: now)
+    helpers = fetches._Helpers()
+    now += 1.0
+    times |= {"hands over": (0.001, 0.9), "computes": (0.05, 0.9)}
+    assert helpers._look() == 1
 
 
 THREADS_AS_WORKERS = """

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MOST_LEDGERS = 10_000  # files of the directory
 LOOK_AGAIN = 1.0  # seconds, if the run has ended and there is no other one yet
 LOOK_AT_THREADS = 0.2  # seconds between two looks at the other threads of a worker
-COMPUTES = 0.1  # of the time since the last look: threads that want a core for less are hardly waited for
+COMPUTES = 0.1  # of the time since the last look: threads that run for less are hardly waited for
 _ENDED_AT = layout.COUNTERS_AT + layout.COUNTER_ENDED * layout.DOUBLE.size
 
 
@@ -106,7 +106,11 @@ class _Helpers:
         self._look()
 
     def _look(self) -> int:
-        """Returns how many have computed since the last look."""
+        """Returns how many have computed since the last look.
+
+        One that only hands batches over runs for a moment, and on full cores waits long for it. What it waits
+        for a core does not count.
+        """
         before, since = self._times, perf_counter() - self._looked
         self._looked += since
         try:
@@ -117,7 +121,7 @@ class _Helpers:
         pairs = [(times, before.get(number, (0.0, 0.0))) for number, times in self._times.items()]
         ran, waited = (sum(now[at] - then[at] for now, then in pairs) for at in (0, 1))
         self._waiting = waited / (ran + waited) if ran + waited > 0.0 else 0.0
-        return sum(sum(now) - sum(then) > COMPUTES * since for now, then in pairs)
+        return sum(now[0] - then[0] > COMPUTES * max(since - now[1] + then[1], 0.0) for now, then in pairs)
 
     def core_wait(self, slept: float, ran: float) -> float:
         """Returns for how many of the seconds that a fetch slept they had no core.
