@@ -925,9 +925,12 @@ def test_objects_that_ranks_exchange_cost_their_communication_and_their_garbage_
 
 def test_ranks_that_are_slow_by_turns_are_a_finding_unless_one_of_them_is_slow() -> None:
     run = run_with(train__forward=0.6, train__communication=0.4)
-    uneven = replace(run, rules=[rule("CommunicationBound", Status.HEALTHY)], waited_by_turns=0.1)
+    judged = [rule("CommunicationBound", Status.HEALTHY)]
+    uneven = replace(run, rules=judged, waited_by_turns=0.1, uneven_component="forward")
     (found,) = unexplained(uneven)
     assert (found.about.subject, found.seconds_lost) == ("Uneven work of ranks", 100.0)
+    assert found.finding.endswith("wait for it: most is forward pass.")
+    assert found.details["component"] == "forward"
     assert unexplained(replace(uneven, waited_by_turns=0.09)) == []
     assert unexplained(replace(uneven, rules=[rule("Straggler", Status.FOUND), *uneven.rules])) == []
 

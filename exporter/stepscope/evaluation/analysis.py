@@ -315,7 +315,8 @@ class Analysis:
     gauges: dict[str, float] = field(default_factory=dict)  # of the first rank that has any
     gauge_histories: list[GaugeHistory] = field(default_factory=list)  # of that rank, process by process
     counted: list[Counted] = field(default_factory=list)  # totals of the script, of all ranks
-    waited_by_turns: float = 0.0  # of the time of training steps, 0..1: for a rank that is slow in turn
+    waited_by_turns: float = 0.0  # of the time of training steps, 0..1: for a rank that is slow in turn,
+    uneven_component: str = ""  # mostly in this component; "": in none
     stopped_seconds: dict[int, float] = field(default_factory=dict)  # by signals, of each rank
     large: float = 0.1  # of the run: a smaller part that no rule judges is no finding,
     shortest: float = 3.0  # and no part is one of a run of fewer seconds

@@ -30,7 +30,7 @@ from stepscope.measurements.load import LOAD
 from stepscope.measurements.measure import Measure, NodeMeasurements, RunMeasurements, Subject, Views
 from stepscope.measurements.memory_growth import HOST_MEMORY_GROWTH
 from stepscope.measurements.own_cores import OWN_CORES
-from stepscope.measurements.own_times import OWN_TIMES, waited_by_turns
+from stepscope.measurements.own_times import OWN_TIMES, uneven_component, waited_by_turns
 from stepscope.measurements.restarts import restarts
 from stepscope.measurements.run_use import RUN_USE
 from stepscope.measurements.state import State
@@ -292,6 +292,7 @@ def _analysis(
     facts = run.facts
     heatmaps = (node.heatmap.heatmap(name, facts) for name, node in nodes.items())
     starts = [rank.start for rank in facts.ranks] + ([] if facts.start is None else [facts.start])
+    of_ranks = [times for node in nodes.values() for times in node.measured[OWN_TIMES].ranks.values()]
     return Analysis(
         run=facts.label,
         is_trace=run.whole,
@@ -332,9 +333,8 @@ def _analysis(
             (steps for node in nodes.values() for steps in node.measured[STEP_TOTALS].compiled.values()),
             default=0,
         ),
-        waited_by_turns=waited_by_turns(
-            [times for node in nodes.values() for times in node.measured[OWN_TIMES].ranks.values()]
-        ),
+        waited_by_turns=(by_turns := waited_by_turns(of_ranks)),
+        uneven_component=uneven_component(of_ranks) if by_turns else "",
         stopped_seconds={  # a rank's later process continues its counts
             rank.rank: rank.paused_seconds.get(STOPPED, 0.0)
             for rank in sorted(facts.ranks, key=lambda rank: rank.start)

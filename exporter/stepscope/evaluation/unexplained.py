@@ -402,8 +402,11 @@ def _by_turns(account: Account, analysis: Analysis) -> Iterator[LargePart]:
     """Yields the wait for a rank that is the slowest by turns, which is no rank in particular."""
     waited = analysis.waited_by_turns * account.share("train")
     if waited >= analysis.large and not analysis.found(Straggler):
+        key, title = Key("train", analysis.uneven_component or COMMUNICATION), "Uneven work of ranks"
         evidence = "By turns, a rank has more work than the others, which wait for it"
-        yield LargePart(Key("train", COMMUNICATION), waited, TAKE_EQUAL, evidence, "Uneven work of ranks")
+        if analysis.uneven_component:
+            evidence += f": most is {uncapitalised(name_of(key))}"
+        yield LargePart(key, waited, TAKE_EQUAL, evidence, title, explains=COMMUNICATION)
 
 
 def _interpreter_lock(account: Account, analysis: Analysis, run_seconds: float) -> Iterator[LargePart]:

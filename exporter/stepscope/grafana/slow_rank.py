@@ -2,6 +2,7 @@
 
 from stepscope.grafana.queries import OF_RUN, last
 from stepscope.grafana.variables import Variable, hidden, named
+from stepscope.measurements.own_times import HOST
 from stepscope.rules import straggler
 
 
@@ -24,4 +25,4 @@ def slower_by(over: str) -> str:
         return f"{parts} or 1 - sum by (rank) (rate({seconds}}}[{over}]))"
 
     slower = f"max by (component) ({spent('=')}) - quantile by (component) (0.5, {spent('!=')})"
-    return f'label_replace({slower}, "component", "{straggler.HOST}", "component", "")'
+    return f'label_replace({slower}, "component", "{HOST}", "component", "")'

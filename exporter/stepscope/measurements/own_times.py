@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.exporter.ledgers.ages import HOST as HOST
 from stepscope.measurements.measure import Measure, Measurement, Views
 from stepscope.measurements.state import Scans, State
 from stepscope.runs.model import COMPONENTS, PHASES, Steps, Times
@@ -210,9 +211,14 @@ class Aligned:
                 found.append(Windows(length, self._numbers, self._tables))
         return found
 
-    def component(self, index: int, windows: Windows) -> Times:
-        """Returns the seconds of a component: (ranks, windows)."""
-        return windows.sums(self._table([rows["components"][:, index] for rows in self._rows]))
+    def own_components(self, windows: Windows) -> dict[str, Times]:
+        """Returns the seconds of each component of own times, and of the rest: (ranks, windows) each."""
+        found = {
+            name: windows.sums(self._table([rows["components"][:, index] for rows in self._rows]))
+            for index, name in enumerate(COMPONENTS)
+            if index != COMMUNICATION
+        }
+        return {**found, HOST: np.maximum(windows.own - sum(found.values()), 0)}
 
     def ends(self, windows: Windows) -> Times:
         """Returns when each rank ended each window, in epoch seconds: (ranks, windows)."""
@@ -267,6 +273,19 @@ def waited_by_turns(ranks: Sequence[OwnTimes]) -> float:
         return 0.0
     seconds = sum(rank.seconds for rank in ranks) / sum(rank.steps for rank in ranks) * len(common)
     return float(waited.sum() / seconds)
+
+
+def uneven_component(ranks: Sequence[OwnTimes]) -> str:
+    """Returns the component that by turns takes longest on one of several ranks; "": of too few steps."""
+    aligned = Aligned(ranks)
+    (windows,) = aligned.windows([SLICE])
+    if not windows.own.size:
+        return ""
+    spread = {}
+    for name, seconds in aligned.own_components(windows).items():
+        by_turns = seconds - seconds.mean(axis=1, keepdims=True)
+        spread[name] = float((by_turns.max(axis=0) - by_turns.mean(axis=0)).sum())
+    return max(spread, key=lambda name: spread[name])
 
 
 def median(values: Times) -> Times:

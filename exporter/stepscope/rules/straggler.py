@@ -18,6 +18,7 @@ from stepscope.measurements.arrivals import arrivals
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.own_times import (
     COMMUNICATION,
+    HOST,
     OWN_TIMES,
     SHORTEST,
     Aligned,
@@ -67,7 +68,6 @@ BY_CHANCE = 8
 OWN_WORK = 0.25  # of the excess: with less left, pauses explain all of it
 LONGER = 1.0  # of the others' work: equal work took up to 0.6 more where cores were crowded
 APART = 8  # times as long as on the others, of a component: chance makes all components longer, by less
-HOST = "host"  # the own time of a step outside all components
 
 OWN_SECONDS, OWN_SQUARES = "stepscope_step_own_seconds_total", "stepscope_step_own_squared_seconds_total"
 COMPONENT_SECONDS = "stepscope_step_component_seconds_total"
@@ -560,13 +560,8 @@ def _accused(
     def compared(values: Times) -> tuple[float, float]:
         return float(values[row]), float(median(values[faster, None])[0])
 
-    components = {
-        name: per_step(aligned.component(index, windows))
-        for index, name in enumerate(COMPONENTS)
-        if index != COMMUNICATION
-    }
-    timed = _wait_in_graphs(facts) or any(seconds.any() for seconds in components.values())
-    components[HOST] = np.maximum(own - sum(components.values()), 0)
+    components = {name: per_step(sums) for name, sums in aligned.own_components(windows).items()}
+    timed = _wait_in_graphs(facts) or any(each.any() for name, each in components.items() if name != HOST)
     evidence = {name: compared(seconds) for name, seconds in components.items()}
     component = max(evidence, key=lambda name: evidence[name][0] - evidence[name][1])
     waited, others_waited = compared(step - own)

@@ -1,9 +1,9 @@
 """Advice that needs evidence: a rule or component that exists, and one most specific advice per rule."""
 
+from stepscope.measurements.own_times import HOST
 from stepscope.prometheus.rules.advice import ADVICE, BUSY_CORES, advice_group
 from stepscope.prometheus.rules.options import Options
 from stepscope.rules import all_rules
-from stepscope.rules.straggler import HOST
 from stepscope.runs.model import COMPONENTS
 
 RULES = advice_group(Options())["rules"]
