@@ -72,6 +72,7 @@ def run(folder: Path, script: str, *words: str, **variables: str) -> subprocess.
 # Backends with the workers of a PyDataset, or with tf.data. Both paths of Keras's own and of PyTorch's loop.
 PLAIN = ("tensorflow", "")
 WAYS = [PLAIN, ("torch", "1"), ("tf_keras", "")]
+IN_VARIANTS = {PLAIN: "plain", ("tf_keras", ""): "Keras 2, plain"}
 MORE = [("torch", ""), ("jax", ""), ("torch", "2"), *product(("tensorflow", "jax"), "12")]
 REST = ("tf_keras", "torch", "jax")
 PY_SETTINGS = ("workers", "processes", "queue")
@@ -135,8 +136,10 @@ def test_each_batch_of_keras_is_a_step_and_the_weights_are_as_without_hooks(
 ) -> None:
     if find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
-    if (backend, workers) == PLAIN:
-        trained = variants["plain"]
+    if (backend, workers) in IN_VARIANTS:
+        name = IN_VARIANTS[backend, workers]
+        trained = variants[name]
+        trained = trained._replace(words=f"{weights(trained)[name]}\n")
     else:
         words = "0.01", str(tmp_path / "of.weights.h5")
         [trained] = train(tmp_path, "keras_fit", *words, **settings(backend, workers)).values()
@@ -161,9 +164,23 @@ def test_each_batch_of_keras_is_a_step_and_the_weights_are_as_without_hooks(
 
 
 @pytest.fixture(scope="module")
-def variants(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
-    folder = tmp_path_factory.mktemp("variants")
-    return train(folder, "keras_fit", "0.01", str(folder / "of.weights.h5"), VARIANTS="1")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That of the variants, with the window of one."""
+    return tmp_path_factory.mktemp("variants")
+
+
+@pytest.fixture(scope="module")
+def variants(folder: Path) -> dict[str, Trained]:
+    places = {"STEPSCOPE_PROFILE_DIR": str(folder / "profiles"), "TMPDIR": str(folder)}
+    return train(folder, "keras_fit", "0.01", str(folder / "of.weights.h5"), VARIANTS="1", **places)
+
+
+def weights(trained: Trained) -> dict[str, str]:
+    """Returns what each of the variants, which print all they have trained, has printed."""
+    names = ["plain", "eager", "at once", "watched", "py", "generator", "mirrored"]
+    if find_spec("tf_keras"):
+        names += ["Keras 2", "Keras 2, mirrored", "Keras 2, py", "Keras 2, plain"]
+    return dict(zip([*names, "profiled"], trained.words.splitlines(), strict=True))
 
 
 def test_eager_steps_have_their_parts(variants: dict[str, Trained]) -> None:
@@ -267,12 +284,7 @@ def test_a_clock_in_a_graph_of_several_steps_counts_its_waits_for_batches(
     assert trained.seconds("train", "data_wait") > trained.seconds("train", "forward") > 0
     assert trained.seconds("eval", "forward") > 0
     assert trained.complaints == []
-    names = (
-        *("plain", "eager", "at once", "watched", "py", "generator", "mirrored"),
-        *("Keras 2", "Keras 2, mirrored"),
-    )
-    weights = dict(zip(names, trained.words.splitlines(), strict=False))
-    assert weights[variant] == bare(backend, "").strip()  # without hooks, batch by batch
+    assert weights(trained)[variant] == bare(backend, "").strip()  # without hooks, batch by batch
 
 
 def test_keras_2_has_a_variable_without_int_in_a_strategy() -> None:
@@ -323,28 +335,52 @@ def test_functions_of_python_that_graphs_call_are_timed_apart_from_those_of_pipe
     assert set(seconds.values()) == {None}
 
 
-@pytest.mark.parametrize(
-    ("backend", "operator"), [("tensorflow", "Conv2D"), pytest.param("jax", "conv", marks=pytest.mark.trial)]
-)
 def test_a_window_of_keras_has_the_operators_of_its_steps_and_changes_no_weight(
-    backend: str, operator: str, tmp_path: Path
+    variants: dict[str, Trained], folder: Path
 ) -> None:
-    if find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
+    trained = variants["profiled"]
+    assert weights(trained)["profiled"] == bare(*PLAIN).strip()
+    has_operator_in_each_step(folder, "Conv2D")
+
+
+@pytest.mark.trial
+def test_a_window_of_keras_on_jax_has_the_operators_of_its_steps_and_changes_no_weight(
+    tmp_path: Path,
+) -> None:
+    if find_spec("jax") is None:
+        pytest.skip("jax is not installed")
     words = str(SCRIPTS / "keras_fit.py"), "0.01", str(tmp_path / "of.weights.h5")
-    trained = profiled(tmp_path, "3:6", *words, KERAS_BACKEND=backend)
-    assert trained.stdout == bare(backend, "")
-    assert windows(tmp_path) == [(3, 6, "written", "")]
-    source, steps = read(tmp_path)
+    assert profiled(tmp_path, "3:6", *words, KERAS_BACKEND="jax").stdout == bare("jax", "")
+    has_operator_in_each_step(tmp_path, "conv")
+
+
+def has_operator_in_each_step(folder: Path, operator: str) -> None:
+    assert windows(folder) == [(3, 6, "written", "")]
+    source, steps = read(folder)
     assert list(steps.numbers) == [3, 4, 5, 6]
     assert 4 in [each.calls for each in source.facts.operators if operator in each.operator]
 
 
-def test_a_loop_of_tensorflow_makes_steps_with_its_optimizer_and_reading_makes_none(tmp_path: Path) -> None:
-    found = train(tmp_path, "tensorflow_loop")
-    assert found.pop("inside").totals.gauges["tensorflow_graphs_fetch"] == 1
-    assert len(found) == 2
-    for name, trained in found.items():
+BACKENDS = pytest.mark.parametrize("backend", smallest(("tensorflow", *REST), {0}))
+
+
+@cache
+def small_loops(backend: str) -> dict[str, Trained]:
+    """Trains with `train_on_batch`, as the first in its process, then in other loops that the backend has."""
+    if find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    scripts = ["keras_on_batch", *["tensorflow_loop"] * (backend == "tensorflow")]
+    scripts += ["keras_callback"] * (backend in ("tensorflow", "tf_keras"))
+    scripts += ["keras_interrupted"]
+    with TemporaryDirectory() as folder:
+        return runs_of(Path(folder), "-c", IN_RUNS, *scripts, **{"KERAS": "keras", **settings(backend, "")})
+
+
+def test_a_loop_of_tensorflow_makes_steps_with_its_optimizer_and_reading_makes_none() -> None:
+    found = small_loops("tensorflow")
+    assert found["inside"].totals.gauges["tensorflow_graphs_fetch"] == 1
+    for name in ("tensorflow_loop", "eager"):
+        trained = found[name]
         assert "tensorflow_graphs_fetch" not in trained.totals.gauges
         assert trained.complaints == []
         assert trained.totals.steps == {"train": 16, "eval": 8}
@@ -353,19 +389,6 @@ def test_a_loop_of_tensorflow_makes_steps_with_its_optimizer_and_reading_makes_n
         parts = ("backward", "optimizer") if name == "eager" else ("compile",)
         for component in ("data_wait", "forward", *parts):
             assert trained.seconds("train", component) > 0, (name, component)
-
-
-BACKENDS = pytest.mark.parametrize("backend", smallest(("tensorflow", *REST), {0}))
-
-
-@cache
-def small_loops(backend: str) -> dict[str, Trained]:
-    """Trains with `train_on_batch`, as the first in its process, and with TensorFlow then with a callback."""
-    if find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
-    scripts = ["keras_on_batch"] + ["keras_callback"] * (backend in ("tensorflow", "tf_keras"))
-    with TemporaryDirectory() as folder:
-        return runs_of(Path(folder), "-c", IN_RUNS, *scripts, **{"KERAS": "keras", **settings(backend, "")})
 
 
 @BACKENDS
@@ -378,12 +401,9 @@ def test_the_first_call_of_train_on_batch_is_a_step_too(backend: str) -> None:
 
 
 @BACKENDS
-def test_steps_after_an_interrupted_loop_of_keras_count(backend: str, tmp_path: Path) -> None:
-    if find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
-    variables = {"KERAS": "keras", **settings(backend, "")}
-    [trained] = train(tmp_path, "keras_interrupted", **variables).values()
-    assert (trained.words, trained.complaints) == ("2\n", [])
+def test_steps_after_an_interrupted_loop_of_keras_count(backend: str) -> None:
+    trained = small_loops(backend)["keras_interrupted"]
+    assert (trained.words.splitlines()[-1], trained.complaints) == ("2", [])
     assert trained.totals.steps == {"train": 3 + 16, "eval": 2}
 
 
@@ -391,7 +411,7 @@ def test_steps_after_an_interrupted_loop_of_keras_count(backend: str, tmp_path: 
 def test_what_a_callback_computes_is_code_of_the_user_and_no_forward_pass(backend: str) -> None:
     trained = small_loops(backend)["keras_callback"]
     if backend == "tensorflow":
-        assert trained.words == in_one_process()["callback"]
+        assert trained.words == in_one_process()["callback"] + "2\n"
     assert trained.totals.steps == {"train": 16, "eval": 4}
     seconds, inside = trained.totals.phase_seconds["train"], trained.totals.inside["train"]
     assert seconds - sum(inside) > trained.seconds("train", "forward"), "the rest is host, with the sleep"
