@@ -37,33 +37,49 @@ HOW = (
     "never",
     "sampling",
 )
-# Runs the script once per word, and prints a line after each.
+# Runs the script once per word, and prints a line after each. Under the hooks, each is a run of that name.
 EACH = f"""
-import runpy, sys
+import os, runpy, sys
+if "STEPSCOPE_INSTRUMENT" in os.environ: import stepscope
 for word in sys.argv[1:]:
     sys.argv = [{LOOP!r}, word]
+    if "stepscope" in sys.modules: stepscope.start(run=word)
     runpy.run_path({LOOP!r}, run_name="__main__")
+    if "stepscope" in sys.modules: stepscope.finish()
     print("--")
 """
 
 
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What the loop prints without hooks, in each way: all from one process."""
-    words = [*HOW, *(("optax", "optax twins", "optax in it") if find_spec("optax") else ())]
-    printed = run(tmp_path_factory.mktemp("bare"), "-c", EACH, *words).split("--\n")
+def each(folder: Path, *words: str, **variables: str) -> dict[str, str]:
+    """Returns what the loop prints in each way: all from one process."""
+    printed = run(folder, "-c", EACH, *words, **variables).split("--\n")
     return dict(zip(words, printed[:-1], strict=True))
 
 
-def train(folder: Path, script: str, how: str, bare: str) -> LedgerTotals | None:
-    """Returns what hooks saw of a training with JAX; None: no step. It must print what it prints without."""
-    assert run(folder, str(SCRIPTS / f"{script}.py"), how, **HOOKED) == bare
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    words = [*HOW, *(("optax", "optax twins", "optax in it") if find_spec("optax") else ())]
+    return each(tmp_path_factory.mktemp("bare"), *words)
+
+
+@pytest.fixture(scope="module")
+def hooked(tmp_path_factory: pytest.TempPathFactory, bare: dict[str, str]) -> dict[str, LedgerTotals]:
+    """What hooks saw of the loop in each way. It must print what it prints without them."""
+    folder = tmp_path_factory.mktemp("hooked")
+    # What samples has the code of an update: hooks would know it from the loops before.
+    printed = {how: text for how, text in bare.items() if how != "sampling"}
+    assert each(folder, *printed, **HOOKED) == printed
+    return seen(folder)
+
+
+def seen(folder: Path) -> dict[str, LedgerTotals]:
+    found = {}
     for ledger in open_ledgers(folder):
         with LedgerReader(ledger) as reader:
             assert reader.header.framework == "jax"
             reader.new_steps()
-            return reader.totals()
-    return None
+            found[reader.header.name] = reader.totals()
+    return found
 
 
 TRIAL = pytest.mark.trial
@@ -75,19 +91,20 @@ WAYS = [
     ("anew", 16),
     ("twins", 16),
     ("parts", 14),
+    ("step", 16),
+    ("optax", 15),
     ("optax twins", 15),
+    ("optax in it", 16),
 ]
-MORE = [pytest.param(*way, marks=TRIAL) for way in (("step", 16), ("optax", 15), ("optax in it", 16))]
 
 
-@pytest.mark.parametrize(("how", "steps"), [*WAYS, *MORE])
+@pytest.mark.parametrize(("how", "steps"), WAYS)
 def test_a_loop_of_jax_makes_steps_and_the_parameters_are_as_without_hooks(
-    how: str, steps: int, bare: dict[str, str], tmp_path: Path
+    how: str, steps: int, hooked: dict[str, LedgerTotals]
 ) -> None:
     if "optax" in how and find_spec("optax") is None:
         pytest.skip("Optax is not installed")
-    totals = train(tmp_path, "jax_loop", how, bare[how])
-    assert totals is not None
+    totals = hooked[how]
     assert totals.steps == {"train": steps}
     inside = dict(zip(COMPONENTS, totals.inside["train"], strict=True))
     assert inside["forward"] > 0
@@ -96,21 +113,22 @@ def test_a_loop_of_jax_makes_steps_and_the_parameters_are_as_without_hooks(
 
 
 def test_functions_of_python_that_compiled_functions_call_are_timed(
-    bare: dict[str, str], tmp_path: Path
+    hooked: dict[str, LedgerTotals],
 ) -> None:
-    totals = train(tmp_path, "jax_loop", "calls back", bare["calls back"])
-    assert totals is not None
+    totals = hooked["calls back"]
     assert totals.steps == {"train": 16}
     assert totals.gauges["jax_python_seconds"] >= 2 * 0.01 * (16 + 8), "of training and evaluation"
 
 
-@pytest.mark.parametrize(
-    "how", ["saliency", pytest.param("never", marks=TRIAL), pytest.param("sampling", marks=TRIAL)]
-)
-def test_a_loop_without_a_visible_boundary_has_no_steps(
-    how: str, bare: dict[str, str], tmp_path: Path
-) -> None:
-    assert train(tmp_path, "jax_loop", how, bare[how]) is None
+@pytest.mark.parametrize("how", ["saliency", "never"])
+def test_a_loop_without_a_visible_boundary_has_no_steps(how: str, hooked: dict[str, LedgerTotals]) -> None:
+    assert not hooked[how].steps
+
+
+@TRIAL
+def test_a_loop_that_only_samples_begins_no_run(bare: dict[str, str], tmp_path: Path) -> None:
+    assert run(tmp_path, LOOP, "sampling", **HOOKED) == bare["sampling"]
+    assert not list(open_ledgers(tmp_path))
 
 
 @pytest.mark.skipif(find_spec("flax") is None, reason="Flax is not installed")
@@ -125,8 +143,9 @@ def test_a_loop_without_a_visible_boundary_has_no_steps(
 def test_a_loop_of_flax_makes_steps_and_its_evaluation_makes_none(
     how: str, steps: int, tmp_path: Path
 ) -> None:
-    totals = train(tmp_path, "flax_loop", how, run(tmp_path, str(SCRIPTS / "flax_loop.py"), how))
-    assert totals is not None
+    script = str(SCRIPTS / "flax_loop.py")
+    assert run(tmp_path, script, how, **HOOKED) == run(tmp_path, script, how)
+    (totals,) = seen(tmp_path).values()
     assert totals.steps == {"train": steps}
 
 
