@@ -204,10 +204,10 @@ def rank(number):
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(60)
 """
-BY_SPAWN = """
+BY_TORCH = """
 if __name__ == "__main__":
     import torch.multiprocessing
-    torch.multiprocessing.spawn(rank, nprocs=2)
+    torch.multiprocessing.start_processes(rank, nprocs=2, start_method="fork")  # they import no torch
 """
 BY_TORCHRUN = """
 rank(int(os.environ["RANK"]))
@@ -216,7 +216,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 
 @pytest.mark.parametrize(
-    ("start", "launcher"), [(BY_SPAWN, ()), (BY_TORCHRUN, TORCHRUN)], ids=["spawn", "torchrun"]
+    ("start", "launcher"), [(BY_TORCH, ()), (BY_TORCHRUN, TORCHRUN)], ids=["torch", "torchrun"]
 )
 def test_a_rank_that_a_signal_killed_counts_before_those_that_failed_because_of_it(
     case: Case, start: str, launcher: tuple[str, ...]
