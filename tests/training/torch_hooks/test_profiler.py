@@ -80,25 +80,40 @@ class Parts:
         return rank.totals
 
 
-def in_parts(folder: Path, parts: Mapping[str, tuple[str, str]], status: int = 0, **more: Any) -> Parts:
-    """Trains parts: their names, their windows and scripts. Returns when the process has ended like this."""
+def in_parts(
+    folder: Path,
+    parts: Mapping[str, tuple[str, str]],
+    status: int = 0,
+    disks: Mapping[str, Path] | None = None,
+    **more: Any,
+) -> Parts:
+    """Trains parts: their names, their windows and scripts. Returns when the process has ended like this.
+
+    `disks` have the windows of parts that are not in `folder`.
+    """
+    places = {name: folder / name for name in parts} | dict(disks or {})
     scripts = [
-        PART.format(name=name, plan=plan, folder=str(folder / name / "profiles"), script=MODEL + script)
+        PART.format(name=name, plan=plan, folder=str(places[name] / "profiles"), script=MODEL + script)
         for name, (plan, script) in parts.items()
     ]
     return Parts(folder, train(*scripts, folder=folder, status=status, **more))
 
 
-@pytest.fixture
-def full_disks(tmp_path: Path) -> Iterator[dict[str, Path]]:
-    """File systems with room for nothing, and for the list of windows but for no trace."""
-    disks = {name: tmp_path / name for name in ("full", "small")}
+@pytest.fixture(scope="module")
+def full_disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """File systems with room for nothing, and for the list of windows but for no trace.
+
+    There are none if this user cannot mount any.
+    """
+    folder = tmp_path_factory.mktemp("disks")
+    disks = {name: folder / name for name in ("full", "small")}
     with ExitStack() as mounted:
         for disk in disks.values():
             disk.mkdir()
             mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
             if subprocess.run(mount, capture_output=True, check=False).returncode:
-                pytest.skip("this user cannot mount a file system")
+                yield {}
+                return
             mounted.callback(subprocess.run, ["umount", str(disk)], check=True)
         with suppress(OSError):
             (disks["full"] / "other").write_bytes(bytes(1 << 20))
@@ -106,15 +121,18 @@ def full_disks(tmp_path: Path) -> Iterator[dict[str, Path]]:
 
 
 def test_a_window_on_a_full_disk_costs_only_itself(
-    tmp_path: Path, bare: Parts, full_disks: dict[str, Path]
+    bare: Parts, windows: Parts, full_disks: dict[str, Path]
 ) -> None:
-    parts = in_parts(tmp_path, dict.fromkeys(full_disks, ("2:4 8:9", TRAINS)))
+    if not full_disks:
+        pytest.skip("this user cannot mount a file system")
     # PyTorch's own profiler may say on stderr what it could not write.
-    (line,) = [line for line in parts.trained.errors.splitlines() if line.startswith("stepscope")]
-    assert re.fullmatch(r"stepscope: the profile window at step 2 failed: .*No space left on device.*", line)
+    said = [line for line in windows.trained.errors.splitlines() if line.startswith("stepscope")]
+    (line,) = [line for line in said if "No space left on device" in line]
+    assert line == said[0], "those of the disks are the first windows"
+    assert line.startswith("stepscope: the profile window at step 2 failed: ")
     for name, disk in full_disks.items():
-        assert parts.output(name) == bare.output("alone")
-        assert parts.totals(name).steps == {"train": 12}
+        assert windows.output(name) == bare.output("alone")
+        assert windows.totals(name).steps == {"train": 12}
         assert not list(disk.rglob("*.gz")), "half a trace is none"
         assert not list(disk.rglob("*unfinished*tmp")), "it would keep the disk full"
     assert [each["state"] for each in listed(full_disks["small"])] == ["failed", "failed"]
@@ -339,9 +357,10 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Parts:
 
 
 @pytest.fixture(scope="module")
-def windows(tmp_path_factory: pytest.TempPathFactory) -> Parts:
+def windows(tmp_path_factory: pytest.TempPathFactory, full_disks: dict[str, Path]) -> Parts:
     parts = {
         "no plan": ("", NO_PLAN),  # before any other has loaded what makes windows
+        **dict.fromkeys(full_disks, ("2:4 8:9", TRAINS)),
         "operators": ("3:5 6:8 12:13", TRAINS),
         "compiled": ("4:6 9:10", COMPILES),
         "put back": ("3:5", PUT_BACK),
@@ -354,10 +373,12 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> Parts:
         "interrupted": ("every=4,steps=1", INTERRUPTED),
         "evaluation": ("2:9", EVALUATION),
         "own profiler": ("1:9 5:5 15:16", OWN_PROFILER),
+        "heap": ("2:4 8:9", LARGE_HEAP),
+        "scopes": ("every=3,steps=1", SCOPES),
         "fork": ("9:28", FORKS),
         "exception": ("2:90", FAILS),  # ends the process
     }
-    return in_parts(tmp_path_factory.mktemp("windows"), parts, status=1)
+    return in_parts(tmp_path_factory.mktemp("windows"), parts, status=1, disks=full_disks)
 
 
 def test_a_window_has_the_operators_of_its_steps_and_changes_no_parameter(
@@ -560,14 +581,8 @@ print("ended in a window after it")
 """
 
 
-def test_scopes_that_outlast_their_profiler_end_in_no_memory_that_it_has_freed(tmp_path: Path) -> None:
-    trained = train(
-        *(MODEL, SCOPES),
-        folder=tmp_path,
-        STEPSCOPE_PROFILE="every=3,steps=1",
-        STEPSCOPE_PROFILE_DIR=str(tmp_path / "profiles"),
-    )
-    assert trained.output.splitlines() == [
+def test_scopes_that_outlast_their_profiler_end_in_no_memory_that_it_has_freed(windows: Parts) -> None:
+    assert windows.output("scopes").splitlines() == [
         "ended in the next window",
         "ended in the profiler of the script",
         "3000",
@@ -577,14 +592,15 @@ def test_scopes_that_outlast_their_profiler_end_in_no_memory_that_it_has_freed(t
 
 LARGE_HEAP = """
 import gc
+get_objects = gc.get_objects
 gc.get_objects = None  # a loop over millions of them takes seconds
 train()
+gc.get_objects = get_objects
 """
 
 
-def test_a_window_looks_at_no_objects_of_the_script(tmp_path: Path) -> None:
-    parts = in_parts(tmp_path, {"heap": ("2:4 8:9", LARGE_HEAP)})
-    assert parts.windows("heap") == [(2, 4, "written", ""), (8, 9, "written", "")]
+def test_a_window_looks_at_no_objects_of_the_script(windows: Parts) -> None:
+    assert windows.windows("heap") == [(2, 4, "written", ""), (8, 9, "written", "")]
 
 
 RANKS = """
