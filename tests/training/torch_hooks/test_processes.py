@@ -2,14 +2,15 @@
 
 import textwrap
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from stepscope.exporter.ledgers.line_files import read_line_file
+from stepscope.exporter.ledgers.line_files import LineFile, read_line_file
 from stepscope.training import line_layout
 
 from tests.support.pytorch import needs_torch
 from tests.support.smallest import smallest
-from tests.support.torch_script import LEAVE, train
+from tests.support.torch_script import LEAVE, Trained, train
 
 pytestmark = needs_torch
 
@@ -46,7 +47,7 @@ if __name__ == "__main__":
 """
 LAUNCHES = {
     "started again": STARTED_AGAIN,
-    "forked": STARTED.format("fork"),
+    "forked": f"import torch._dynamo  # once for both\n{STARTED.format('fork')}",
     "spawned": STARTED.format("spawn"),
 }
 
@@ -70,77 +71,74 @@ import stepscope
 def decode(i):
     time.sleep(0.02)
     return data[i]
-class Slow(torch.utils.data.Dataset):
+class Quick(torch.utils.data.Dataset):
     def __len__(self): return 24
+    def __getitem__(self, i): return data[i]
+class Slow(Quick):
     def __getitem__(self, i): return decode(i)
 
 if __name__ == "__main__":
-    for method, workers in (("fork", 2), ("spawn", 1)):  # a spawned one imports torch
-        stepscope.start(run=method)
+    def loader_of(dataset, method, workers):
+        return DataLoader(dataset, batch_size=4, num_workers=workers,
+                          multiprocessing_context=method, persistent_workers=True)
+    def train(run, loader, epochs):
+        stepscope.start(run=run)
         model = Net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        loader = DataLoader(Slow(), batch_size=4, num_workers=workers,
-                            multiprocessing_context=method, persistent_workers=True)
-        for epoch in range(4 * workers):  # 1.9 s per worker: files are written after one
+        for epoch in range(epochs):
             for x, y in loader:
                 loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+    for method, workers in (("fork", 2), ("spawn", 1)):  # a spawned one imports torch
+        loader = loader_of(Slow(), method, workers)
+        train(method, loader, 4 * workers)  # 1.9 s per worker: files are written after one
         del loader
         stepscope.finish()
-"""
-
-
-TWO_RUNS = """
-import stepscope
-class Slow(torch.utils.data.Dataset):
-    def __len__(self): return 24
-    def __getitem__(self, i): return data[i]
-
-if __name__ == "__main__":
-    for method in ("fork", "spawn"):
-        loader = DataLoader(Slow(), batch_size=4, num_workers=2,
-                            multiprocessing_context=method, persistent_workers=True)
+        loader = loader_of(Quick(), method, 1)
         for number, epochs in enumerate((2, 3)):
-            stepscope.start(run=f"{method}-{number}")
-            model = Net()
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-            for epoch in range(epochs):
-                for x, y in loader:
-                    loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+            train(f"{method}-{number}", loader, epochs)
             stepscope.finish()
+        del loader
 """
 
 
-def test_workers_that_outlive_a_run_count_in_the_next_one(tmp_path: Path) -> None:
-    trained = train(TWO_RUNS, folder=tmp_path)
+class Workers(NamedTuple):
+    trained: Trained
+    files: list[LineFile]
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Workers:
+    """Runs with loaders of their own, and runs that share one, all in one process."""
+    folder = tmp_path_factory.mktemp("workers")
+    trained = train(WORKERS, folder=folder, STEPSCOPE_LINES="1")
     assert trained.errors == ""
-    assert len(trained.ranks) == 4, "no worker has a ledger of its own"
+    assert len(trained.ranks) == 2 * (1 + 2), "no worker has a ledger of its own"
+    return Workers(trained, [read_line_file(path) for path in (folder / "ledgers").glob("*.lines")])
+
+
+def test_workers_that_outlive_a_run_count_in_the_next_one(workers: Workers) -> None:
     for method in ("fork", "spawn"):
         for number, epochs in enumerate((2, 3)):
-            (rank,) = trained.of(f"{method}-{number}")
+            (rank,) = workers.trained.of(f"{method}-{number}")
             assert rank.totals.steps == {"train": 6 * epochs}
             assert sum(rank.totals.fetch_counts) == 6 * epochs
 
 
 def test_forked_and_spawned_workers_count_their_fetches_and_have_the_lines_that_load_the_data(
-    tmp_path: Path,
+    workers: Workers,
 ) -> None:
-    trained = train(WORKERS, folder=tmp_path, STEPSCOPE_LINES="1")
-    assert trained.errors == ""
-    assert len(trained.ranks) == 2, "no worker has a ledger of its own"
-    files = [read_line_file(path) for path in (tmp_path / "ledgers").glob("*.lines")]
-    (training,) = (file for file in files if file.thread.role == "training")
-    assert len(files) == 1 + 2 + 1
+    (training,) = (file for file in workers.files if file.thread.role == "training")
     for method, count in (("fork", 2), ("spawn", 1)):
-        (rank,) = trained.of(method)
+        (rank,) = workers.trained.of(method)
         steps = 4 * count * 6
         assert rank.totals.steps == {"train": steps}
         (loader,) = rank.totals.loaders
         assert (loader.workers, loader.batch_size, sum(loader.wait_counts)) == (count, 4, steps)
         assert sum(rank.totals.fetch_counts) == steps
         assert rank.totals.fetch_sum > 4 * steps * 0.02
-        workers = [file for file in files if file is not training and file.run == rank.header.run]
-        assert [(file.thread.role, file.thread.rank) for file in workers] == [("loader worker", 0)] * count
-        for worker in workers:
+        files = [file for file in workers.files if file is not training and file.run == rank.header.run]
+        assert [(file.thread.role, file.thread.rank) for file in files] == [("loader worker", 0)] * count
+        for worker in files:
             waited = sum(
                 counts[line_layout.STATES.index("other")]  # for its timer
                 for line, counts in worker.counts.lines.items()
