@@ -103,6 +103,7 @@ pauses.recorder = kept
 LET_GO = """
 import gc, weakref
 from stepscope.training.automatic import automatic
+stepscope.start(run="let go")
 model = Net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 gc.disable()
@@ -111,13 +112,28 @@ known = weakref.ref(optimizer)
 del optimizer
 gc.collect()
 print("let go", known() is None)
+model(torch.ones(16)).sum().backward()
+gc.enable()
+stepscope.finish()
+"""
+SLOW_START = """
+import stepscope
+class Slow(DataLoader):
+    def _get_iterator(self):
+        time.sleep(0.2)
+        return super()._get_iterator()
+stepscope.start(run="slow start")
+with stepscope.step("train"): pass
+for x, y in Slow(data, batch_size=48):
+    with stepscope.step("eval"): pass
+stepscope.finish()
 """
 KINDS = ("SGD", "AdamW")
 
 
 @pytest.fixture(scope="module")
 def hooked(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return train_all(tmp_path_factory.mktemp("hooked"), "on", UNHOOKED, before=FAILING)
+    return train_all(tmp_path_factory.mktemp("hooked"), "on", SLOW_START, LET_GO, UNHOOKED, before=FAILING)
 
 
 @pytest.fixture(scope="module")
@@ -185,29 +201,12 @@ def test_steps_end_although_an_old_pytorch_takes_the_hooks_of_optimizers(hooked:
     assert of(hooked, "unhooked").totals.steps == {"train": 4}
 
 
-SLOW_START = """
-import stepscope
-class Slow(DataLoader):
-    def _get_iterator(self):
-        time.sleep(0.2)
-        return super()._get_iterator()
-stepscope.start(run="slow start")
-with stepscope.step("train"): pass
-for x, y in Slow(data, batch_size=48):
-    with stepscope.step("eval"): pass
-stepscope.finish()
-"""
+def test_garbage_collection_frees_an_optimizer_whose_compiled_step_no_hook_has_ended(hooked: Trained) -> None:
+    assert lines(hooked, "let go") == ["let go True"]
 
 
-def test_garbage_collection_frees_an_optimizer_whose_compiled_step_no_hook_has_ended(
-    tmp_path: Path,
-) -> None:
-    script = LET_GO + "model(torch.ones(16)).sum().backward()"
-    assert train(script, folder=tmp_path).output == "let go True\n"
-
-
-def test_the_start_of_a_loader_counts_once_between_steps_by_hand(tmp_path: Path) -> None:
-    (rank,) = train(SLOW_START, folder=tmp_path).of("slow start")
+def test_the_start_of_a_loader_counts_once_between_steps_by_hand(hooked: Trained) -> None:
+    rank = of(hooked, "slow start")
     assert rank.totals.steps == {"train": 1, "eval": 2}
     inside = rank.totals.inside["eval"][COMPONENTS.index("data_wait")]
     assert rank.totals.component_seconds["data_wait"] == pytest.approx(inside)
