@@ -2,8 +2,6 @@
 
 import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,7 +38,10 @@ REPLACED = {
 }
 
 
-def facts(folder: Path, *arguments: str, **environment: str) -> tuple[dict[str, str], set[str]]:
+Facts = tuple[dict[str, str], set[str]]
+
+
+def facts(folder: Path, *arguments: str, **environment: str) -> Facts:
     """Runs the uses of PyTorch. Returns what they show, and the functions of ours in the classes of torch."""
     clean = unobserved()
     ended = ran(
@@ -61,8 +62,11 @@ def facts(folder: Path, *arguments: str, **environment: str) -> tuple[dict[str, 
     return {f"{when}: {use}": fact for when, use, fact in parts}, set(ours.split()[1:])
 
 
-# A few of each kind, but compiled ones: those are in the test below.
+# The second process loads the model that the first one saved.
+SOME = ("explained_by_dynamo", "compiled_module", "a_whole_module_that_another_process_saved")
+# A few of each kind.
 FEW = (
+    *SOME,
     *("graph_of_nested_modules", "traced_by_torchscript", "quantized_eagerly", "functional_call"),
     *("hooks_of_the_user", "checkpointed_activations", "own_calls_and_subclasses", "distributed_models"),
     *("copies", "whole_modules_in_files", "optimizers_and_schedulers", "steps_that_a_scaler_skips"),
@@ -71,12 +75,24 @@ FEW = (
 )
 
 
+@pytest.fixture(scope="module")
+def late(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], set[str], Path]:
+    """The facts and functions under hooks that Dynamo precedes, and the model that this process saved."""
+    folder = tmp_path_factory.mktemp("late")
+    return *facts(folder, "-c", LATE, str(USES), str(folder / "whole.pt"), *SOME), folder / "whole.pt"
+
+
+@pytest.fixture(scope="module")
+def few(late: tuple[dict[str, str], set[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Facts:
+    """Without hooks."""
+    return facts(tmp_path_factory.mktemp("few"), str(USES), str(late[2]), *FEW)
+
+
 @pytest.mark.parametrize("names", smallest([FEW, ()], {0}), ids=["few", "all"])
-def test_no_use_of_pytorch_shows_the_hooks(tmp_path: Path, names: tuple[str, ...]) -> None:
-    with ThreadPoolExecutor() as threads:
-        uses = partial(facts, tmp_path, str(USES))
-        hooks = threads.submit(uses, str(tmp_path / "hooked.pt"), *names, STEPSCOPE_INSTRUMENT="1")
-        (bare, none), (hooked, ours) = uses(str(tmp_path / "bare.pt"), *names), hooks.result()
+def test_no_use_of_pytorch_shows_the_hooks(tmp_path: Path, names: tuple[str, ...], few: Facts) -> None:
+    bare, none = few if names else facts(tmp_path, str(USES), str(tmp_path / "bare.pt"))
+    words = str(USES), str(tmp_path / "hooked.pt"), *names
+    hooked, ours = facts(tmp_path, *words, STEPSCOPE_INSTRUMENT="1")
     assert len(bare) >= (len(names) or 50)
     assert {use for use in bare if hooked.get(use) != bare[use]} == set()
     assert hooked.keys() == bare.keys()
@@ -90,16 +106,12 @@ def test_no_use_of_pytorch_shows_the_hooks(tmp_path: Path, names: tuple[str, ...
         assert totals.component_seconds[component] > 0.0
 
 
-# The second process loads the model that the first one saved.
-SOME = ("explained_by_dynamo", "compiled_module", "a_whole_module_that_another_process_saved")
-
-
-def test_dynamo_that_was_imported_before_the_hooks_makes_the_same_guards_and_graphs(tmp_path: Path) -> None:
-    script = (str(USES), str(tmp_path / "whole.pt"), *SOME)
-    late, ours = facts(tmp_path, "-c", LATE, *script)
-    bare, _ = facts(tmp_path, *script)
-    assert late == bare
-    assert len(bare) == len(SOME)
+def test_dynamo_that_was_imported_before_the_hooks_makes_the_same_guards_and_graphs(
+    late: tuple[dict[str, str], set[str], Path], few: Facts
+) -> None:
+    found, ours, _ = late
+    assert len(found) == len(SOME)
+    assert found == {use: few[0].get(use) for use in found}
     assert ours >= REPLACED
 
 
