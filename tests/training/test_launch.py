@@ -94,21 +94,6 @@ def test_two_scripts_of_one_shell_are_two_runs_of_one_name(ledgers: Path, script
         int(digits, 16)
 
 
-@with_torch
-def test_each_torchrun_of_a_script_is_one_run_with_all_its_ranks_and_a_wrapper_around_each_splits_none(
-    ledgers: Path, script: Path, tmp_path: Path
-) -> None:
-    wrapper = tmp_path / "wrapper.sh"
-    wrapper.write_text(f"#!/bin/bash\n{sys.executable} {script}\nexit $?\n")
-    wrapper.chmod(0o755)
-    torchrun = f"{TORCHRUN} --nproc-per-node 2 --master-port"
-    shell(
-        f"{torchrun} {free_port()} {script} & {torchrun} {free_port()} --no-python {wrapper}; wait",
-        ledgers,
-    )
-    assert list(runs(ledgers).values()) == [{0, 1}] * 2
-
-
 # Ranks wait for each other: the agent ends all as soon as one has failed.
 FAILS_AT_FIRST = """
 import os, sys, time
@@ -126,14 +111,22 @@ sys.exit(attempt == "0")
 @pytest.mark.parametrize(
     "flags", smallest(["--standalone", "--rdzv-backend c10d --rdzv-endpoint localhost:0"], {0})
 )
-def test_a_restart_of_an_elastic_job_is_an_attempt_of_its_run(
-    ledgers: Path, script: Path, flags: str
+def test_each_torchrun_is_one_run_with_all_its_ranks_and_neither_a_wrapper_nor_a_restart_splits_it(
+    ledgers: Path, script: Path, flags: str, tmp_path: Path
 ) -> None:
-    script.write_text(TRAINS + FAILS_AT_FIRST)
-    shell(f"{TORCHRUN} {flags} --max-restarts 1 --nproc-per-node 2 {script}", ledgers)
-    (run,) = runs(ledgers)
-    assert runs(ledgers) == {run: {0, 1}}
-    assert sorted(header.attempt for header in headers(ledgers)) == [0, 0, 1, 1]
+    wrapper, elastic = tmp_path / "wrapper.sh", tmp_path / "elastic" / script.name
+    wrapper.write_text(f"#!/bin/bash\n{sys.executable} {script}\nexit $?\n")
+    wrapper.chmod(0o755)
+    elastic.parent.mkdir()
+    elastic.write_text(TRAINS + FAILS_AT_FIRST)
+    torchrun = f"{TORCHRUN} --nproc-per-node 2"
+    wrapped = f"--master-port {free_port()} --no-python {wrapper}"
+    shell(f"{torchrun} {flags} --max-restarts 1 {elastic} & {torchrun} {wrapped}; wait", ledgers)
+    assert list(runs(ledgers).values()) == [{0, 1}] * 2
+    attempts: dict[str, list[int]] = {}
+    for header in headers(ledgers):
+        attempts.setdefault(header.run, []).append(header.attempt)
+    assert sorted(map(sorted, attempts.values())) == [[0, 0], [0, 0, 1, 1]]
 
 
 @with_torch
