@@ -86,7 +86,8 @@ PY_DATASET: dict[str, list[float | None]] = {
 
 def settings(backend: str, workers: str) -> dict[str, str]:
     keras = {"KERAS": backend} if backend == "tf_keras" else {"KERAS_BACKEND": backend}
-    return {**keras, "PY_WORKERS": workers}
+    threads = {"OMP_NUM_THREADS": "1"} if backend == "torch" else {}  # others would spin
+    return {**keras, **threads, "PY_WORKERS": workers}
 
 
 # Trains with Keras 3 and 2, one after the other, and at last with a callback.
