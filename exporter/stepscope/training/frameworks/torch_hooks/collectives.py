@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import torch
 
+from stepscope.training.frameworks.around import timed
 from stepscope.training.frameworks.torch_hooks.passes import Distributed
-from stepscope.training.frameworks.torch_hooks.patches import is_compiling, replace, switched_off, time_calls
+from stepscope.training.frameworks.torch_hooks.patches import counted, replace, time_calls
 from stepscope.training.layout import OPERATIONS
 from stepscope.training.recorder import COMPONENT_INDEX
 from stepscope.training.session import complain, recorder, start_as, start_run
@@ -72,71 +73,32 @@ class _Started:
 
 
 def _timed_collective(operation: float) -> Callable[..., Callable[..., Any]]:
-    enter, leave, tracing = recorder.enter, recorder.leave, is_compiling
+    def started(_place: object, work: object) -> None:
+        _Started.work, _Started.operation = id(work), operation
 
-    def wrapper_of(original: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*arguments: Any, **keywords: Any) -> Any:
-            nonlocal tracing
-            if tracing():
-                return original(*arguments, **keywords)
-            try:
-                place = enter(_COMMUNICATION, operation)
-            except Exception as error:  # noqa: BLE001 - nothing may raise into training
-                tracing = switched_off("a collective", error)
-                return original(*arguments, **keywords)
-            try:
-                work = original(*arguments, **keywords)
-            finally:
-                try:
-                    leave(place)
-                except Exception as error:  # noqa: BLE001 - as above
-                    tracing = switched_off("a collective", error)
-            _Started.work, _Started.operation = id(work), operation
-            return work
-
-        return timed
-
-    return wrapper_of
+    return lambda original: counted(original, "a collective", _COMMUNICATION, lambda *_: operation, started)
 
 
 def _timed_wait(original: Callable[..., Any]) -> Callable[..., Any]:
-    enter, leave, tracing = recorder.enter, recorder.leave, is_compiling
-    unknown = _OPERATION["wait"]
+    def operation(work: object) -> float:
+        return _Started.operation if _Started.work == id(work) else _OPERATION["wait"]
 
-    def timed(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        nonlocal tracing
-        if tracing():
-            return original(self, *arguments, **keywords)
-        try:
-            place = enter(_COMMUNICATION, _Started.operation if _Started.work == id(self) else unknown)
-        except Exception as error:  # noqa: BLE001 - nothing may raise into training
-            tracing = switched_off("Work.wait", error)
-            return original(self, *arguments, **keywords)
-        try:
-            return original(self, *arguments, **keywords)
-        finally:
-            try:
-                leave(place)
-            except Exception as error:  # noqa: BLE001 - as above
-                tracing = switched_off("Work.wait", error)
-
-    return timed
+    return counted(original, "Work.wait", _COMMUNICATION, operation)
 
 
 def _timed_init(original: Callable[..., Any]) -> Callable[..., Any]:
-    def timed(*arguments: Any, **keywords: Any) -> Any:
+    def begin(*arguments: Any, **keywords: Any) -> int:
         world_size, rank = (*arguments[3:5], -1, -1)[:2]  # as its signature has them
         _start(keywords.get("rank", rank), keywords.get("world_size", world_size))
-        place = recorder.enter(_COMMUNICATION, _OPERATION["init_process_group"])
-        try:
-            result = original(*arguments, **keywords)
-        finally:
-            recorder.leave(place)
-        Distributed.is_initialized = True
-        _start(torch.distributed.get_rank(), torch.distributed.get_world_size())
-        return result
+        return recorder.enter(_COMMUNICATION, _OPERATION["init_process_group"])
 
-    return timed
+    def end(place: int, done: bool) -> None:
+        recorder.leave(place)
+        if done:
+            Distributed.is_initialized = True
+            _start(torch.distributed.get_rank(), torch.distributed.get_world_size())
+
+    return timed(original, "init_process_group", begin, end)
 
 
 def _start(rank: Any, world_size: Any) -> None:

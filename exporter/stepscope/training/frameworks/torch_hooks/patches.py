@@ -14,6 +14,7 @@ from types import ModuleType
 import torch
 
 from stepscope.training.automatic import automatic
+from stepscope.training.frameworks.around import timed
 from stepscope.training.session import complain, recorder
 
 TYPE_CHECKING = False
@@ -69,29 +70,25 @@ def replace(owner: Any, name: str, wrapper_of: Callable[..., Callable[..., Any]]
 
 def time_calls(owner: Any, name: str, component: int, operation: float = 0.0) -> None:
     """Counts the calls of a function as this component."""
-    enter, leave, tracing = recorder.enter, recorder.leave, is_compiling
+    replace(owner, name, lambda original: counted(original, name, component, lambda *_: operation))
 
-    def wrapper_of(original: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*arguments: Any, **keywords: Any) -> Any:
-            nonlocal tracing
-            if tracing():
-                return original(*arguments, **keywords)
-            try:
-                place = enter(component, operation)
-            except Exception as error:  # noqa: BLE001 - nothing may raise into training
-                tracing = switched_off(name, error)
-                return original(*arguments, **keywords)
-            try:
-                return original(*arguments, **keywords)
-            finally:
-                try:
-                    leave(place)
-                except Exception as error:  # noqa: BLE001 - as above
-                    tracing = switched_off(name, error)
 
-        return timed
+def counted(
+    original: Callable[..., Any],
+    name: str,
+    component: int,
+    operation: Callable[..., float],
+    see: Callable[[Any, Any], None] | None = None,
+) -> Callable[..., Any]:
+    """Returns a function whose calls count as this component, until that fails.
 
-    replace(owner, name, wrapper_of)
+    `operation` gets the first argument of a call. `see` gets the place and the result of one.
+    """
+
+    def begin(*arguments: object, **_: object) -> int:
+        return recorder.enter(component, operation(*arguments[:1]))
+
+    return timed(original, name, begin, lambda place, _: recorder.leave(place), is_compiling, see)
 
 
 def on_removal(function: Callable[[], None]) -> None:

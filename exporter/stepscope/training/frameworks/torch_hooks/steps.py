@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as optimizers
 
 from stepscope.training.automatic import NESTED, automatic
+from stepscope.training.frameworks.around import timed
 from stepscope.training.frameworks.published import publish, publish_found
 from stepscope.training.frameworks.torch_hooks.device import STEPS, device
 from stepscope.training.frameworks.torch_hooks.patches import (
@@ -230,34 +231,27 @@ def _before(optimizer: Optimizer, arguments: tuple[Any, ...] = (), keywords: Any
 def _timed_closure(closure: Callable[..., Any], optimizer: Optimizer) -> Callable[..., Any]:
     """Returns the closure, whose time is not the optimizer's: frameworks run a whole step in it."""
 
-    @wraps(closure)
-    def timed(*arguments: Any, **keywords: Any) -> Any:
-        global _tracing
-        if _tracing():
-            return closure(*arguments, **keywords)
+    def begin(*_: object, **__: object) -> bool:
         is_elected = _steps.elected() is optimizer
-        try:
-            recorder.leave(_steps.place if is_elected else _steps.others.pop())
-            if device.measures:
-                device.begins(NOT_OPENED)
-        except Exception as error:  # noqa: BLE001 - as above
-            _tracing = switched_off(_HOOK, error)
-            return closure(*arguments, **keywords)
-        try:
-            return closure(*arguments, **keywords)
-        finally:
-            try:
-                place = recorder.enter(_OPTIMIZER)
-                if is_elected:
-                    _steps.place = place
-                else:
-                    _steps.others.append(place)
-                if device.measures:
-                    device.begins(_OPTIMIZER)
-            except Exception as error:  # noqa: BLE001 - as above
-                _tracing = switched_off(_HOOK, error)
+        recorder.leave(_steps.place if is_elected else _steps.others.pop())
+        if device.measures:
+            device.begins(NOT_OPENED)
+        return is_elected
 
-    return timed
+    def end(is_elected: bool, _done: bool) -> None:
+        place = recorder.enter(_OPTIMIZER)
+        if is_elected:
+            _steps.place = place
+        else:
+            _steps.others.append(place)
+        if device.measures:
+            device.begins(_OPTIMIZER)
+
+    return wraps(closure)(timed(closure, _HOOK, begin, end, _is_off))
+
+
+def _is_off() -> bool:
+    return _tracing()
 
 
 def _after(optimizer: Optimizer, *_: object) -> None:
@@ -391,30 +385,18 @@ def _end_compiled() -> None:
 
 
 def _timed_scaler_step(original: Callable[..., Any]) -> Callable[..., Any]:
-    def timed(self: Any, optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
-        global _tracing
-        if _tracing() or not recorder.counts_here():
-            return original(self, optimizer, *arguments, **keywords)
-        try:
-            if _steps.elected() is None:
-                _elect(optimizer)
-            ended = _steps.ended
-            place = recorder.enter(_OPTIMIZER)
-        except Exception as error:  # noqa: BLE001 - nothing may raise into training
-            _tracing = switched_off(_HOOK, error)
-            return original(self, optimizer, *arguments, **keywords)
-        done = False
-        try:
-            result = original(self, optimizer, *arguments, **keywords)
-            done = True
-        finally:
-            try:
-                recorder.leave(place)
-                # It was skipped if gradients were not finite.
-                if done and _steps.ended == ended and _steps.elected() is optimizer:
-                    _after(optimizer)
-            except Exception as error:  # noqa: BLE001 - as above
-                _tracing = switched_off(_HOOK, error)
-        return result
+    def begin(_scaler: object, optimizer: Any, *_: object, **__: object) -> tuple[Any, int, int] | None:
+        if not recorder.counts_here():
+            return None
+        if _steps.elected() is None:
+            _elect(optimizer)
+        return optimizer, _steps.ended, recorder.enter(_OPTIMIZER)
 
-    return timed
+    def end(begun: tuple[Any, int, int], done: bool) -> None:
+        optimizer, ended, place = begun
+        recorder.leave(place)
+        # It was skipped if gradients were not finite.
+        if done and _steps.ended == ended and _steps.elected() is optimizer:
+            _after(optimizer)
+
+    return timed(original, "GradScaler.step", begin, end, _is_off)
