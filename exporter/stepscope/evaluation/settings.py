@@ -1,6 +1,7 @@
 """Reads the parameters of rules, from the command line or a file."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -51,7 +52,7 @@ class Settings:
             if not equals or not dot:
                 raise UserError(f"--set {word}: write Rule.parameter=value, as in CPUBottleneck.threshold=40")
             specification = _specification(rule, parameter, f"--set {word}")
-            with _Naming(f"--set {word}"):
+            with _naming(f"--set {word}"):
                 values.setdefault(rule, {})[parameter] = specification.parse(text.strip())
         return cls(values)
 
@@ -72,7 +73,7 @@ class Settings:
         for rule, parameters in _mapping(content, str(file)).items():
             for parameter, value in _mapping(parameters, f"{file}: {rule}").items():
                 specification = _specification(str(rule), str(parameter), str(file))
-                with _Naming(f"{file}: {rule}.{parameter}"):
+                with _naming(f"{file}: {rule}.{parameter}"):
                     values.setdefault(rule, {})[parameter] = _checked(specification, value)
         return cls(values)
 
@@ -93,18 +94,13 @@ class Settings:
         return parameters(**self.values.get(parameters.__name__, {}))
 
 
-class _Naming:
-    """A context that turns a ValueError into a UserError with the place of the value."""
-
-    def __init__(self, where: str) -> None:
-        self.where = where
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if isinstance(error, ValueError):
-            raise UserError(f"{self.where}: {error}") from None
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """Turns a ValueError into a UserError with the place of the value."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(f"{where}: {error}") from None
 
 
 def _specification(rule: str, parameter: str, where: str) -> Specification:

@@ -25,7 +25,7 @@ class Finding:
 
     def explains(self, leaf: Key) -> bool:
         """Returns whether it is about this part of the account, or about the phase that the part is in."""
-        return _explains(self.key, leaf)
+        return self.key in (leaf, Key(leaf.part))
 
     @property
     def cost(self) -> str:
@@ -60,18 +60,14 @@ def findings(analysis: Analysis, price: float | None = None) -> list[Finding]:
 def cut_across(findings: Sequence[Finding], account: Account) -> list[RuleResult]:
     """Returns the causes that cost time in several parts of the account, whose seconds contain it."""
     rules = [rule for each in findings for rule in (each.problem.rule, *each.problem.also)]
+    parts = {part for leaf in account.leaves for part in (leaf.key, Key(leaf.key.part))}
     return [
         rule
         for rule in rules
         if rule.seconds_lost > 0
         and not rule.about.is_symptom
-        and not any(_explains(part_of(rule, account.main_phase), leaf.key) for leaf in account.leaves)
+        and part_of(rule, account.main_phase) not in parts
     ]
-
-
-def _explains(part: Key | None, leaf: Key) -> bool:
-    """Returns whether it is this part of the account, or the phase that the part is in."""
-    return part is not None and leaf.part == part.part and part.component in ("", leaf.component)
 
 
 def _finding(analysis: Analysis, problem: Problem, price: float | None) -> Finding:
