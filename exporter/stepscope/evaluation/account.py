@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from stepscope.evaluation.places import LEAST_PLACE, MAIN_THREADS, Place, main_threads, places, states, waits
+from stepscope.evaluation.places import LEAST_PLACE, MAIN_THREADS, Place, main_threads, places, waits
 from stepscope.exporter.ledgers.ages import HOST as HOST
 from stepscope.exporter.ledgers.spent import BEFORE as BEFORE
 from stepscope.exporter.ledgers.spent import BETWEEN as BETWEEN
@@ -221,7 +221,7 @@ def _component_of_start(line: LineTime) -> str:
 def _main_thread(threads: Iterable[ThreadTime], seconds: float) -> dict[Key, float]:
     """Returns what the main thread of a process without steps does, in at most `seconds`."""
     thread = max(main_threads(threads, seconds), key=lambda thread: thread.seconds, default=None)
-    sampled = states(thread.lines) if thread else {}
+    sampled = summed(line.seconds for line in thread.lines) if thread else {}
     if thread is None or not any(sampled.values()):
         return {}
     factor = min(thread.seconds, seconds) / sum(sampled.values())

@@ -38,7 +38,7 @@ class Claim:
         """
         result = self.result
         return (
-            -may_cost(result),
+            -result.details.get("may_cost", 0.0),
             "rank" not in result.details,
             self.key is None,
             result.about.is_symptom,
@@ -123,11 +123,6 @@ def _explains(held: Key, key: Key) -> bool:
     A component is explained by itself or its phase, and a phase by all that passes in it.
     """
     return held in (key, Key(key.part)) if key.component else key != ANYWHERE and held.part in ("", key.part)
-
-
-def may_cost(result: RuleResult) -> float:
-    """Returns how many seconds of the run a finding may slow, whatever else explains them; 0: none."""
-    return float(result.details.get("may_cost", 0.0))
 
 
 def part_of(result: RuleResult, main_phase: str) -> Key | None:

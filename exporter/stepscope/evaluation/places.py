@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from stepscope.rules.parts.shares import summed
 from stepscope.runs.model import LineTime, ThreadTime
 from stepscope.training.line_names import last_parts
 
@@ -60,11 +59,6 @@ def main_threads(threads: Iterable[ThreadTime], seconds: float) -> list[ThreadTi
     """
     sampled = (thread for thread in threads if thread.role in MAIN_THREADS and thread.seconds > 0)
     return [thread.within(seconds) for thread in sampled]
-
-
-def states(lines: Iterable[LineTime]) -> dict[str, float]:
-    """Returns the seconds of lines by state of the thread."""
-    return summed(line.seconds for line in lines)
 
 
 def waits(line: LineTime) -> bool:

@@ -9,7 +9,7 @@ from stepscope.common.status import Status
 from stepscope.common.words import duration, listing, share
 from stepscope.evaluation.account import Account, Key, lines_of
 from stepscope.evaluation.analysis import Analysis, RuleResult
-from stepscope.evaluation.claims import Claim, Ledger, may_cost, part_of, ranks_of
+from stepscope.evaluation.claims import Claim, Ledger, part_of, ranks_of
 from stepscope.evaluation.places import Place, places, worth_a_name
 from stepscope.evaluation.restarts import restarted
 from stepscope.evaluation.shared_cores import CHEAPER, shared_seconds
@@ -101,7 +101,8 @@ def problems(results: Iterable[RuleResult], account: Account | None = None) -> l
     for group in sorted(groups, key=lambda group: min(claim.precedence for claim in group)):
         rules = [claim.result for claim in group]
         leading = group[0] if rules[0].seconds_lost else max(group, key=lambda each: each.result.seconds_lost)
-        seconds, taken = leading.result.seconds_lost, ledger.enter(leading)
+        seconds = leading.result.seconds_lost
+        taken, *_ = [ledger.enter(leading), *(ledger.enter(each) for each in group if each is not leading)]
         most, explained = max(taken, default=0.0), fsum([*taken, ledger.book(leading)])
         if most > seconds / 2 or fsum(taken) > (1 - HARDLY) * seconds:
             problem = holders[taken.index(most)]
@@ -110,9 +111,6 @@ def problems(results: Iterable[RuleResult], account: Account | None = None) -> l
             rule, *also = rules
             problem = Problem(rule.about.subject, rule, leading.result, also, explained=explained)
             found.append(problem)
-        for claim in group:
-            if claim is not leading:
-                ledger.enter(claim)
         holders += [problem] * len(group)
     found = sorted(found, key=lambda problem: _place(problem, found))
     causes = [problem for problem in found if problem.rule.about.topic != ANY_TOPIC]
@@ -282,7 +280,8 @@ def _place(problem: Problem, found: list[Problem]) -> tuple[float, bool, int, st
             if not other.rule.about.is_symptom and rule.about.symptom == other.rule.about.symptom != ""
         )
         seconds = min((seconds, *causes))
-    return -max(seconds, may_cost(rule)), rule.about.is_symptom, -rule.triggered, rule.rule
+    seconds = max(seconds, rule.details.get("may_cost", 0.0))
+    return -seconds, rule.about.is_symptom, -rule.triggered, rule.rule
 
 
 def _explains(cause: Problem, effect: Problem) -> bool:

@@ -66,6 +66,8 @@ GRADIENT = 2.0  # times its forward pass: what a backward pass usually takes
 OPTIMIZER, FORWARD, BACKWARD, COMMUNICATION, OWN = (
     Key("train", name) for name in ("optimizer", "forward", "backward", "communication", HOST)
 )
+Parts = tuple[Key, ...]
+PASSES: Parts = (FORWARD, BACKWARD)
 UNPIN = (
     "Give each process cores of its own. What it starts, such as loader workers, inherits those that it may "
     "use (`os.sched_getaffinity(0)`). Look for taskset, numactl, OMP_PROC_BIND, KMP_AFFINITY, Slurm’s "
@@ -171,34 +173,27 @@ class _Run:
         return [leaf for leaf in self.account.leaves if leaf.key == key]
 
     def found(
-        self,
-        key: Key,
-        lost: float,
-        remedy: str,
-        evidence: str,
-        title: str = "",
-        also: Sequence[Key] = (),
-        places: Sequence[str] = (),
+        self, parts: Parts, lost: float, remedy: str, said: str, title: str = "", places: Sequence[str] = ()
     ) -> RuleResult:
-        """Returns a finding about a part that cost seconds of other parts `also`, each as the time in it."""
-        spent = {part.component: self.account.share(*part) for part in also}
-        whole = self.account.share(*key) + sum(spent.values())
-        brings = {name: lost * part / whole for name, part in spent.items() if part}
-        return of_part(
-            LargePart(key, lost, remedy, evidence, title, brings=brings, places=places), self.seconds
-        )
+        """Returns a finding about the first of these parts. Each lost as much of its time."""
+        spent = [self.account.share(*part) for part in parts]
+        brings = {
+            part.component: lost * each / sum(spent) for part, each in zip(parts, spent, strict=True) if each
+        }
+        brings.pop(parts[0].component, None)
+        large = LargePart(parts[0], lost, remedy, said, title, brings=brings, places=places)
+        return of_part(large, self.seconds)
 
 
 class _Setting(NamedTuple):
     """A setting that costs a part of the run."""
 
     gauge: str
-    key: Key  # of what it makes longer
+    parts: Parts  # which it makes longer
     cost: Callable[[_Run, float], float]  # of the run, 0..1, by the value of the gauge
     says: str  # "{part}" and "{number}" are the value
     remedy: str
-    title: str = ""  # instead of the key's
-    also: Sequence[Key] = ()  # of what else it makes longer
+    title: str = ""  # instead of that of the first part
 
 
 class _Unknown(NamedTuple):
@@ -213,7 +208,7 @@ class _Unknown(NamedTuple):
 KNOWN = (
     _Setting(  # once would do
         SYNCHRONISED,
-        COMMUNICATION,
+        (COMMUNICATION,),
         lambda run, passes: run.communication * (1 - 1 / passes) if passes >= 2 else 0.0,
         "Ranks exchange gradients in each of {number} backward passes per step",
         "Put all but the last forward and backward pass of a step into `with model.no_sync():`, so that "
@@ -221,7 +216,7 @@ KNOWN = (
     ),
     _Setting(  # the other half of the passes leads to these gradients, and may lead to others
         UNTRAINED,
-        BACKWARD,
+        (BACKWARD,),
         lambda run, part: part * run.backward / 2,
         "No optimizer uses {part} of the gradients: none has their parameters, or they are cleared first",
         "Switch gradients off for what a pass does not train: `backbone.requires_grad_(False)`, `.detach()` "
@@ -231,18 +226,17 @@ KNOWN = (
     ),
     _Setting(
         PADDING,
-        FORWARD,
+        PASSES,
         lambda run, part: part * run.passes,
         "{part} of a batch are positions that are padding in all of its samples",
         "Pad each batch to its own longest sample, in the collate function (`padding=True` of a tokenizer, "
         "DataCollatorWithPadding), and batch similar lengths. A compiled model needs few lengths.",
         "Padding",
-        (BACKWARD,),
     ),
     *(
         _Setting(
             gauge,
-            FORWARD,
+            (FORWARD,),
             lambda run, seconds: min(seconds / run.seconds, run.in_steps),  # several run at once
             f"It is spent in functions of Python that {graph}s call ({calls})",
             f"Write them with operations of {framework}, which a {graph} runs without Python, or call them "
@@ -309,11 +303,11 @@ def slow_settings(analysis: Analysis) -> Iterator[RuleResult]:
     for title, is_on, says, remedy in on:
         said = says.format(count(int(is_on(run)), "tensor"))
         yield finding(title, f"{said}. {computing}", remedy)
-    for gauge, key, cost, says, remedy, title, also in KNOWN:
+    for gauge, parts, cost, says, remedy, title in KNOWN:
         value = run.gauge(gauge)
         if (lost := cost(run, value)) >= run.large:
             said = says.format(part=share(value, 1.0), number=number(round(value)))
-            found = run.found(key, lost, remedy, said, title, also)
+            found = run.found(parts, lost, remedy, said, title)
             shared = {"shared_seconds": lost * run.seconds} if gauge == UNTRAINED else {}
             yield replace(found, details=found.details | shared)
     passes = list(_growing_graph(run)) or list(_small_operators(run))
@@ -339,7 +333,7 @@ def _anomaly_detection(run: _Run) -> Iterator[RuleResult]:
     if lost >= run.large:
         spent = share(lost, run.forward)
         evidence = f"{is_on}, and forward passes spent {spent} of their time on stack traces"
-        found = run.found(FORWARD, lost, SWITCH_OFF, evidence, "Anomaly detection")
+        found = run.found((FORWARD,), lost, SWITCH_OFF, evidence, "Anomaly detection")
         yield replace(found, details=found.details | {"shared_seconds": (run.passes - lost) * run.seconds})
     else:
         said = f"{is_on}. Both passes took {share(run.passes, 1.0)} of the run{OF_THAT}"
@@ -368,7 +362,7 @@ def _growing_graph(run: _Run) -> Iterator[RuleResult]:
             f"The graph grew from {number(int(first))} to {number(int(now))} operators or more: each "
             "backward pass also goes through steps before"
         )
-        yield run.found(BACKWARD, lost, DETACH, evidence)
+        yield run.found((BACKWARD,), lost, DETACH, evidence)
 
 
 def _optimizer(run: _Run) -> Iterator[RuleResult]:
@@ -378,13 +372,13 @@ def _optimizer(run: _Run) -> Iterator[RuleResult]:
         return
     if denormal >= MANY_DENORMALS and spent > run.passes > 0:
         evidence = f"{share(denormal, 1.0)} of the numbers that it updates are below 1e-38, but not 0"
-        yield run.found(OPTIMIZER, spent, FLUSH, evidence)
+        yield run.found((OPTIMIZER,), spent, FLUSH, evidence)
     elif tensors >= MANY_TENSORS:
-        yield run.found(OPTIMIZER, spent, AT_ONCE, f"It updates {number(tensors)} tensors one by one")
+        yield run.found((OPTIMIZER,), spent, AT_ONCE, f"It updates {number(tensors)} tensors one by one")
     elif spent > LONGER * run.passes > 0 and not run.analysis.uses_gpus and not _is_sparse(run.account):
         times = number(round(spent / run.passes, 1))
         evidence = f"It takes {times} times as long as forward and backward pass"
-        yield run.found(OPTIMIZER, spent, UPDATE_LESS, evidence)
+        yield run.found((OPTIMIZER,), spent, UPDATE_LESS, evidence)
 
 
 def _is_sparse(account: Account) -> bool:
@@ -408,7 +402,7 @@ def _unused_results(run: _Run) -> Iterator[RuleResult]:
             "Autograd records forward passes of the model that no backward pass follows: "
             f"{share(part, 1.0)} of the forward time in the steps that hooks looked at"
         )
-        yield run.found(FORWARD, lost, RECORD_LESS, evidence, "Forward passes without a backward pass")
+        yield run.found((FORWARD,), lost, RECORD_LESS, evidence, "Forward passes without a backward pass")
 
 
 def _forward_alone(run: _Run) -> Iterator[RuleResult]:
@@ -424,7 +418,7 @@ def _forward_alone(run: _Run) -> Iterator[RuleResult]:
             f"The forward pass takes {times} times as long as the backward pass, and usually takes less: "
             "these lines run Python, or compute what no backward pass follows"
         )
-        yield run.found(FORWARD, min(own, run.forward - run.backward), COMPUTE_WITH_TENSORS, evidence)
+        yield run.found((FORWARD,), min(own, run.forward - run.backward), COMPUTE_WITH_TENSORS, evidence)
 
 
 def _called(key: Key, run: _Run) -> Iterator[RuleResult]:
@@ -445,7 +439,7 @@ def _called(key: Key, run: _Run) -> Iterator[RuleResult]:
             evidence = f"{share(lost, leaf.share)} of this part is your own code that it calls"
             remedy = COMPUTE_WITH_TENSORS if called[0] in gradients else CALL_LESS[key.component]
             at = tuple(each.line.place for each in called)
-            yield run.found(key, lost, remedy, evidence, places=at)
+            yield run.found((key,), lost, remedy, evidence, places=at)
 
 
 def _computed_again(run: _Run) -> Iterator[RuleResult]:
@@ -480,9 +474,9 @@ def _small_operators(run: _Run) -> Iterator[RuleResult]:
     few = operators < max(MANY_OPERATORS, MANY_PER_LEAF * leaves)
     if few or not run.steps or run.passes < run.large or run.is_busy:
         return
-    parts, spent, calls = [FORWARD, BACKWARD], run.passes, run.steps * operators
+    parts, spent, calls = PASSES, run.passes, run.steps * operators
     if run.seconds_with_a_core(run.forward) < IN_NO_TIME * calls and run.own >= run.large:
-        parts, spent = [OWN, *parts], spent + run.own
+        parts, spent = (OWN, *parts), spent + run.own
     each = run.seconds_with_a_core(spent) / calls
     if each <= SMALL:
         some = "at least " if operators + leaves >= MOST_OPERATORS else ""
@@ -490,7 +484,7 @@ def _small_operators(run: _Run) -> Iterator[RuleResult]:
             f"It and the backward pass go through {some}{number(operators)} operators per step, "
             f"{duration(each)} each: the call of each costs more than what it computes"
         )
-        yield run.found(parts[0], spent, IN_BULK, evidence, also=parts[1:])
+        yield run.found(parts, spent, IN_BULK, evidence)
 
 
 def _one_sample(run: _Run) -> Iterator[RuleResult]:
@@ -505,8 +499,7 @@ def _one_sample(run: _Run) -> Iterator[RuleResult]:
             f"The model gets one sample per pass. Its {number(operators)} operators take "
             f"{duration(each)} each: the call of each costs more than what it computes"
         )
-        title, also = "Batches of one sample", (BACKWARD, OPTIMIZER)
-        yield run.found(FORWARD, run.computing, STACK, evidence, title, also)
+        yield run.found((*PASSES, OPTIMIZER), run.computing, STACK, evidence, "Batches of one sample")
 
 
 def _without_tensors(run: _Run) -> Iterator[RuleResult]:
@@ -517,7 +510,7 @@ def _without_tensors(run: _Run) -> Iterator[RuleResult]:
         if ran and (lost := leaf.share * ran / sum(each.total for each in leaf.lines)) >= run.large:
             evidence = f"{share(lost, leaf.share)} of this part runs functions that compute with no tensors"
             at = tuple(each.place for each in slow)
-            yield run.found(FORWARD, lost, COMPUTE_WITH_TENSORS, evidence, places=at)
+            yield run.found((FORWARD,), lost, COMPUTE_WITH_TENSORS, evidence, places=at)
 
 
 def _threads(run: _Run) -> Iterator[RuleResult]:

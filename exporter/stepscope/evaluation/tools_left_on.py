@@ -1,8 +1,8 @@
 """Finds tools that were on for most of a run: tracers, profilers, debuggers and settings for debugging."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from operator import itemgetter
 
 from stepscope.common.words import duration, listing
 from stepscope.evaluation.account import HOST
@@ -44,17 +44,6 @@ RUNNERS = {
 }
 
 
-class _On(NamedTuple):
-    """How long a tool was on in a main thread, and the lines there of its own functions of Python."""
-
-    seconds: float
-    own: Sequence[LineTime]
-
-    @property
-    def ran(self) -> float:
-        return sum(line.total for line in self.own)
-
-
 def tools_left_on(analysis: Analysis) -> Iterator[RuleResult]:
     """Yields tools that were on for most of the time of a main thread. Few of them show what they cost.
 
@@ -72,8 +61,8 @@ def tools_left_on(analysis: Analysis) -> Iterator[RuleResult]:
         does, remedy = OTHERS.get(name, OF_PYTHON)
         ranks = [str(rank) for rank in on if rank is not None]
         of_ranks = f" on rank {listing(ranks)}" if 0 < len(ranks) < analysis.ranks else ""
-        most = max(on.values(), key=lambda each: each.ran)
-        ran, seconds = most.ran, max(each.seconds for each in on.values())
+        ran, own = max(((sum(line.total for line in own), own) for _, own in on.values()), key=itemgetter(0))
+        seconds = max(each for each, _ in on.values())
         costs, about = "what it costs is not known", About(name, topic=f"account: {name}")
         if 0 < len(ranks) < analysis.ranks and _is_slow_there(set(on), analysis):
             costs, about = "no other rank is as slow", replace(about, topic=Straggler.topic, distance=-1)
@@ -83,7 +72,7 @@ def tools_left_on(analysis: Analysis) -> Iterator[RuleResult]:
         said = f"{does}. It was on{of_ranks} for {duration(seconds)}; {costs}."
         lost = ran if ran >= analysis.large * whole else 0.0
         may_cost = whole if all(_runs(known[rank][0]) for rank in on) else lost
-        of_steps = (line for line in most.own if lost and line.phase == main_phase)
+        of_steps = (line for line in own if lost and line.phase == main_phase)
         brings = summed({line.component or HOST: line.total} for line in of_steps)
         details = {"brings": brings, "may_cost": may_cost}
         yield replace(finding(name, said, remedy), seconds_lost=lost, details=details, about=about)
@@ -95,22 +84,21 @@ def _is_slow_there(on: set[int | None], analysis: Analysis) -> bool:
     return slow.get("component") in (HOST, *USEFUL) and on == set(slow.get("slow_ranks", ()))
 
 
-def _tools(thread: ThreadTime, least: float) -> dict[str, _On]:
-    """Returns the tools that were on for at least these seconds, by name."""
-    found: dict[str, _On] = {}
+def _tools(thread: ThreadTime, least: float) -> dict[str, tuple[float, list[LineTime]]]:
+    """Returns how long tools were on, at least for these seconds, and their own lines of Python, by name."""
+    found: dict[str, tuple[float, list[LineTime]]] = {}
     for tool in thread.tools:
         own = [line for line in thread.lines if tool.place and _function(line) == _function(tool)]
         name = f"{tool.function}, {tool.place}" if tool.place else _package(tool.library)
-        found[name] = _On(tool.total, own or _called(name, thread))
+        found[name] = tool.total, own or _called(name, thread)
     under = summed(
         {name: stack.seconds}
         for stack in thread.stacks
         for name in [each for each in map(_package, stack.functions) if each in RUNNERS][:1]
     )
     for name in under:
-        seconds = max(under[name], found[name].seconds if name in found else 0.0)
-        found[name] = _On(seconds, _called(name, thread))
-    return {name: on for name, on in found.items() if on.seconds >= least}
+        found[name] = max(under[name], found.get(name, (0.0,))[0]), _called(name, thread)
+    return {name: on for name, on in found.items() if on[0] >= least}
 
 
 def _function(line: LineTime) -> tuple[str, str]:

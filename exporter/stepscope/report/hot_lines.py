@@ -9,11 +9,14 @@ from dataclasses import dataclass, field, replace
 from statistics import median_low
 
 from stepscope.common.words import listing, percent, rate, share
+from stepscope.evaluation.account import NAMES
 from stepscope.evaluation.analysis import Analysis
-from stepscope.evaluation.places import Place, main_threads, places, states
+from stepscope.evaluation.places import Place, main_threads, places
 from stepscope.evaluation.unexplained import COMPILE_LESS, COMPILE_STEP, DISPATCHES, JITTED
+from stepscope.rules.parts.shares import summed
 from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import LineTime, ThreadTime
+from stepscope.training.line_layout import STATES
 
 SHOWN = 3  # lines per part of the run
 PARTS = 6  # that are shown
@@ -33,12 +36,7 @@ PHASES = {
     "eval": "evaluation loop",
     "finalization": "after the last step",
 }
-WAITS = {
-    "disk": "waits for a disk",
-    "lock": "waits for a lock",
-    "child": "waits for a child process",
-    "other": "waits for a timer, a socket or a pipe",
-}
+WAITS = {state: f"waits{NAMES[state].removeprefix('Waiting')}" for state in STATES if state != "running"}
 
 
 # ------------------------------------------------------------------------------------------- lines
@@ -260,7 +258,7 @@ def _waits_for_a_core(thread: ThreadTime) -> bool:
 
 def _thread_words(thread: ThreadTime, own: float, allowed: float, crowded: bool) -> str:
     """Says what the thread does. `crowded`: the command itself uses most of the cores that are in use."""
-    spent = dict.fromkeys(("running", *WAITS), 0.0) | states(thread.lines)
+    spent = dict.fromkeys(("running", *WAITS), 0.0) | summed(line.seconds for line in thread.lines)
     whole = sum(spent.values()) or 1.0
     ran, waited = _ran(thread), thread.core_wait_seconds / thread.seconds
     if not ran and not waited:  # the kernel does not tell

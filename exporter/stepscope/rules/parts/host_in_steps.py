@@ -90,10 +90,8 @@ def largest_part(run: RunMeasurements) -> HostPart | None:
 
     Garbage counts only where steps were recorded, and within them: much is collected before the first step.
     """
-    collected: dict[int, float] = {}
-    for node in run.of(STEP_TOTALS).values():
-        for (rank, _), seconds in node.seconds.items():
-            collected[rank] = collected.get(rank, 0.0) + float(seconds[GC])
+    totals = [node.seconds for node in run.of(STEP_TOTALS).values()]
+    collected = summed({rank: float(seconds[GC])} for node in totals for (rank, _), seconds in node.items())
     framework = next((rank.framework for rank in run.facts.ranks if rank.framework), "")
     of_ranks = ((part, _of_ranks(run.facts, part, collected)) for part in PARTS)
     parts = [HostPart(part, ranks, framework) for part, ranks in of_ranks if ranks]
