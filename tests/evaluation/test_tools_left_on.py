@@ -73,7 +73,7 @@ def test_what_it_costs_is_not_known_but_how_to_switch_it_off() -> None:
     run = run_with(thread(0, MEMORY))
     (problem, _) = problems_of(run)
     assert verdict(run).sentence == "tracemalloc may slow your run down; how much is not known."
-    assert problem.rule.finding.endswith("It was on for 1 min 10 s; what it costs is not known.")
+    assert problem.rule.finding.endswith("It was active for 1 min 10 s; what it costs is not known.")
     assert "PYTHONTRACEMALLOC" in problem.rule.recommendation
 
 

@@ -69,7 +69,7 @@ def tools_left_on(analysis: Analysis) -> Iterator[RuleResult]:
             ran = 0.0  # a part of how much longer the rank takes
         elif ran:
             costs = f"its own functions ran for {duration(ran)}, and what their calls cost is not known"
-        said = f"{does}. It was on{of_ranks} for {duration(seconds)}; {costs}."
+        said = f"{does}. It was active{of_ranks} for {duration(seconds)}; {costs}."
         lost = ran if ran >= analysis.large * whole else 0.0
         may_cost = whole if all(_runs(known[rank][0]) for rank in on) else lost
         of_steps = (line for line in own if lost and line.phase == main_phase)
