@@ -148,17 +148,19 @@ def test_keras_that_runs_each_operation_by_itself_is_a_finding_if_the_run_comput
 
 
 @pytest.mark.parametrize(
-    ("framework", "optimizer", "titles"),
+    ("framework", "forward", "backward", "optimizer", "titles"),
     [
-        ("tensorflow 2.21.0", 0.1, [("Eager execution", 0.0)]),
-        ("tensorflow 2.21.0", 0.09, []),
-        ("keras 3.15.1 on torch", 0.2, []),
+        ("tensorflow 2.21.0", 0.5, 0.0, 0.1, [("Eager execution", 0.0)]),
+        ("tensorflow 2.21.0", 0.5, 0.0, 0.09, []),
+        ("tensorflow 2.21.0", 0.1, 0.41, 0.0, [("Eager execution", 0.0)]),  # a tape asked for each variable
+        ("tensorflow 2.21.0", 0.1, 0.39, 0.0, []),
+        ("keras 3.15.1 on torch", 0.1, 0.5, 0.2, []),
     ],
 )
-def test_a_loop_of_tensorflow_whose_optimizer_is_in_no_graph_is_a_finding(
-    framework: str, optimizer: float, titles: list[tuple[str, float]]
+def test_a_loop_of_tensorflow_whose_gradients_or_optimizer_need_a_graph_is_a_finding(
+    framework: str, forward: float, backward: float, optimizer: float, titles: list[tuple[str, float]]
 ) -> None:
-    run = run_with({}, forward=0.5, optimizer=optimizer)
+    run = run_with({}, forward=forward, backward=backward, optimizer=optimizer)
     assert found(replace(run, framework=framework)) == titles
 
 
@@ -496,8 +498,11 @@ def test_a_main_thread_that_waits_for_a_core_because_of_own_processes_is_a_findi
         ("backward", "backward", "", 200, False),  # of an autograd function
         ("backward", "main", "accelerate.accelerator.backward", 200, False),
         ("backward", "main", "torch._tensor.backward", 200, False),
+        ("backward", "main", "tensorflow.python.eager.backprop.gradient", 200, False),
         ("optimizer", "step", "", 200, True),
         ("optimizer", "main", "transformers.optimization.step", 200, False),
+        ("optimizer", "main", "keras.src.optimizers.base_optimizer.apply_gradients", 200, False),
+        ("optimizer", "main", "optax._src.update.apply_updates", 200, False),
     ],
 )
 def test_own_code_that_backward_passes_and_optimizers_call_is_a_finding_with_its_lines(

@@ -125,7 +125,7 @@ KEEP_ACTIVATIONS = (
     "Keep activations as far as memory allows: `gradient_checkpointing=False`, or `torch.utils.checkpoint` "
     "for fewer layers."
 )
-CALLS = (".backward", ".step")  # functions of libraries that do not begin with "torch."
+CALLS = (".backward", ".step", ".apply_updates")  # functions of libraries that do not begin with "torch."
 CALL_LESS = {
     "backward": "Do this every N steps instead of in each backward pass, or with tensors on the device. "
     "Hooks run for each gradient.",
@@ -145,6 +145,7 @@ class _Run:
         )
         self.passes, self.computing = self.forward + self.backward, account.useful_share
         self.in_steps = sum(map(account.share, PHASES))
+        self.in_no_graph = max(self.optimizer, self.backward - LONGER * self.forward)  # without need
         self.mostly_computes = self.computing >= max(COMPUTES * account.share(FORWARD.part), self.large)
         # What a rank waits for others, beyond the one that communicates least, does not count.
         self.communication = min(account.by_rank(*COMMUNICATION).values(), default=0.0) / seconds
@@ -284,10 +285,10 @@ UNKNOWN = (
     ),
     _Unknown(
         EAGERLY,
-        lambda run: run.of_tensorflow and run.optimizer >= run.large and not run.gauge(EAGER),
+        lambda run: run.of_tensorflow and run.in_no_graph >= run.large and not run.gauge(EAGER),
         "TensorFlow runs each operation of a step by itself",
-        "Put the whole step into one function with `@tf.function`: forward pass, gradients and the "
-        "optimizer's step. A graph runs many operations in one call.",
+        "Put the whole step into one function with `@tf.function`: forward pass, gradients, from one call of "
+        "the tape for all variables, and the optimizer's step. A graph runs many operations in one call.",
     ),
 )
 

@@ -53,10 +53,11 @@ LATE = 300.0  # seconds: a longer start is large like any other part, from a ten
 GC, COMPILE = "gc", "compile"
 COMPILES_ONCE = 4  # steps at most that compile in a run that compiles each graph once, as a part of its start
 LOOP = (*PHASES, BETWEEN, PROFILING, UNFINISHED)
-# Functions of PyTorch that are a part of each step or set-up; "import" as in training/line_names.py.
+# Functions of frameworks that are a part of each step or set-up; "import" as in training/line_names.py.
 USUAL = (
     *("import", "torch.nn.", "torch.optim.", "torch.autograd.", "torch._tensor.backward"),
     *("torch._compile.", "torch._functorch.", "torch.distributed.", "torch.distributions."),
+    *("tensorflow.python.eager.backprop.", "keras.src.optimizers.", "tf_keras.src.optimizers."),
 )
 # What hands a batch to JAX waits meanwhile for earlier steps, of which only so many may run. Samples count as
 # running what waits for a core then, too. A list that is converted waits for no lock.
