@@ -128,6 +128,16 @@ def test_a_python_that_gave_itself_a_title_did_not_lose_its_environment(tmp_path
     assert "strips it" not in hooked.why_no_steps()
 
 
+def test_a_helper_without_the_environment_is_not_all_that_is_said_of_a_training_that_the_hooks_saw(
+    tmp_path: Path,
+) -> None:
+    hooked = HookedProcesses(tmp_path)
+    (tmp_path / stepscope_startup.WORDS / "keras").touch()
+    hooked._stripped = "python -S helper.py"
+    why = hooked.why_no_steps()
+    assert why.index("Keras was imported, but no optimizer") < why.index("`python -S helper.py` ran without")
+
+
 def test_no_warning_once_there_is_a_ledger(case: Case) -> None:
     (case.folder / "train.0.ledger").touch()
     case.start("env", "-i", sys.executable, "-c", SLEEP)

@@ -17,7 +17,7 @@ import stepscope_startup
 from stepscope import training
 from stepscope.common.masking import masked
 from stepscope.common.shared_files import entries, read_file
-from stepscope.exporter.ledgers.reader import open_ledgers
+from stepscope.exporter.ledgers.reader import LedgerError, LedgerReader, open_ledgers
 from stepscope.exporter.processes.tree import ProcessTrees
 from stepscope.training.launch import LAUNCH_KEY, NODE_KEY, Launch
 from stepscope.training.off import is_off
@@ -108,15 +108,17 @@ class HookedProcesses:
             return "The hooks are switched off by STEPSCOPE or STEPSCOPE_INSTRUMENT in the environment."
         if "failed" in words:
             return f"The hooks failed: {words['failed']}. Until that is fixed, {_MARKS}."
-        if self._stripped:
-            return (
+        reasons = [
+            f"{name} was imported, but no {none} {_MARKS}." for word, name, none in _UNSEEN if word in words
+        ][:1]
+        if self._stripped:  # which trains, or helps what the hooks did see
+            reasons.append(
                 f"`{self._stripped}` ran without the environment of `stepscope run`, because its launcher "
                 "strips it. Make the launcher pass on PYTHONPATH and all STEPSCOPE variables (`sudo -E`, "
                 "`srun --export=ALL`, `mpirun -x NAME`, `docker run -e NAME`)."
             )
-        for word, framework, none in _UNSEEN:
-            if word in words:
-                return f"{framework} was imported, but no {none} {_MARKS}."
+        if reasons:
+            return " ".join(reasons)
         if "old" in words:
             return f"Python {words['old']} is too old for the hooks. Use Python 3.11 or later, or {_MARKS}."
         if "python" in words:
@@ -166,6 +168,18 @@ class HookedProcesses:
         of_ranks = [(attempt, known) for order, attempt, known in found if not order[0]]
         earlier = [known for attempt, known in of_ranks if attempt < of_last or not failed]
         return found[0][2] if found and failed else {}, earlier[0] if earlier else {}
+
+    def all_raised(self) -> bool:
+        """Returns whether an exception ended the last process of each rank, though the command may hide it.
+
+        `python train.py | tee log` ends with the status of `tee`.
+        """
+        last: dict[int, tuple[float, bool]] = {}
+        for path in open_ledgers(self._ledgers):
+            with suppress(LedgerError, OSError), LedgerReader(path) as reader:
+                process = reader.header.start, reader.exception() is not None
+                last[reader.header.rank] = max(last.get(reader.header.rank, process), process)
+        return bool(last) and all(raised for _, raised in last.values())
 
     def why_no_lines(self) -> str:
         """Returns why a process sampled no lines of code; "" if all did, or it is not known."""
