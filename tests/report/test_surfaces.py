@@ -230,6 +230,12 @@ def test_the_exception_that_ended_a_run_comes_first(
     assert (who in said.details) == (exception == KILLED)
 
 
+def test_a_training_that_an_exception_ended_failed_also_if_a_shell_hides_its_exit_status() -> None:
+    said = verdict(made.slow_loader(exit_status=0, ended="finished", exception=KEY_ERROR))
+    assert said.status is Status.FAILED
+    assert said.details[0].startswith("The command ended with exit status 0 at ")
+
+
 USE = RunUse("node-a", 1.0, 4.0, 0.0, 0.0, 0.0, memory=7.6e9, memory_capacity=8e9, memory_growth=1e6)
 
 

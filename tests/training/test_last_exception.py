@@ -253,6 +253,7 @@ def test_the_ledger_has_type_and_place_and_never_the_message(case: Case, before:
     kept = case.run(STEP + before + CRASH.replace("'dog'", "'secret'"))
     assert kept["rank"] == "0"
     assert case.of_ledger() == ("KeyError", kept["place"])
+    assert case.hooked.all_raised()
     (path,) = open_ledgers(case.ledgers)
     assert b"secret" not in path.read_bytes()
 
@@ -260,6 +261,15 @@ def test_the_ledger_has_type_and_place_and_never_the_message(case: Case, before:
 def test_a_run_that_ends_well_has_no_exception_in_its_ledger(case: Case) -> None:
     assert case.run(STEP) == {}
     assert case.of_ledger() is None
+    assert not case.hooked.all_raised()
+
+
+def test_the_last_process_of_each_rank_tells_whether_exceptions_ended_the_training(
+    case: Case,
+) -> None:
+    for rank, end in (("1", "raise KeyError"), ("0", "raise KeyError"), ("1", "pass")):
+        case.run(STEP + end, RANK=rank, WORLD_SIZE="2")
+        assert case.hooked.all_raised() == (end != "pass")
 
 
 def leave(case: Case, number: int, rank: int | None, when: float, pid: int = 1, attempt: int = 0) -> None:

@@ -31,8 +31,12 @@ PHASES = {"train": "training", "eval": "evaluation", "predict": "prediction"}
 
 
 def failed(analysis: Analysis) -> bool:
-    """Returns whether the command did not end well. One that was stopped did not, either."""
-    return bool(analysis.exit_status) or analysis.ended not in ("", FINISHED, UNSAID)
+    """Returns whether the command did not end well. One that was stopped did not, either.
+
+    If an exception is known, it ended the training: a shell may hide that in its exit status.
+    """
+    ended_well = analysis.ended in ("", FINISHED, UNSAID) and not analysis.exception
+    return bool(analysis.exit_status) or not ended_well
 
 
 def signal_name(analysis: Analysis) -> str | None:

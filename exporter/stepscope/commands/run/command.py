@@ -272,7 +272,7 @@ def _observe(
         label = _label(plan, ledgers)
         if label != plan.launch.run:
             say(f"the ranks of this run agreed on its label: {label}", "dim")
-        went_wrong = bool(status) and command.ended_by not in STOPPING
+        went_wrong = command.ended_by not in STOPPING if status else hooked.all_raised()
         ended_by, restarted_after = hooked.exceptions(command.pid, failed=went_wrong)
         ended = replace(
             run,
