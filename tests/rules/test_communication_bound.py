@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 from stepscope.rules.step_outlier import LEAST_LOST
-from stepscope.runs.model import RunFacts
+from stepscope.runs.model import LineTime, RunFacts, ThreadTime
 
 from tests.support.few_rules import judged
 from tests.support.source import node_samples, node_steps, rank_facts, rank_trace, run_facts
@@ -103,6 +103,16 @@ def test_what_ranks_wait_for_each_other_by_turns_is_no_communication() -> None:
     assert found.status == "found"
     assert found.seconds_lost == pytest.approx(20), "what the slowest of each step communicates"
     assert "save up to 20.0 s" in found.finding
+
+
+def test_stages_of_a_pipeline_are_told_of_bubbles_and_not_of_less_communication() -> None:
+    recv = "torch.distributed.distributed_c10d.recv"
+    waits = LineTime("train", "communication", "train.py:9", "train", recv, "", "", {"other": 1.0})
+    thread = ThreadTime("n1", 0, "training", 1, 100.0, 50.0, 0.0, 0.0, (waits,))
+    steps = [node_steps(np.full(100, 1.0), rank=rank, communication=0.6) for rank in (0, 1)]
+    found = result(*steps, facts=run_facts(threads=(thread,)))
+    assert "Shorter waits for other stages could save up to 1 min" in found.finding
+    assert "micro-batches" in found.recommendation
 
 
 def test_ranks_of_nodes_that_were_not_seen_may_be_what_the_others_wait_for() -> None:

@@ -257,6 +257,27 @@ def test_pauses_that_are_not_its_own_work_are_told_apart() -> None:
     assert "not its own work" not in result(*steps, facts=run_facts(ranks=short), deviations=1).finding
 
 
+@pytest.mark.parametrize(
+    ("component", "library", "is_stage"),
+    [
+        ("forward", "torch.distributed.distributed_c10d.recv", True),
+        ("backward", "torch.distributed.pipelining.schedules.step", True),
+        ("forward", "torch.distributed.distributed_c10d.all_reduce", False),
+        ("host", "torch.distributed.distributed_c10d.recv", False),  # no layer that could move
+    ],
+)
+def test_a_stage_of_a_pipeline_is_told_to_hand_layers_over(
+    component: str, library: str, is_stage: bool
+) -> None:
+    own = np.tile([0.2, 0.4, 0.2], (100, 1))
+    names = {component: own} if component != "host" else {"forward": own / 4}
+    waits = LineTime("train", "communication", "train.py:9", "train", library, "", "", {"other": 1.0})
+    thread = ThreadTime("node-0", 0, "training", 1, 100.0, 50.0, 0.0, 0.0, (waits,))
+    found = result(*synchronous(own, **names), facts=run_facts(threads=(thread,)))
+    assert found.finding.startswith("Rank 1 on node-0 has the longest stage of a pipeline") == is_stage
+    assert found.recommendation.startswith("Move layers") == is_stage
+
+
 def crowded(
     no_core: float, threads: Sequence[ThreadTime] = (), torch_threads: int | None = None, **more: float
 ) -> RuleResult:

@@ -1,11 +1,12 @@
 """Says what groups of ranks are for, and finds the stages of a pipeline: by name, otherwise by calls."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from stepscope.runs.model import ProcessGroup, RankTrace
+from stepscope.runs.model import ProcessGroup, RankTrace, ThreadTime
 
 DATA, TENSOR, PIPELINE, EXPERT, CONTEXT, ALL = "data", "tensor", "pipeline", "expert", "context", "all ranks"
 # Words in a group's description (PyTorch's meshes, Megatron, DeepSpeed), the most telling first.
@@ -17,6 +18,7 @@ KINDS = (
     (DATA, ("data", "dp", "ddp", "fsdp", "hsdp", "shard", "replicate", "zero")),
 )
 BETWEEN_TWO = ("send", "recv", "sendrecv", "isend", "irecv", "batchisendirecv", "coalesced")
+HANDS_ON = re.compile(r"torch\.distributed\.(distributed_c10d\.(batch_)?i?(send|recv)|pipelining\.)")
 
 
 class Stage(NamedTuple):
@@ -58,6 +60,16 @@ def pipeline_stages(ranks: Sequence[RankTrace]) -> list[Stage]:
         for index in range(depth)
     ]
     return [Stage(index, found) for index, found in enumerate(stages) if found]
+
+
+def are_stages(threads: Iterable[ThreadTime]) -> bool:
+    """Returns whether lines of training steps mostly communicate by sends: ranks are stages of a pipeline."""
+    seconds = {True: 0.0, False: 0.0}
+    for thread in threads:
+        for line in thread.lines if thread.role == "training" else ():
+            if (line.phase, line.component) == ("train", "communication"):
+                seconds[HANDS_ON.match(line.library) is not None] += line.total
+    return seconds[True] > seconds[False]
 
 
 def _pipelines(trace: RankTrace) -> list[ProcessGroup]:

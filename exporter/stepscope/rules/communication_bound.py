@@ -15,6 +15,7 @@ from stepscope.measurements.arrivals import arrivals
 from stepscope.measurements.bandwidth import GIGA, Bandwidth, bandwidths
 from stepscope.measurements.measure import PortionSoFar, RunMeasurements
 from stepscope.measurements.own_times import OWN_TIMES, waited_by_turns
+from stepscope.measurements.process_groups import are_stages
 from stepscope.rules.parts.base import Verdict, status_of
 from stepscope.rules.parts.component_share import ComponentShare, ShareParameters
 from stepscope.rules.parts.hang_in_words import world_size
@@ -22,7 +23,7 @@ from stepscope.rules.parts.judgement import Tallies, Tally
 from stepscope.rules.parts.parameters import GigabytesPerSecond, Percent
 from stepscope.rules.parts.promql import MINUTE
 from stepscope.rules.parts.registry import rule
-from stepscope.rules.parts.remedies import HOOKS, no_steps
+from stepscope.rules.parts.remedies import HOOKS, SHORTER_BUBBLES, no_steps
 from stepscope.rules.parts.topics import LONG_COMMUNICATION
 from stepscope.rules.step_outlier import LEAST_LOST
 from stepscope.runs.model import RunFacts
@@ -100,6 +101,7 @@ class CommunicationBound(ComponentShare):
             triggered,
             sum(rank.spent.seen for rank in ranks.values()),
             max(saved, LEAST_LOST) if triggered else 0.0,
+            SHORTER_BUBBLES if are_stages(run.facts.threads) else None,
             details={
                 "ranks": [rank.details(*key) for key, rank in ranks.items()],
                 **self._collectives(run.facts),
@@ -134,7 +136,9 @@ class CommunicationBound(ComponentShare):
                 f"; rank {least_rank} did for only {percent(least.share)}, "
                 "so the others may only be waiting for it (see Straggler)"
             )
-        could = f"Communicating less, or while computing, could save up to {duration(saved)}"
+        stages = are_stages(run.facts.threads)
+        less = "Shorter waits for other stages" if stages else "Communicating less, or while computing,"
+        could = f"{less} could save up to {duration(saved)}"
         if len(known) > 1:
             could += ", the least of all ranks; the rest is waiting for other ranks"
         return f"{sentence}. {could}.{_unseen(len(known), world_size(run.facts))}"

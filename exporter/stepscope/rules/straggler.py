@@ -27,6 +27,7 @@ from stepscope.measurements.own_times import (
     Windows,
     median,
 )
+from stepscope.measurements.process_groups import are_stages
 from stepscope.measurements.scraped import STEPS, Moment, Scraped, Window, column, run_of
 from stepscope.rules.parts.bands import Interval
 from stepscope.rules.parts.base import Rule, Verdict, status_of
@@ -44,9 +45,9 @@ from stepscope.rules.parts.parameters import (
 )
 from stepscope.rules.parts.promql import MINUTE, OF_RANK, Alert, PrometheusRules, Scraping, looked_up
 from stepscope.rules.parts.registry import rule
-from stepscope.rules.parts.remedies import PAUSED_RANK, SLOW_RANK, UNTIMED_RANK
+from stepscope.rules.parts.remedies import PAUSED_RANK, SLOW_RANK, SLOW_STAGE, UNTIMED_RANK
 from stepscope.rules.parts.topics import LONG_COMMUNICATION
-from stepscope.runs.model import COMPONENTS, RunFacts, Times
+from stepscope.runs.model import COMPONENTS, USEFUL, RunFacts, Times
 from stepscope.training.layout import GRAPHS_WAIT, THREADS
 
 LENGTHS = (30, 100, 1000)  # of windows, in steps: short ones find short times, long ones find rare pauses
@@ -325,6 +326,7 @@ class Accused(NamedTuple):
     alone: bool  # whether it spends the time of `component` itself, and no process of its own
     no_core: float  # seconds of the excess for which it may have waited for a core; infinite: not known
     timed: bool  # whether any component but communication was, on any rank
+    is_stage: bool  # whether ranks are stages of a pipeline, of which this one computes longest
     component: str  # with the largest excess
     component_seconds: float
     component_others: float
@@ -332,6 +334,8 @@ class Accused(NamedTuple):
     def words(self) -> str:
         rank, took, others = self.rank, duration(self.component_seconds), duration(self.component_others)
         does = "saves checkpoints" if self.component == "checkpoint" else "is slow by itself"
+        if self.is_stage:
+            does = "has the longest stage of a pipeline"
         told = (
             f"Rank {rank.rank} on {rank.node} {does}, and the other ranks wait for it: its own time is "
             f"{duration(self.own)} per step, theirs {duration(self.others)} (median). "
@@ -392,7 +396,8 @@ class Accused(NamedTuple):
 
     @property
     def remedy(self) -> str | None:
-        own = SLOW_RANK.get(self.component) if self.timed else UNTIMED_RANK
+        own = SLOW_RANK.get(self.component, SLOW_STAGE if self.is_stage else None)
+        own = own if self.timed else UNTIMED_RANK
         pauses = self.long_pauses
         if not pauses:
             return own
@@ -581,6 +586,7 @@ def _accused(
         timed and not (component == "data_wait" and ranks[row].rank in _with_workers(facts)),
         _without_core(facts, ranks[row].rank, slow, outside),
         timed,
+        component in USEFUL and are_stages(facts.threads),
         component,
         *evidence[component],
     )

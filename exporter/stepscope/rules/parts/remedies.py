@@ -47,7 +47,12 @@ CHANGING_RANK = {
 
 SLOW_STAGE = (
     "Move layers from that stage to the others, so that all stages compute equally long. The last one often "
-    "has the output layer and the loss, too."
+    "has the output layer and the loss, too. If it computes no more than they, look at its machine."
+)
+
+SHORTER_BUBBLES = (
+    "Stages of a pipeline wait for each other at the start and the end of each step: split the batch into "
+    "more micro-batches, or interleave stages. All stages should compute equally long."
 )
 
 PAUSED_RANK = {
