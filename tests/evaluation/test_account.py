@@ -371,6 +371,7 @@ def test_advice_speaks_of_the_framework_that_trains_and_of_its_loop(
         ("concurrent.futures._base.result", {"lock": 300.0}, "what other processes or threads compute"),
         ("torch.distributed.distributed_c10d.all_gather_object", {"running": 300.0}, "Gather tensors"),
         ("torch.distributed.distributed_c10d.broadcast_object_list", {"lock": 300.0}, "Gather tensors"),
+        ("torch.distributed.rpc.api.rpc_sync", {"lock": 300.0}, "another thread or process"),
     ],
 )
 def test_advice_on_a_line_that_waits_is_to_wait_less(
@@ -928,9 +929,9 @@ def test_ranks_that_are_slow_by_turns_are_a_finding_unless_one_of_them_is_slow()
     judged = [rule("CommunicationBound", Status.HEALTHY)]
     uneven = replace(run, rules=judged, waited_by_turns=0.1, uneven_component="forward")
     (found,) = unexplained(uneven)
-    assert (found.about.subject, found.seconds_lost) == ("Uneven work of ranks", 100.0)
     assert found.finding.endswith("wait for it: most is forward pass.")
     assert found.details["component"] == "forward"
+    assert (found.about.subject, found.seconds_lost) == ("Uneven work of ranks", 100.0)
     assert unexplained(replace(uneven, waited_by_turns=0.09)) == []
     assert unexplained(replace(uneven, rules=[rule("Straggler", Status.FOUND), *uneven.rules])) == []
 
@@ -1129,6 +1130,35 @@ def test_advice_on_what_one_rank_does_after_training_is_not_about_the_start() ->
     (found,) = unexplained(run)
     assert found.details["rank"] == 0
     assert found.recommendation.startswith("Do it less often, or in another job")
+    meanwhile = Leaf(Key("after_last_step"), 0.1, {0: 200.0, 1: 0.0}, (tests,))
+    assert unexplained(replace(run, account=Account(2000.0, 2, (meanwhile,)))) == [], "rank 1 trains on"
+
+
+@pytest.mark.parametrize(
+    ("after", "steps", "lost"),
+    [
+        ((420.0, 20.0), (150, 240), 200.0),
+        ((219.0, 20.0), (150, 240), None),  # too little
+        ((420.0, 20.0), (195, 240), None),  # something else takes longer
+        ((420.0,), (150,), None),
+    ],
+)
+def test_ranks_that_have_no_more_batches_wait_for_the_others(
+    after: tuple[float, ...], steps: tuple[int, ...], lost: float | None
+) -> None:
+    leaf = Leaf(Key("after_last_step"), 0.2, dict(enumerate(after)))
+    run = replace(
+        run_with(),
+        account=Account(1000.0 * len(after), len(after), (leaf,)),
+        steps=[steps_of_rank(rank, count=count, typical=4.0) for rank, count in enumerate(steps)],
+    )
+    found = unexplained(run)
+    assert [each.seconds_lost for each in found] == ([] if lost is None else [pytest.approx(lost)])
+    assert all(
+        "Rank 0 had no more batches 6 min 40 s before rank 1: they made 150 and 240 training steps."
+        in each.finding
+        for each in found
+    )
 
 
 def test_a_start_that_takes_longer_than_the_loop_is_a_finding_with_its_lines() -> None:

@@ -70,7 +70,8 @@ CHOSEN = re.compile(
     rf"{OBJECTS.pattern}|torch\.nn\.modules\.module\.(?!_|forward|zero_grad)|torch\.optim\..*state_dict"
     r"|torch\.distributed\.rpc\.api\.rpc_"
 )
-DEVICES = ("torch.", "tensorflow.", "jax.", "keras.", "cupy.")  # libraries that wait for a device
+# Libraries that wait for a device, unless they wait for another process.
+DEVICES = re.compile(r"(torch(?!\.distributed\.rpc)|tensorflow|jax|keras|cupy)\.")
 # In a framework's loop (`fit: module.function`, line_names.py): what the user gave it to log, save or call.
 GIVEN = re.compile("log(?!it)|callback|integration_utils|track|save|checkpoint", re.IGNORECASE)
 OF_KERAS = re.compile(r"(tf_)?keras\..*\.(fit|evaluate|predict)")  # its loop, or what this calls elsewhere
@@ -194,6 +195,10 @@ TAKE_EQUAL = (
     "Give all ranks equal work in each step: batches of equal length, sorted or packed by the sum of lengths "
     "instead of the number of samples."
 )
+DEAL_EQUALLY = (
+    "Give all ranks as many batches: with a DistributedSampler, or shards of equal size. What ranks wait on "
+    "average is saved."
+)
 HOLD_LESS = (
     "Move what these threads do into another process (multiprocessing, DataLoader workers), or let them do "
     "it less often. While a thread runs Python, no other thread of the process does."
@@ -256,6 +261,7 @@ def unexplained(analysis: Analysis) -> list[RuleResult]:
     alone = [*_on_one_rank(account, _least_alone(analysis, run_seconds)), *_stopped(analysis, account)]
     large = [
         *(*lock, *_outside(account, analysis), *components, *alone, *_by_turns(account, analysis)),
+        *_ends_early(account, analysis),
         *_evaluation(account, analysis, {one.key.part for one in alone}, components),
     ]
     return [of_part(one, run_seconds) for one in sorted(large, key=lambda one: -one.share)]
@@ -364,7 +370,10 @@ def _alone(key: Key, account: Account, analysis: Analysis, large: float) -> Larg
         if len(spent) < 2:
             return None
         (seconds, rank), (others, _) = spent[:2]
-        if (more := (seconds - others) * account.ranks / account.seconds) >= large:
+        more = seconds - others
+        if key.part == AFTER:  # others do not wait while they train
+            more = min([more, *account.by_rank(AFTER).values()])
+        if (more := more * account.ranks / account.seconds) >= large:
             evidence = f"Rank {rank} spends {duration(seconds)} in lines of its own, and the others do not"
             first = max(found[rank], key=lambda place: place.seconds).line
             return LargePart(key, more, _less_outside(key.part == BEFORE, first), evidence, rank=rank)
@@ -408,6 +417,24 @@ def _by_turns(account: Account, analysis: Analysis) -> Iterator[LargePart]:
         if analysis.uneven_component:
             evidence += f": most is {uncapitalised(name_of(key))}"
         yield LargePart(key, waited, TAKE_EQUAL, evidence, title, explains=COMMUNICATION)
+
+
+def _ends_early(account: Account, analysis: Analysis) -> Iterator[LargePart]:
+    """Yields the wait of ranks that have no more batches, while others train on."""
+    after = account.by_rank(AFTER)
+    steps = {each.rank: each for each in analysis.steps if each.phase == "train"}
+    known = [rank for rank in after if rank in steps]
+    if len(known) < 2:
+        return
+    first, last = (most(known, key=lambda rank: after[rank]) for most in (max, min))
+    waits = sum(after[rank] - after[last] for rank in known) / account.seconds
+    fewer, more, early = steps[first].count, steps[last].count, after[first] - after[last]
+    if waits >= analysis.large and (more - fewer) * steps[last].mean > early / 2:
+        evidence = (
+            f"Rank {first} had no more batches {duration(early)} before rank {last}: they made {fewer} and "
+            f"{count(more, 'training step')}"
+        )
+        yield LargePart(Key(AFTER), waits, DEAL_EQUALLY, evidence, "Uneven numbers of batches")
 
 
 def _interpreter_lock(account: Account, analysis: Analysis, run_seconds: float) -> Iterator[LargePart]:
@@ -562,7 +589,7 @@ def _of_own_code(own: Sequence[Place], account: Account, analysis: Analysis) -> 
 
 def _waits(line: LineTime) -> bool:
     """Returns whether a line mostly waits for something other than a device."""
-    return waits(line) and not line.library.startswith(DEVICES)
+    return waits(line) and not DEVICES.match(line.library)
 
 
 def own_share(leaf: Leaf, own: Sequence[Place] | None = None) -> float:
