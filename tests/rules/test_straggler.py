@@ -358,6 +358,10 @@ def test_a_rank_whose_other_threads_hold_the_interpreter_lock_is_told_so() -> No
     found = result(*steps, facts=run_facts(ranks=ranks, threads=tuple(threads)))
     assert "interpreter lock, which other threads of its process held, for 40.0 s of the run" in found.finding
     assert "into another process" in found.recommendation
+    ranks[1].paused_seconds["no_core"] = 45.0
+    both = result(*steps, facts=run_facts(ranks=ranks, threads=tuple(threads)))
+    assert "without a core for 45.0 s" in both.finding
+    assert both.recommendation.startswith("Move what the other threads"), "which use its cores, too"
 
 
 def test_waits_before_the_first_step_explain_no_longer_steps_of_a_single_thread() -> None:
@@ -365,6 +369,8 @@ def test_waits_before_the_first_step_explain_no_longer_steps_of_a_single_thread(
     assert accused(crowded(16.0, threads=few)) is None
     assert accused(crowded(16.0, threads=few, torch_threads=2)) is None
     assert accused(crowded(16.0, threads=few, torch_threads=1)) == 1
+    assert "without a core" in crowded(40.0, threads=few, torch_threads=2).finding
+    assert "without a core" not in crowded(40.0, threads=few, torch_threads=1).finding
     many = [replace(thread, train_core_wait_seconds=11.0) for thread in on_cores(2.0)]
     assert accused(crowded(16.0, threads=many, torch_threads=1)) is None
 

@@ -355,16 +355,20 @@ class Accused(NamedTuple):
         """Returns the seconds of pauses beyond the other ranks', by reason."""
         longer = {reason: mine - theirs for reason, (mine, theirs) in self.pauses.items()}
         if "no_core" in longer:
-            longer["no_core"] = min(longer["no_core"], max(self.excess - self.worked, 0.0))
+            left = max(self.excess - self.worked, 0.0)
+            longer["no_core"] = min(longer["no_core"], left, max(self.no_core, 0.0))
         return longer
 
     @property
     def long_pauses(self) -> list[str]:
-        """Returns the reasons of pauses, the longest first, if they explain most of the excess."""
+        """Returns the reasons of pauses, the longest first, if they explain most of the excess.
+
+        Other threads that hold the interpreter lock use a core, too: they are before waits for one.
+        """
         more = self._paused_longer
         if sum(more.values()) <= self.excess / 2:
             return []
-        most_first = sorted(more, key=lambda reason: -more[reason])
+        most_first = sorted(more, key=lambda reason: (reason != INTERPRETER, -more[reason]))
         return [reason for reason in most_first if more[reason] > self.excess / 10]
 
     @property
