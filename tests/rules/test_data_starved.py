@@ -11,7 +11,7 @@ from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
 from stepscope.report.right_sizing import predictions
 from stepscope.rules.parts.data_loading import CoresInUse, Loading, PyDataset
-from stepscope.runs.model import LineTime, Loader, ThreadTime
+from stepscope.runs.model import LineTime, Loader, StackTime, ThreadTime
 from stepscope.training.layout import FETCH_BOUNDS
 
 from tests.support.few_rules import judged, of_rule
@@ -419,6 +419,25 @@ def test_storage_is_slow_unless_fetches_are_seen_to_wait_for_something_else(
         slow = loading(workers=workers, fetch_seconds=30.0, fetch_cpu_seconds=1.0, waits=waits)
         assert slow.cause() == "slow storage"
         assert said in slow.words()[0]
+
+
+def test_tensors_of_the_numbers_in_lists_are_seen_in_the_stacks_of_waits() -> None:
+    def details(seconds: float) -> dict[str, Any]:
+        made = ("main, train.py:9", "torch.utils.data._utils.collate.collate_int_fn")
+        stacks = (
+            StackTime("train", "data_wait", made, seconds),
+            StackTime("train", "data_wait", made[:1], 1.0),
+            StackTime("train", "forward", made, 9.0),
+        )
+        thread = ThreadTime("node-a", 0, "training", 1, 100.0, 90.0, 0.0, 0.0, (), stacks=stacks)
+        return run(0, 50, 50, cores=8, cpu=0.3, waiting=50, threads=(thread,)).details
+
+    assert details(1.1)["cause"] == "lists"
+    assert details(1.0)["cause"] == "too few workers"
+    many = loading(lists_share=0.6)
+    assert many.words()[0].startswith("items are lists of numbers: 60 % of the wait")
+    assert many.workers_suggested is None
+    assert loading(lists_share=0.6, workers=1).cause() != "lists"
 
 
 def test_a_wait_that_is_in_no_fetch_is_the_sampler_s() -> None:

@@ -27,6 +27,7 @@ from stepscope.training.line_layout import STATES
 
 CONCLUDED = ("hand-over", "not known")  # causes of which no time was measured
 WHOLE_RUN = 0.5  # of the threshold is enough for the report, over the whole run
+OF_NUMBERS = {f"torch.utils.data._utils.collate.collate_{kind}_fn" for kind in ("int", "float")}
 HOW_TO_TIME = f"{HOOKS} time loaders of PyTorch, tf.data and Keras. Pass others through `stepscope.watch`."
 
 
@@ -142,6 +143,7 @@ def _loading(run: RunMeasurements, node: str, rank: int, wait: PortionSoFar) -> 
         prefetch=next((loader.prefetch_factor for loader in loaders if loader.phase == "train"), None),
         fetch_counts=list(map(sum, zip_longest(*(each.fetch_counts for each in loaders), fillvalue=0))),
         py_dataset=_py_dataset(gauges),
+        lists_share=_lists_share(run.facts, node, rank),
         persistent_workers=next((loader.persistent_workers for loader in reversed(loaders)), None),
         step_core_wait_seconds=sum(
             thread.train_core_wait_seconds
@@ -157,6 +159,18 @@ def _py_dataset(gauges: Mapping[str, float]) -> PyDataset | None:
         return None
     workers, processes, queue = (gauges.get(name, 0.0) for name in (PY_WORKERS, PY_PROCESSES, PY_QUEUE))
     return PyDataset(int(workers), bool(processes), int(queue))
+
+
+def _lists_share(facts: RunFacts, node: str, rank: int) -> float:
+    """Returns the share of the rank's waits for data in which PyTorch makes tensors of numbers."""
+    waits = [
+        stack
+        for thread in facts.threads
+        for stack in thread.stacks
+        if (thread.node, thread.rank) == (node, rank) and stack.component == "data_wait"
+    ]
+    made = sum(stack.seconds for stack in waits if OF_NUMBERS.intersection(stack.functions))
+    return made / sum(stack.seconds for stack in waits) if made else 0.0
 
 
 def _waits(facts: RunFacts, node: str, rank: int, workers: int | None) -> dict[str, float]:

@@ -19,6 +19,7 @@ Cause = Literal[
     "one worker",
     "uneven fetches",
     "sampler",
+    "lists",
     "threads",
     "hand-over",
     "Python pipeline",
@@ -38,6 +39,7 @@ SHORT_FETCH = 0.005  # seconds: a worker takes some milliseconds to hand a batch
 WAITING_FOR_LOCK = 0.5  # of what workers wait for in the user's lines: above it, they wait for each other
 WAITING_FOR_DISK = 0.5  # of the same: below it, they wait for something that is not storage, or far away
 OF_THE_SAMPLER = 0.5  # of a wait without workers: above it, most is in no fetch
+OF_LISTS = 0.5  # of the same: above it, most makes tensors of the numbers in lists
 RESTARTS = 0.5  # of the wait for data: above it, most is for the first batch of a pass
 ONE_WORKER = 0.8  # of the seconds of fetches: with more, one of several workers does nearly everything
 TOO_MANY_THREADS = 2  # of workers, per worker and per core of the rank
@@ -127,6 +129,7 @@ class Loading:
     sequential_maps: int | None = None  # of tf.data, without parallel calls; None: another loader
     pipeline_python_seconds: float = 0.0  # CPU seconds of functions of Python that tf.data calls
     py_dataset: PyDataset | None = None  # None: another loader
+    lists_share: float = 0.0  # of the wait, by samples: a tensor is made of each position of lists of numbers
     step_core_wait_seconds: float = 0.0  # of the main thread, in step_seconds; 0: not counted
 
     @property
@@ -229,6 +232,8 @@ class Loading:
             return "one worker"
         if self.workers == 0 and self.wait_seconds - self.fetch_seconds > OF_THE_SAMPLER * self.wait_seconds:
             return "sampler"
+        if self.workers == 0 and self.lists_share > OF_LISTS:
+            return "lists"
         if (
             self.workers
             and self.cores
@@ -402,6 +407,13 @@ class Loading:
                 "is the sampler, which chooses the items of each batch",
                 "Choose all items of an epoch at once: with `torch.randperm`, or `torch.multinomial` for "
                 "weights. The sampler runs in the training process, so workers cannot help.",
+            )
+        if cause == "lists":
+            return (
+                f"items are lists of numbers: {percent(100 * self.lists_share)} of the wait makes tensors, "
+                "one per position of a list",
+                "Return tensors or arrays from the dataset (`with_format` of Hugging Face), or pass a "
+                "`collate_fn` that makes one tensor per field. Workers would have to hand over all of these.",
             )
         if cause == "too few workers":
             share = f" on a share of {self.cores:g} cores" if self.cores else ""
