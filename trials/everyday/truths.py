@@ -25,6 +25,9 @@ The four from `skips_what_was_seen` on are short forms of 37 others, with truths
 first was explained with neighbours until that was fixed. Its items and the steps of `file_lock` were then
 changed on a busy machine.
 
+The three from `gan_not_detached` on are misses of 21 others, with truths from before they ran. All were on a
+machine with load 8 to 17, so their seconds say nothing yet.
+
 The twins of `last_stage_counts` and `workers_share_a_core` had bottlenecks of their own: a pipeline of three
 ranks on two cores, and too few workers. The first got two balanced stages, the second more to compute.
 """
@@ -583,5 +586,27 @@ SECOND = (
     ),
     Situation(
         "file_lock", "another program locks the file of results", HOST, ("HostBound",), says=r"a lock\b"
+    ),
+    Situation(
+        "gan_not_detached",
+        "a discriminator is trained through the generator",
+        says=r"\.detach\(\)",
+        report="akanimax/msg-gan-v1/issues/4",
+    ),
+    Situation(
+        "collates_lists",
+        "items are lists of numbers",
+        WAIT,
+        LOADING,
+        says="collate_fn",
+        never="num_workers|storage is slow",
+        report="asyml/texar-pytorch/pull/213",
+    ),
+    Situation(
+        "trainer_recomputes",
+        "Hugging Face: activations are computed again, with memory to spare",
+        says="gradient_checkpointing",
+        needs=TRAINER,
+        report="huggingface/diffusers/issues/10124",
     ),
 )
