@@ -457,7 +457,7 @@ def _computed_again(run: _Run) -> Iterator[RuleResult]:
             f"{share(lost, run.backward)} of this part computes activations again "
             f"(`torch.utils.checkpoint`), and the run used at most {share(max(used), 1.0)} of the memory"
         )
-        yield run.found(BACKWARD, lost, KEEP_ACTIVATIONS, evidence, "Activations that are not kept")
+        yield run.found((BACKWARD,), lost, KEEP_ACTIVATIONS, evidence, "Activations that are not kept")
 
 
 def _is_again(functions: Sequence[str]) -> bool:

@@ -135,8 +135,8 @@ def _processes(facts: RunFacts, moment: float) -> list[RankFacts]:
 def _last_step(facts: RunFacts, process: RankFacts, pauses: Pauses | None, moment: float) -> float:
     """Returns when a rank had finished a step before a moment; the run's start if it had not.
 
-    It is exact only during a long pause. Otherwise, as if the records around it were lost, no step has ended
-    since the rank is where it is; if that is not known, it is the moment itself.
+    It is exact only during a long pause. Otherwise the records around it may be lost: no step has ended since
+    the rank is where it is. If that is not known either, it is the moment itself.
     """
     here = moment - _at(process, moment, moment).seconds
     if was_set_back(process):
