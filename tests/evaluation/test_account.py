@@ -618,6 +618,9 @@ def test_who_holds_the_interpreter_lock_is_named_if_the_main_thread_waits_for_it
         assert problem.lines == "99 % in summarise, train.py:14"
         for ranks, waits in ((1, "thread waited"), (2, "thread of rank 0 waited")):
             assert waits in problems_of(replace(run, ranks=ranks))[0].rule.finding
+    details = {"rank": 0, "component": "backward", "lines_of": "interpreter_lock"}
+    slow = rule("Straggler", Status.FOUND, seconds_lost=900.0, details=details)
+    assert problems_of(replace(run, rules=[slow]))[0].lines == "99 % in summarise, train.py:14"
     alone = replace(thread, others=thread.others[1:])  # samples fell on short waits: nobody held the lock
     assert not problems_of(replace(run, threads=[alone]))
 

@@ -358,6 +358,7 @@ def test_a_rank_whose_other_threads_hold_the_interpreter_lock_is_told_so() -> No
     found = result(*steps, facts=run_facts(ranks=ranks, threads=tuple(threads)))
     assert "interpreter lock, which other threads of its process held, for 40.0 s of the run" in found.finding
     assert "into another process" in found.recommendation
+    assert found.details["lines_of"] == "interpreter_lock"
     ranks[1].paused_seconds["no_core"] = 45.0
     both = result(*steps, facts=run_facts(ranks=ranks, threads=tuple(threads)))
     assert "without a core for 45.0 s" in both.finding

@@ -221,6 +221,7 @@ def _lines(result: RuleResult, analysis: Analysis, main_phase: str) -> list[Line
             return long
     if key is None:
         return None
+    key = Key(key.part, result.details.get("lines_of", key.component))
     threads = [thread for thread in analysis.threads if rank in (None, thread.rank)]
     lines = lines_of(key, threads)
     if key.component == "compile" and not lines:  # JAX and TensorFlow say only later that a call compiled

@@ -425,6 +425,7 @@ class Accused(NamedTuple):
             "rank": self.rank.rank,
             "slow_ranks": [self.rank.rank, *(rank.rank for rank in self.together)],
             "component": self.component,
+            **({"lines_of": INTERPRETER} if self.long_pauses[:1] == [INTERPRETER] else {}),
             "excess_seconds": self.own - self.others,
             "waits_less_seconds": self.waits_less,
             "steps": self.steps,
