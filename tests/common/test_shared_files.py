@@ -64,7 +64,6 @@ OTHER_FILES = {
     "stepscope/training/frameworks/xla_profilers.py": "a temporary directory of its own",
     "stepscope/training/launch.py": "procfs",
     "stepscope/training/main_stack.py": "the number of a descriptor of its own",
-    "stepscope/training/main_thread.py": "procfs",
     "stepscope/web/": "the web configuration and the report, which the user names",
     "stepscope/training/stack_request.py": "/dev/null",
     "stepscope/training/startup/sitecustomize.py": "runs in any Python, where this package may not be",

@@ -95,8 +95,11 @@ class Ledger:
     def book(self, claim: Claim) -> float:
         """Takes from a claim what others left of none of its ranks, and returns these seconds.
 
-        Seconds that a part does not have are of another measure, such as the sum of all GPUs.
+        Seconds that a part does not have are of another measure, such as the sum of all GPUs. Symptoms take
+        none: they are what devices show of seconds that causes explain.
         """
+        if claim.result.about.is_symptom:
+            return 0.0
         before = claim.left
         for key, seconds in claim.seconds.items():
             scopes = [
