@@ -865,9 +865,6 @@ def early(*_): pass
 def late(*_): pass
 for tool in (early, None, late, None): until_noted(tool)
 assert "stepscope.training.windows" not in sys.modules  # nobody asked for one
-sys.setprofile(late)
-stepscope.finish()
-assert tools.noted == []
 """
     (file,) = sampled(tmp_path, ledgers, MORE_OFTEN + script)
     assert {line.function for line in file.counts.lines if line.component == TOOL} == {"early", "late"}

@@ -375,7 +375,6 @@ def _answer_requests(ledger: str) -> None:
 
 
 def _forget_run() -> None:
-    tools.noted.clear()
     for forget in session.forgets:
         forget()
 
