@@ -182,6 +182,32 @@ assert len(samples) < 1.6 / {TICK} / 5, len(samples)
     assert file.counts.ticks > 0.5 * file.counts.seconds / TICK  # those after the last sample miss
 
 
+def test_what_samples_of_an_import_cost_makes_those_of_what_follows_no_rarer(
+    tmp_path: Path, ledgers: Path
+) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    folder.joinpath("imported.py").write_text("""
+from __main__ import line_sampler, samples
+from itertools import count
+from time import sleep
+line_sampler.thread_time = lambda clock=count(): 1000 * next(clock)
+while len(samples) < 5:
+    sleep(0.005)
+line_sampler.thread_time = lambda: 0
+""")
+    script = f"""
+import sys
+sys.path.insert(0, {str(folder)!r})
+samples, count = [], line_sampler.LineTable.count
+line_sampler.LineTable.count = lambda self, *what: (samples.append(what), count(self, *what))
+line_sampler._sampler._owed = 0.0
+import imported
+assert line_sampler._sampler._owed <= 0 and line_sampler._sampler._usual < 1
+"""
+    sampled(tmp_path, ledgers, script)
+
+
 @pytest.mark.parametrize(("cost", "interval"), [(20e-6, 20), (600e-6, 1000), (1.0, 5000)])
 def test_the_sampler_asks_for_the_interpreter_lock_as_often_as_its_cpu_time_allows(
     cost: float, interval: int

@@ -213,6 +213,11 @@ class LineNames:
         return _with_package(clean(".".join(words)), size)
 
 
+def is_import(text: str) -> bool:
+    """Returns whether the fields of a stack say that a module was being imported."""
+    return text.split("\n")[2] == _IMPORT
+
+
 def _main_file() -> str:
     file = getattr(sys.modules.get("__main__"), "__dict__", {}).get("__file__")  # runs no code of the module
     return os.path.abspath(file) if isinstance(file, str) else ""

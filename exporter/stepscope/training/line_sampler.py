@@ -10,7 +10,8 @@ Ticks are at an irregular place within each cell of a grid of time, so no rhythm
 with them. While the main thread holds the interpreter lock, no sample can be taken: the ticks that pass count
 for the line that held it. By default Python hands the lock over after 5 ms, and earlier if the main thread
 gives it up: then that line would be blamed for the lines before it. So the sampler asks for it sooner.
-After a sample that took much CPU time, ticks are skipped: they count for the next sample.
+After a sample that took much CPU time, ticks are skipped: they count for the next sample. What imports take is
+not made up for later: their stacks are deep and new, and a script's work may be short.
 
 The thread never touches a frame: main_stack.py has C code read the stack, of the main interpreter only. The
 thread stops before a fork, and starts again after it in parent and child: Python 3.12 and later warn about a
@@ -29,7 +30,7 @@ from time import monotonic, perf_counter, sleep, thread_time, time
 
 from stepscope.training import layout as ledger_layout
 from stepscope.training import line_layout as layout
-from stepscope.training.line_names import LineNames, clean
+from stepscope.training.line_names import LineNames, clean, is_import
 from stepscope.training.line_table import LineTable
 from stepscope.training.main_stack import NotSafeError, is_main_interpreter, stack_of_this_thread
 from stepscope.training.main_thread import RUNNING, MainThread
@@ -134,7 +135,8 @@ class LineSampler:
         self._own_cpu = 0.0  # of the threads before this one,
         # and when they began, how many ticks passed and are skipped, and when times were read, and which.
         self._before: tuple[float, int, int, float, tuple[float, float] | None] | None = None
-        self._owed = -CREDIT  # ticks: CPU time beyond what is allowed
+        self._owed = -CREDIT  # ticks: CPU time beyond what is allowed,
+        self._usual = 0.0  # and of a sample that is no import's, in ticks of ALLOWED
         self._failed = self._works_for_a_rank = False
         # The locks of the thread that samples: one stops it, and it releases the other at its end.
         self._running: tuple[Any, Any] | None = None
@@ -218,7 +220,6 @@ class LineSampler:
         if before is None:
             (self._ran, self._waits), self._counted_waits = times, times[1]
         jitter = begin % 1.0
-        usual = 0.0  # CPU time of a sample, in ticks of ALLOWED
         stopped, alone = False, _count() < 2  # the other one is this
         list(threads.ran(main.number))
         while not stopped and self.sampled == main.number:
@@ -245,10 +246,14 @@ class LineSampler:
                 tick += passed
                 self._until_look -= passed
                 took = (thread_time() - spent) / ALLOWED
-                usual += WEIGHT * (took - usual)
                 self._owe(took - passed)
-                most = max(MOST_SKIPPED, int(2 * usual))
-                skipped = min(max(int(self._owed), int(usual / ON_CREDIT)), most)
+                if is_import(names[0]):
+                    self._owed = min(self._owed, 0.0)
+                else:
+                    self._usual += WEIGHT * (took - self._usual)
+                    took = self._usual
+                most = max(MOST_SKIPPED, int(2 * self._usual))
+                skipped = min(max(int(self._owed), int(took / ON_CREDIT)), most)
             if stopped or self._until_look <= 0:
                 previous, looked, ran = looked, monotonic(), times
                 times = main.times()
