@@ -3,14 +3,13 @@
 Source: our own threshold.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from stepscope.rules.parts.gpus import WHERE
-from stepscope.rules.parts.hardware import Advised, HardwareRule, hardware_rule
+from stepscope.rules.parts.hardware import Alerts, HardwareRule, advised, hardware_rule
 from stepscope.rules.parts.parameters import Errors
-from stepscope.rules.parts.promql import Alert, Scraping
+from stepscope.rules.parts.promql import Scraping
 
 
 @hardware_rule
@@ -20,17 +19,12 @@ class CorrectedMemoryErrors(HardwareRule):
 
     threshold: Annotated[Errors, "more corrected memory errors of a GPU in an hour than this"] = 100
 
-    def alerts(self, scraping: Scraping) -> Sequence[Advised]:
-        return [
-            Advised(
-                Alert(
-                    'increase(stepscope_gpu_ecc_errors_total{severity="corrected"}[1h])'
-                    f" > {self.threshold}",
-                    f"{WHERE} corrects many memory errors",
-                    f"{WHERE} corrected {{{{ $value | humanize }}}} memory errors in the last hour "
-                    f"(fires above {self.threshold}).",
-                    severity="info",
-                ),
-                "Nothing is lost yet. Plan a dcgmi diag -r 3 when the node is free.",
-            )
-        ]
+    def alerts(self, scraping: Scraping) -> Alerts:
+        yield advised(
+            f'increase(stepscope_gpu_ecc_errors_total{{severity="corrected"}}[1h]) > {self.threshold}',
+            f"{WHERE} corrects many memory errors",
+            f"{WHERE} corrected {{{{ $value | humanize }}}} memory errors in the last hour "
+            f"(fires above {self.threshold}).",
+            "Nothing is lost yet. Plan a dcgmi diag -r 3 when the node is free.",
+            severity="info",
+        )

@@ -4,13 +4,12 @@ Source: the threshold of ibqueryerrors, but per hour. RoCE's out_of_sequence and
 congestion and adaptive routing, so they are not judged.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from stepscope.rules.parts.hardware import PORT, REPLACE_CABLE, Advised, HardwareRule, hardware_rule
+from stepscope.rules.parts.hardware import PORT, REPLACE_CABLE, Alerts, HardwareRule, advised, hardware_rule
 from stepscope.rules.parts.parameters import Errors
-from stepscope.rules.parts.promql import Alert, Scraping
+from stepscope.rules.parts.promql import Scraping
 
 LINK_ERRORS = (
     'kind=~"symbol_error|link_error_recovery|port_rcv_errors|local_link_integrity_errors'
@@ -25,15 +24,11 @@ class InfinibandErrors(HardwareRule):
 
     threshold: Annotated[Errors, "more errors of one kind in an hour than this"] = 10
 
-    def alerts(self, scraping: Scraping) -> Sequence[Advised]:
-        return [
-            Advised(
-                Alert(
-                    f"increase(stepscope_infiniband_errors_total{{{LINK_ERRORS}}}[1h]) > {self.threshold}",
-                    f"{PORT} has link errors",
-                    f"{PORT} had {{{{ $value | humanize }}}} errors ({{{{ $labels.kind }}}}) in the last "
-                    f"hour (fires above {self.threshold}).",
-                ),
-                REPLACE_CABLE,
-            )
-        ]
+    def alerts(self, scraping: Scraping) -> Alerts:
+        yield advised(
+            f"increase(stepscope_infiniband_errors_total{{{LINK_ERRORS}}}[1h]) > {self.threshold}",
+            f"{PORT} has link errors",
+            f"{PORT} had {{{{ $value | humanize }}}} errors ({{{{ $labels.kind }}}}) in the last "
+            f"hour (fires above {self.threshold}).",
+            REPLACE_CABLE,
+        )

@@ -3,14 +3,13 @@
 An idle GPU lowers its generation to save power, so a GPU below the utilisation is not judged.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from stepscope.rules.parts.gpus import WHERE
-from stepscope.rules.parts.hardware import RESEAT_GPU, Advised, HardwareRule, hardware_rule
+from stepscope.rules.parts.hardware import RESEAT_GPU, Alerts, HardwareRule, advised, hardware_rule
 from stepscope.rules.parts.parameters import Percent
-from stepscope.rules.parts.promql import Alert, Scraping, ratio
+from stepscope.rules.parts.promql import Scraping, ratio
 
 LINK = "stepscope_gpu_pcie_link"
 UTILIZATION = "avg_over_time(stepscope_gpu_utilization_ratio[15m])"
@@ -25,18 +24,14 @@ class PCIeLinkDegraded(HardwareRule):
         10
     )
 
-    def alerts(self, scraping: Scraping) -> Sequence[Advised]:
-        return [
-            Advised(
-                Alert(
-                    f"max_over_time({LINK}_{what}[15m]) < {LINK}_max_{what}\n"
-                    f"  and {UTILIZATION} > {ratio(self.utilization)}",
-                    f"The PCIe link of {WHERE} has a lower {what} than it could",
-                    f"In use for 15 minutes, the PCIe link of {WHERE} had at most {what} "
-                    "{{ $value | humanize }}, below its maximum.",
-                    labels={"trouble": what},
-                ),
+    def alerts(self, scraping: Scraping) -> Alerts:
+        for what in ("width", "generation"):
+            yield advised(
+                f"max_over_time({LINK}_{what}[15m]) < {LINK}_max_{what}\n"
+                f"  and {UTILIZATION} > {ratio(self.utilization)}",
+                f"The PCIe link of {WHERE} has a lower {what} than it could",
+                f"In use for 15 minutes, the PCIe link of {WHERE} had at most {what} "
+                "{{ $value | humanize }}, below its maximum.",
                 RESEAT_GPU,
+                labels={"trouble": what},
             )
-            for what in ("width", "generation")
-        ]

@@ -3,14 +3,13 @@
 Source: 8 replays per minute, of DCGM's health check.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from stepscope.rules.parts.gpus import WHERE
-from stepscope.rules.parts.hardware import RESEAT_GPU, Advised, HardwareRule, hardware_rule
+from stepscope.rules.parts.hardware import RESEAT_GPU, Alerts, HardwareRule, advised, hardware_rule
 from stepscope.rules.parts.parameters import Errors
-from stepscope.rules.parts.promql import Alert, Scraping
+from stepscope.rules.parts.promql import Scraping
 
 
 @hardware_rule
@@ -20,15 +19,11 @@ class PCIeReplays(HardwareRule):
 
     threshold: Annotated[Errors, "more replays per minute than this, over 15 minutes"] = 8
 
-    def alerts(self, scraping: Scraping) -> Sequence[Advised]:
-        return [
-            Advised(
-                Alert(
-                    f"increase(stepscope_gpu_pcie_replays_total[15m]) / 15 > {self.threshold}",
-                    f"The PCIe link of {WHERE} sends packets again",
-                    f"The PCIe link of {WHERE} sent {{{{ $value | humanize }}}} packets per minute again "
-                    f"(fires above {self.threshold}).",
-                ),
-                RESEAT_GPU,
-            )
-        ]
+    def alerts(self, scraping: Scraping) -> Alerts:
+        yield advised(
+            f"increase(stepscope_gpu_pcie_replays_total[15m]) / 15 > {self.threshold}",
+            f"The PCIe link of {WHERE} sends packets again",
+            f"The PCIe link of {WHERE} sent {{{{ $value | humanize }}}} packets per minute again "
+            f"(fires above {self.threshold}).",
+            RESEAT_GPU,
+        )

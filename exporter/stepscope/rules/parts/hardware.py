@@ -5,8 +5,8 @@ silent.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeVar
 
 from stepscope.rules.parts.parameters import Parameters
 from stepscope.rules.parts.promql import Alert, Scraping
@@ -27,12 +27,20 @@ class Advised(NamedTuple):
     recommendation: str
 
 
+Alerts = Iterator[Advised]
+
+
+def advised(expression: str, summary: str, description: str, recommendation: str, **more: Any) -> Advised:
+    """Returns an alert with what to do. `more`: the other fields of the alert."""
+    return Advised(Alert(expression, summary, description, **more), recommendation)
+
+
 class HardwareRule(Parameters, ABC):
     """A rule, named like its class. Its fields are its parameters; the module's docstring names a source."""
 
     @abstractmethod
-    def alerts(self, scraping: Scraping) -> Sequence[Advised]:
-        """Returns the alerts; docs/rules.md has a section on the rule."""
+    def alerts(self, scraping: Scraping) -> Alerts:
+        """Yields the alerts; docs/rules.md has a section on the rule."""
 
 
 R = TypeVar("R", bound=type[HardwareRule])
