@@ -162,6 +162,26 @@ def test_long_steps_of_several_components_count_no_second_that_another_finding_e
     assert [problem.seconds_lost for problem in problems([long])] == [60]
 
 
+def test_long_steps_of_an_evaluation_explain_nothing_of_training() -> None:
+    long = long_steps("data_wait", 60, lost=30)
+    evaluates = replace(long, details={**long.details, "part": "eval"})
+    own_code = found("Account", 40, details={"part": "train", "component": "data_wait"})
+    assert len(order(own_code, long)) == 1
+    assert len(order(own_code, evaluates)) == 2
+
+
+@pytest.mark.parametrize(("in_training", "left"), [(60.0, [60.0, 20.0]), (20.0, [60.0])])
+def test_late_data_of_an_evaluation_is_a_part_of_what_it_costs(in_training: float, left: list[float]) -> None:
+    waits = {"train": in_training, "eval": 60 - in_training}
+    spent = {"train": 40.0, "eval": 20.0}
+    leaves = [Leaf(Key(phase, "data_wait"), lost / 160, {0: lost}) for phase, lost in waits.items()]
+    leaves += [Leaf(Key(phase, "forward"), lost / 160, {0: lost}) for phase, lost in spent.items()]
+    starved = found("DataStarved", 60.0, details={"component": "data_wait"})
+    evaluation = found("Account", 20.0, details={"part": "eval", "component": ""})
+    every = problems([starved, evaluation], Account(160.0, 1, tuple(leaves)))
+    assert [each.seconds_lost for each in every] == pytest.approx(left)
+
+
 def stalled(*seconds: float, rank: int = 0, lasts: bool = False) -> RuleResult:
     stalls = [{"rank": rank, "seconds": each, "end": None if lasts else 1.0} for each in seconds]
     return found("TrainingStalled", 100, details={"stalls": stalls})

@@ -258,6 +258,9 @@ def test_regular_outliers_have_a_period_and_a_component() -> None:
     assert "checkpoint" in found.recommendation
     details = found.details["step_details"]["node-a, rank 0, train"]
     assert (details["period"], details["component"]) == (16, "checkpoint")
+    assert "part" not in found.details
+    evaluates = replace(stalls(16), phases=node_steps([0.1], phase="eval").phases.repeat(480))
+    assert result(evaluates).details["part"] == "eval"
     assert details["step_numbers"] == list(range(16, 481, 16))
     assert [one["component"] for one in details["longest"]] == ["checkpoint"] * 20
     assert {one["number"] for one in details["longest"]} < set(details["step_numbers"])

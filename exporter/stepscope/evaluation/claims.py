@@ -10,6 +10,7 @@ from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.parts.shares import summed
 from stepscope.rules.step_outlier import StepOutlier
 from stepscope.rules.training_stalled import TrainingStalled
+from stepscope.runs.model import PHASES
 
 OUTSIDE_FETCHES = "lost_outside_fetches_seconds"  # in NoisyNeighbour's details of a node
 ANYWHERE = Key("")  # the part of seconds that cut across the account
@@ -19,16 +20,23 @@ ROUNDING = 1 + 1e-9
 class Claim:
     """The seconds that a finding explains, by part, without those that other findings explain before it."""
 
-    def __init__(self, result: RuleResult, main_phase: str) -> None:
-        details = result.details
+    def __init__(self, result: RuleResult, account: Account | None) -> None:
+        details, main_phase = result.details, account.main_phase if account else "train"
+        # A rule names the phase of its steps. What is found in a part of the account costs the main phase.
+        phase = details.get("part", main_phase) if result.is_of_a_rule else main_phase
         explains = details.get("explains")
         self.result, self.ranks = result, ranks_of(result)
-        self.key = Key(main_phase, explains) if explains else part_of(result, main_phase)
+        self.key = Key(phase, explains) if explains else part_of(result, main_phase)
         parts = details.get("brings") or details.get("excess_by_component") or _in_fetches(result)
         most = min(1.0, result.seconds_lost / (fsum(parts.values()) or 1.0))
-        known = {Key(main_phase, component): most * seconds for component, seconds in parts.items()}
+        known = {Key(phase, component): most * seconds for component, seconds in parts.items()}
         rest = max(result.seconds_lost - fsum(known.values()), 0.0)
-        self.seconds = summed((known, {self.key or ANYWHERE: rest}))
+        of_rest = {self.key or ANYWHERE: 1.0}
+        if account and self.key and result.about.judges:  # the component in steps of all phases
+            phases = [Key(each, self.key.component) for each in PHASES]
+            of_rest = {each: share for each in phases if (share := account.share(*each))} or of_rest
+        whole = fsum(of_rest.values())
+        self.seconds = summed((known, {part: rest * share / whole for part, share in of_rest.items()}))
 
     @property
     def precedence(self) -> tuple[float, bool, bool, bool, bool, bool, int, float, str]:

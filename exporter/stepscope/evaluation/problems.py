@@ -96,8 +96,7 @@ def problems(results: Iterable[RuleResult], account: Account | None = None) -> l
     """
     found: list[Problem] = []
     ledger, holders = Ledger(account), list[Problem]()
-    main_phase = account.main_phase if account else "train"
-    groups = [[Claim(result, main_phase) for result in group] for group in _by_topic(results)]
+    groups = [[Claim(result, account) for result in group] for group in _by_topic(results)]
     for group in sorted(groups, key=lambda group: min(claim.precedence for claim in group)):
         rules = [claim.result for claim in group]
         leading = group[0] if rules[0].seconds_lost else max(group, key=lambda each: each.result.seconds_lost)
@@ -217,7 +216,8 @@ def _lines(result: RuleResult, analysis: Analysis, main_phase: str) -> list[Line
     if result.definition.only_pauses:
         of_ranks = ranks_of(result) if rank is None else {rank}
         slow = [thread for thread in analysis.threads if thread.rank in of_ranks]
-        if long := [line for line in lines_of(key or Key(main_phase), slow) if line.step]:
+        of_steps = key or Key(result.details.get("part", main_phase))
+        if long := [line for line in lines_of(of_steps, slow) if line.step]:
             return long
     if key is None:
         return None

@@ -339,7 +339,8 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
                     f"{steps.node}, rank {steps.rank}, {steps.phase}": steps.details() for steps in series
                 },
                 **({"culprit": culprit.details()} if culprit else {}),
-                **({"component": component} if worst and (component := worst.component()) else {}),
+                **({"part": worst.phase} if worst and worst.phase != "train" else {}),
+                **({"component": worst.component} if worst and worst.component else {}),
                 **({"explains": HOST} if worst and worst.are_of_the_host() else {}),
                 **({"excess_by_component": shared} if worst and (shared := worst.shared_excess()) else {}),
                 **_what_ran(fired),
