@@ -7,6 +7,7 @@ reaches: even a loop of sleeps. Here the time decides that they cost. Debugger's
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -77,7 +78,6 @@ LONG_STEPS = 30  # that a live window needs at least, if steps are long
 MISSING = 0.6
 STAGE = 0.5  # of the steps' time, from which outliers one after another are a stage of the run
 COMMUNICATION = COMPONENTS.index("communication")
-COMPUTING = [COMPONENTS.index(name) for name in USEFUL]
 OWN_SHARE = 0.5  # of the variance of steps: above it, their rank is long by itself
 LEAST_LOST = 1e-3  # seconds: a finding of which waiting for a core explains all is a small one
 APART = 0.428  # two neighbouring bounds of the histogram are at least this share of the upper one apart
@@ -100,7 +100,6 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
     others took from its cores in the whole run: it is known as a sum only, and may all be theirs.
     """
 
-    parameters_type = StepOutlierParameters
     subject = "Single long steps"
     question = "Do some steps take far longer than the others, and does that cost time?"
     description = (
@@ -399,10 +398,16 @@ class Series:
         longest = self.durations.longest
         return longest[longest[:, 0] > self.limit][:, [1, 0, *range(2, longest.shape[1])]]
 
+    @cached_property
     def later_outliers(self) -> Times:
         """Returns these rows without a warm-up."""
         longest = self.longest_outliers()
         return longest[~np.isin(longest[:, 0], self.durations.warm_up(self.limit)[:, 0])]
+
+    @cached_property
+    def beyond(self) -> Times:
+        """Returns what each of these took beyond the other steps, see `_beyond_usual`."""
+        return self._beyond_usual(self.later_outliers)
 
     @property
     def only_warm_up(self) -> bool:
@@ -416,12 +421,11 @@ class Series:
         Most steps from the first to the last one are outliers, and they took most of the steps' time. Most of
         what they took beyond the other steps is computing.
         """
-        outliers = self.later_outliers()
-        numbers, beyond = outliers[:, 0], self._beyond_usual(outliers)
-        if len(beyond) < RECURRING or 2 * len(numbers) <= np.ptp(numbers) + 1:
+        numbers = self.later_outliers[:, 0]
+        if len(self.beyond) < RECURRING or 2 * len(numbers) <= np.ptp(numbers) + 1:
             return False
-        excess, *of_components = beyond.sum(axis=0)
-        computing = sum(of_components[each] for each in COMPUTING)
+        excess, *of_components = self.beyond.sum(axis=0)
+        computing = sum(of_components[COMPONENTS.index(name)] for name in USEFUL)
         took_most = self.durations.share(self.durations.seconds_above(self.limit)) >= STAGE
         return took_most and bool(computing > STAGE * excess)
 
@@ -434,46 +438,44 @@ class Series:
             f"{duration(excess)}, {percent(100 * self.durations.share(excess))} of the steps' time"
             f"{self.scans}"
         )
-        period, component = self.period(), self.component()
-        if period:
+        if period := self.period():
             sentence += f"; it is about every {ordinal(period)} step"
-        if component:
-            sentence += f"; most of the excess is {component}"
+        if self.component:
+            sentence += f"; most of the excess is {self.component}"
         return sentence + "."
 
     def recommendation(self) -> str | None:
-        return LONG_COMPONENT.get(self.component() or "")
+        return LONG_COMPONENT.get(self.component or "")
 
     def period(self) -> int | None:
         """Returns the steps from outlier to outlier, if 3 of 4 gaps are the same within a tenth.
 
         A few outliers one after another are no habit of the run: they must span half of its steps.
         """
-        gaps = np.diff(np.sort(self.later_outliers()[:, 0]))
+        gaps = np.diff(np.sort(self.later_outliers[:, 0]))
         if len(gaps) < REGULAR_GAPS or gaps.sum() < self.count / 2:
             return None
         usual = float(np.median(gaps))
         regular = np.abs(gaps - usual) <= 0.1 * usual
         return round(usual) if usual >= 2 and regular.mean() >= 0.75 else None
 
+    @cached_property
     def component(self) -> str | None:
         """Returns the component with more than half of the outliers' time beyond other steps."""
-        beyond = self._beyond_usual(self.later_outliers())
-        return _longer_component(beyond.mean(axis=0)) if len(beyond) else None
+        return _longer_component(self.beyond.mean(axis=0)) if len(self.beyond) else None
 
     def shared_excess(self) -> dict[str, float]:
         """Returns the seconds of each component in the excess of outliers; {} if one took most of it."""
-        if self.component() is not None:
+        if self.component is not None:
             return {}
-        seconds = self._beyond_usual(self.later_outliers()).clip(0).sum(axis=0)[1:]
+        seconds = self.beyond.clip(0).sum(axis=0)[1:]
         return {name: float(part) for name, part in zip(COMPONENTS, seconds, strict=True) if part}
 
     def are_of_the_host(self) -> bool:
         """Returns whether components are known, and more than half of that time is in none of them."""
-        beyond = self._beyond_usual(self.later_outliers())
-        if not len(beyond) or not self.durations.sums.components.any():
+        if not len(self.beyond) or not self.durations.sums.components.any():
             return False
-        excess, *of_components = beyond.mean(axis=0)
+        excess, *of_components = self.beyond.mean(axis=0)
         return bool(excess - np.clip(of_components, 0, None).sum() > excess / 2)
 
     def _beyond_usual(self, outliers: Times) -> Times:
@@ -490,8 +492,7 @@ class Series:
 
     def own_excess(self) -> float:
         """Returns what outliers took beyond the other steps without communication, in which ranks wait."""
-        beyond = self._beyond_usual(self.later_outliers())
-        return float((beyond[:, 0] - beyond[:, 1 + COMMUNICATION]).clip(0).sum())
+        return float((self.beyond[:, 0] - self.beyond[:, 1 + COMMUNICATION]).clip(0).sum())
 
     def longest_listed(self) -> list[dict[str, Any]]:
         """Returns the longest outliers by number, each with the component that made it long, if known."""
@@ -525,7 +526,7 @@ class Series:
             "lost_percent": 100 * self.durations.lost(self.limit),
             "longest": self.longest_listed(),
             "period": self.period(),
-            "component": self.component(),
+            "component": self.component,
             "rank": self.rank,
             "triggered": self.tally.triggered,
         }
@@ -549,8 +550,8 @@ class Culprit(NamedTuple):
         return {
             "node": self.series.node,
             "rank": self.series.rank,
-            "component": self.series.component(),
-            "steps": len(self.series.later_outliers()),
+            "component": self.series.component,
+            "steps": len(self.series.later_outliers),
             "own_seconds": self.own,
             "others_seconds": self.others,
         }
@@ -570,7 +571,7 @@ def _culprit(phase: str, series: Sequence[Series]) -> Culprit | None:
         return None
     most = max(own, key=lambda place: own[place])
     others = float(np.median([seconds for place, seconds in own.items() if place != most]))
-    outliers = series[most].later_outliers()
+    outliers = series[most].later_outliers
     excess = float((outliers[:, 1] - series[most].mean).sum())
     if not own[most] > excess / 2 > 0 or others > own[most] / 2:
         return None
