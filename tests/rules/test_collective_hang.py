@@ -147,7 +147,7 @@ def test_a_wait_of_more_than_a_minute_and_a_quarter_is_a_hang(minutes: float, st
     (119.0, 1, False), (120.0, 1, False), (121.0, 1, True), (121.0, 0, True), (np.nan, 0, False),
 ])  # fmt: skip
 def test_the_judgement_is_that_of_the_threshold(seconds: float, missing: int, fired: bool) -> None:
-    rule = CollectiveHang(replace(CollectiveHang.parameters_type(), threshold=2))
+    rule = CollectiveHang(replace(CollectiveHang().parameters, threshold=2))
     ranks = np.array([float(missing)])
     view = CollectiveWaits(np.array([seconds]), ranks, ranks, np.array([np.nan]))
     assert rule.judge(view).fired.any() == fired

@@ -28,8 +28,7 @@ def test_each_rule_says_in_its_own_file_that_it_is_one() -> None:
         node.name: file
         for file in FOLDER.glob("*.py")
         for node in ast.parse(file.read_text()).body
-        if isinstance(node, ast.ClassDef)
-        and any("parameters_type =" in ast.unparse(item) for item in node.body)
+        if isinstance(node, ast.ClassDef) and any("subject =" in ast.unparse(item) for item in node.body)
     }
     assert set(defined) == set(all_rules())
     assert {file for file, lines in marked.items() if lines == ["@rule"]} == set(defined.values())

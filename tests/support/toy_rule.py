@@ -26,7 +26,6 @@ class ToyRuleParameters(Parameters):
 
 @rule
 class ToyRule(Rule[ToyRuleParameters, Portion]):
-    parameters_type = ToyRuleParameters
     subject = "Playing with toys"
     question = "Is some core half busy while some GPU is half idle?"
     description = "Counts the samples in which a core is above 50 % and a GPU below 50 %."

@@ -20,7 +20,7 @@ SAMPLES = f"stepscope_samples_total{OF_THE_RUN}"
 LEAN = f'{BUILD}{{{OF_CLUSTER}, profile="lean"}}'
 # An exporter that is down has its own case.
 OTHERS = f'ALERTS{{alertstate="firing", rule!~"|ExporterDown", severity=~"warning|critical", {OF_CLUSTER}}}'
-ENOUGH = CPUBottleneck.parameters_type().patience  # samples, of most rules
+ENOUGH = CPUBottleneck().parameters.patience  # samples, of most rules
 
 
 class Case(NamedTuple):

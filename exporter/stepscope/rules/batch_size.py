@@ -43,7 +43,6 @@ class BatchSizeParameters(Parameters):
 
 @rule
 class BatchSize(FollowsReadings[BatchSizeParameters]):
-    parameters_type = BatchSizeParameters
     reads_cores = True
     subject = "Small batches"
     question = "Would a larger batch make better use of the GPU?"

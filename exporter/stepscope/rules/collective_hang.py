@@ -75,7 +75,6 @@ class CollectiveHangParameters(Parameters):
 class CollectiveHang(Rule[CollectiveHangParameters, CollectiveWaits]):
     """Seconds lost: those of hangs."""
 
-    parameters_type = CollectiveHangParameters
     subject = "A hang in a collective"
     question = "Do ranks wait in a collective for a rank that does not come?"
     description = (

@@ -24,7 +24,6 @@ class CPUBottleneckParameters(StarvationParameters):
 
 @rule
 class CPUBottleneck(Starvation[CPUBottleneckParameters]):
-    parameters_type = CPUBottleneckParameters
     subject = "Waiting for busy CPU cores"
     topic = "data loading"
     distance = 1

@@ -42,7 +42,6 @@ class CPUThrottledParameters(Parameters):
 class CPUThrottled(Tallied[CPUThrottledParameters, Portion, LimitedCores]):
     """Seconds lost: the time for which the run was stopped, as far as a rank waited meanwhile."""
 
-    parameters_type = CPUThrottledParameters
     subject = "The CPU limit of the cgroup"
     question = "Does the CPU limit of its cgroup stop the run?"
     description = (

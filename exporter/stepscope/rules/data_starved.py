@@ -15,7 +15,7 @@ from stepscope.measurements.measure import PortionSoFar, RunMeasurements
 from stepscope.measurements.own_cores import OWN_CORES, OwnCores
 from stepscope.measurements.usage import USAGE
 from stepscope.rules.parts.base import Verdict, status_of
-from stepscope.rules.parts.component_share import ComponentShare, ShareParameters
+from stepscope.rules.parts.component_share import ComponentShare
 from stepscope.rules.parts.data_loading import CoresInUse, Loading, PyDataset
 from stepscope.rules.parts.judgement import Tallies, Tally
 from stepscope.rules.parts.registry import rule
@@ -35,7 +35,6 @@ HOW_TO_TIME = f"{HOOKS} time loaders of PyTorch, tf.data and Keras. Pass others 
 class DataStarved(ComponentShare):
     """Seconds lost: the data wait of the rank that waited longest, of those that fired."""
 
-    parameters_type = ShareParameters
     subject = "Waiting for data"
     question = "Does training wait for its data, and why does the data come too late?"
     description = (

@@ -76,7 +76,6 @@ class DataloaderParameters(Parameters):
 class Dataloader(Rule[DataloaderParameters, Loading]):
     """Fires once per node. It estimates no lost time: DataStarved does."""
 
-    parameters_type = DataloaderParameters
     subject = "An unsuitable number of loader workers"
     question = "Does the number of data-loading workers suit the number of cores?"
     description = (

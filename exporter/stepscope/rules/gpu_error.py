@@ -78,7 +78,6 @@ class GPUErrorParameters(Parameters):
 class GPUError(Tallied[GPUErrorParameters, ErrorCounts, ErrorsOfGpu]):
     """Estimates no seconds lost: an error usually ends the run, or makes its results wrong."""
 
-    parameters_type = GPUErrorParameters
     subject = "GPU errors"
     question = "Did a GPU report errors, and were they caused by the GPU or the program?"
     description = (

@@ -71,7 +71,6 @@ class GPUMemoryIncreaseParameters(Parameters):
 class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, Rises]):
     """Warns that a run may run out of memory; no seconds are lost yet."""
 
-    parameters_type = GPUMemoryIncreaseParameters
     subject = "A sudden rise of GPU memory"
     question = "Does a GPU suddenly use much more memory?"
     description = (

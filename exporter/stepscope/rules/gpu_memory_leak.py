@@ -45,7 +45,6 @@ class GPUMemoryLeakParameters(Parameters):
 class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
     """Estimates no seconds lost: a leak costs nothing until it ends the run."""
 
-    parameters_type = GPUMemoryLeakParameters
     subject = "Steadily growing GPU memory"
     question = "Does the memory of a GPU fill up steadily, until the run fails?"
     description = (

@@ -55,7 +55,6 @@ class GPUMemoryNearlyFullParameters(Parameters):
 class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
     """Estimates no seconds lost: a run that fails loses everything since its last checkpoint."""
 
-    parameters_type = GPUMemoryNearlyFullParameters
     subject = "Nearly full GPU memory"
     question = "Is the memory of a GPU nearly full, or about to be?"
     description = (

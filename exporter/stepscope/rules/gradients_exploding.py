@@ -38,7 +38,6 @@ class GradientsExplodingParameters(LastingParameters):
 
 @rule
 class GradientsExploding(OfNotFinite[GradientsExplodingParameters]):
-    parameters_type = GradientsExplodingParameters
     recorded = "gradients"
     names = GRADIENT_NORMS
     thing = "gradient norm"

@@ -34,7 +34,6 @@ class GradientsVanishingParameters(LastingParameters):
 
 @rule
 class GradientsVanishing(OfLasting[GradientsVanishingParameters]):
-    parameters_type = GradientsVanishingParameters
     names = GRADIENT_NORMS
     thing = "gradient norm"
     distance = 3

@@ -71,7 +71,6 @@ class HostBoundParameters(Parameters):
 class HostBound(OfWholeRun[HostBoundParameters]):
     """Seconds lost: the wait of the GPU that waited longest, or what every rank spent in the component."""
 
-    parameters_type = HostBoundParameters
     subject = "Waiting for the host"
     question = "Does a GPU wait because its host launches work too late?"
     description = (

@@ -44,7 +44,6 @@ class HostMemoryLeakParameters(Parameters):
 class HostMemoryLeak(Patient[HostMemoryLeakParameters, Filling]):
     """Estimates no seconds lost: a leak costs nothing until it ends the run."""
 
-    parameters_type = HostMemoryLeakParameters
     subject = "Steadily growing host memory"
     question = "Does the memory that the run holds on a node grow steadily, until it is killed?"
     description = (

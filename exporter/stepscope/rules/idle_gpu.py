@@ -48,7 +48,6 @@ class IdleGPUParameters(Parameters):
 class IdleGPU(Tallied[IdleGPUParameters, Held, HeldGpu]):
     """Estimates no seconds lost: what the GPU could have done is not known."""
 
-    parameters_type = IdleGPUParameters
     subject = "An idle GPU"
     question = "Does a process hold a GPU without using it?"
     description = (

@@ -23,7 +23,6 @@ class IOBottleneckParameters(StarvationParameters):
 
 @rule
 class IOBottleneck(Starvation[IOBottleneckParameters]):
-    parameters_type = IOBottleneckParameters
     subject = "Waiting for storage"
     topic = "data loading"
     distance = 2

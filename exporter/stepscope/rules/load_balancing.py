@@ -51,7 +51,6 @@ class LoadBalancingParameters(Parameters):
 class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
     """Seconds lost: how much longer the least used GPU idled than the most used one, on the worst node."""
 
-    parameters_type = LoadBalancingParameters
     subject = "Unbalanced GPU load"
     question = "Is the load balanced across the GPUs of a node?"
     description = (

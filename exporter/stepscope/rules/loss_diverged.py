@@ -31,7 +31,6 @@ class LossDivergedParameters(Parameters):
 
 @rule
 class LossDiverged(OfGauge[LossDivergedParameters, Course]):
-    parameters_type = LossDivergedParameters
     distance = 1
     subject = "A loss that went back up"
     question = "Has the loss gone back up to where it began?"

@@ -27,7 +27,6 @@ class LossNotFiniteParameters(LastingParameters):
 
 @rule
 class LossNotFinite(OfNotFinite[LossNotFiniteParameters]):
-    parameters_type = LossNotFiniteParameters
     recorded = "loss"
     subject = "A loss that is not finite"
     question = "Has the loss become NaN or infinite?"

@@ -55,7 +55,6 @@ class LowGPUUtilizationParameters(Parameters):
 
 @rule
 class LowGPUUtilization(FollowsReadings[LowGPUUtilizationParameters]):
-    parameters_type = LowGPUUtilizationParameters
     subject = "Idle GPUs"
     topic = ANY_TOPIC  # whatever costs time makes GPUs idle
     question = "Is a GPU under-used, or does its utilisation fluctuate?"

@@ -41,7 +41,6 @@ class MaxInitializationTimeParameters(Parameters):
 class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization]):
     """Seconds lost: the time until the first step, on the node that took longest."""
 
-    parameters_type = MaxInitializationTimeParameters
     subject = "A slow start"
     question = "Does it take too long until the first step?"
     description = (

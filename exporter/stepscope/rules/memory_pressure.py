@@ -41,7 +41,6 @@ class MemoryPressureParameters(Parameters):
 class MemoryPressure(Tallied[MemoryPressureParameters, Portion, MemoryWaits]):
     """Seconds lost: at most the time in which some process waited; it may not have delayed a step."""
 
-    parameters_type = MemoryPressureParameters
     subject = "Waiting for memory"
     question = "Does the run wait for memory that the kernel has to free, or to read back from a disk?"
     description = (

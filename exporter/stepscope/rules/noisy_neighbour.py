@@ -52,7 +52,6 @@ class NoisyNeighbourParameters(Parameters):
 class NoisyNeighbour(Tallied[NoisyNeighbourParameters, Contention, OwnCores]):
     """Seconds lost: the wait of a rank's main thread for a core, less what the run would wait alone."""
 
-    parameters_type = NoisyNeighbourParameters
     subject = "Other processes on the run's cores"
     question = "Does the run wait for cores that other processes use?"
     description = (

@@ -33,7 +33,6 @@ SUBMODULES = ("Forward-SubModuleInternal", "Backward-SubModuleInternal")
 
 @rule
 class OverallFrameworkMetrics(Overview[Parameters]):
-    parameters_type = Parameters
     subject = "The time by phase and component"
     question = "Where did the time go?"
     description = (

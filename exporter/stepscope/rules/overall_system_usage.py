@@ -22,7 +22,6 @@ DEBUGGER_NAMES = {"I/O wait": "I/O", **dict(zip(SAME, SAME, strict=True))}
 
 @rule
 class OverallSystemUsage(Overview[Parameters]):
-    parameters_type = Parameters
     subject = "The use of resources"
     question = "How much of each resource did the run use?"
     description = "Shows the use of each node's cores, GPUs, memory, storage and network over the whole run."

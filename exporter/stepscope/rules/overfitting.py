@@ -36,7 +36,6 @@ class OverfittingParameters(Parameters):
 
 @rule
 class Overfitting(OfGauge[OverfittingParameters, Overfit]):
-    parameters_type = OverfittingParameters
     names = VALIDATION_LOSSES
     thing = "validation loss"
     topic = "overfitting"

@@ -102,7 +102,6 @@ class Straggler(Rule[StragglerParameters, Peers]):
     All windows count in which others certainly waited for it, also those below the thresholds.
     """
 
-    parameters_type = StragglerParameters
     subject = "Waiting for a slow rank"
     question = "Does one rank take longer by itself than the others, so that they wait for it?"
     description = (

@@ -43,7 +43,6 @@ class ThermalThrottlingParameters(Parameters):
 class ThermalThrottling(Tallied[ThermalThrottlingParameters, Portion, ThrottledGpu]):
     """Seconds lost: throttled time x the missing share of the highest clock during that time."""
 
-    parameters_type = ThermalThrottlingParameters
     subject = "Heat"
     question = "Is a GPU slowed down because it is too hot?"
     description = (

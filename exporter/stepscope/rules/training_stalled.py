@@ -74,7 +74,6 @@ class TrainingStalledParameters(Parameters):
 class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
     """Seconds lost: the time of stalls beyond the usual time between steps, on the rank that lost most."""
 
-    parameters_type = TrainingStalledParameters
     subject = "A stall"
     question = "Has training stalled although its processes are alive?"
     description = (

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast, get_args
 
 from stepscope.common.status import Status
 from stepscope.measurements.measure import Measure, RunMeasurements
@@ -43,7 +43,7 @@ class Rule(ABC, Generic[P, V]):
     It requests measurements, judges views of one of them, and concludes from all scans. It has no state.
     """
 
-    parameters_type: ClassVar[type[Parameters]]
+    parameters_type: ClassVar[type[Parameters]]  # that of the base
     subject: ClassVar[str]  # of a sentence: "Waiting for data" cost this run 8 min
     question: ClassVar[str]
     description: ClassVar[str]
@@ -85,6 +85,14 @@ class Rule(ABC, Generic[P, V]):
 
     # The components of steps whose share of the time the rule judges: no other finding is made of them.
     judges: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        """Takes the type of the parameters from the base: `Rule[MyParameters, MyView]`."""
+        super().__init_subclass__()
+        given = [each for base in cls.__dict__.get("__orig_bases__", ()) for each in get_args(base)]
+        for each in given:
+            if isinstance(each, type) and issubclass(each, Parameters):
+                cls.parameters_type = each
 
     def __init__(self, parameters: P | None = None) -> None:
         self.parameters = parameters if parameters is not None else cast("P", self.parameters_type())
