@@ -17,6 +17,7 @@ from stepscope.measurements.steps import StepDistribution
 from stepscope.measurements.timeline import StepTimeline
 from stepscope.measurements.usage import UsageRow
 from stepscope.rules import all_rules
+from stepscope.rules.parts.bands import Band as Band
 from stepscope.rules.parts.base import Rule, RuleClass, Verdict
 from stepscope.rules.parts.topics import About
 from stepscope.runs.gauge_history import GaugeHistory
@@ -31,23 +32,6 @@ from stepscope.runs.model import (
     StepPicture,
     ThreadTime,
 )
-
-
-@dataclass(frozen=True)
-class Band:
-    """A time in which a rule held for the live window before, as its alert does. Times are since the epoch.
-
-    It begins with the first scan that fired and ends with the first that did not, or with the last scan.
-    """
-
-    node: str
-    subject: str  # "GPU 0", "rank 3"; "" for the node
-    start: float
-    end: float
-    lasts: bool  # until the end of what was seen
-    worst: float
-    words: str  # the worst value: "83 % of the samples"
-
 
 ACCOUNT = "Account"  # instead of a rule's name
 

@@ -128,7 +128,7 @@ class Evaluator:
             if little and verdict.status is Status.HEALTHY:
                 reason = f"{capitalised(little)}."
                 verdict = replace(verdict, status=Status.NOT_ENOUGH_DATA, finding=reason)
-            bands = [*_bands(rule, nodes, facts), *(Band(*held) for held in verdict.held)]
+            bands = [*_bands(rule, nodes, facts), *verdict.held]
             if beginning is not None and rule.is_usual(beginning):
                 bands = [band for band in bands if not band.lasts]
                 if verdict.status is Status.FOUND:

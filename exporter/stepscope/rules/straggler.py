@@ -29,7 +29,7 @@ from stepscope.measurements.own_times import (
 )
 from stepscope.measurements.process_groups import are_stages
 from stepscope.measurements.scraped import STEPS, Moment, Scraped, Window, column, run_of
-from stepscope.rules.parts.bands import Interval
+from stepscope.rules.parts.bands import Band
 from stepscope.rules.parts.base import Rule, Verdict, status_of
 from stepscope.rules.parts.expressions import Expression, Gain, Record, Shared, time_span
 from stepscope.rules.parts.judgement import Booleans, Judgement, Tallies, judgement
@@ -446,7 +446,7 @@ def _only_waits(excess: Times | float, no_core: Times | float, others: Times | f
     return np.asarray((excess / 2 < no_core) & (no_core / ALONE < others))
 
 
-def _held(ranks: Sequence[Rank], ends: Times, judged: Judgement, excess: Times) -> list[Interval]:
+def _held(ranks: Sequence[Rank], ends: Times, judged: Judgement, excess: Times) -> list[Band]:
     """Returns when ranks were slow: from the end of the first window that fired to that of the next other.
 
     All arrays are of (ranks, windows). Windows that are not judged, such as a short last one, end nothing.
@@ -461,9 +461,7 @@ def _held(ranks: Sequence[Rank], ends: Times, judged: Judgement, excess: Times) 
             words = f"{duration(worst)} more own time per step"
             lasts = after == len(times)
             end = float(times[after - lasts])
-            held.append(
-                Interval(rank.node, f"rank {rank.rank}", float(times[first]), end, lasts, worst, words)
-            )
+            held.append(Band(rank.node, f"rank {rank.rank}", float(times[first]), end, lasts, worst, words))
     return held
 
 

@@ -33,7 +33,7 @@ from stepscope.measurements.pauses import (
 )
 from stepscope.measurements.scraped import STEPS, Labels, Moment, Scraped, column, run_of
 from stepscope.measurements.steps import STEP_DURATIONS
-from stepscope.rules.parts.bands import Interval
+from stepscope.rules.parts.bands import Band
 from stepscope.rules.parts.base import Rule, Verdict, status_of
 from stepscope.rules.parts.expressions import Expression, Record
 from stepscope.rules.parts.hang_in_words import collective_of, in_words
@@ -241,13 +241,13 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
             },
         )
 
-    def _held(self, rank: Rank, stall: Pause) -> Interval:
+    def _held(self, rank: Rank, stall: Pause) -> Band:
         """Returns when a stall was longer than the rule allows; known work in it counts as done first."""
         allowed = max(self.parameters.factor * rank.usual, 60 * self.parameters.minimum)
         lasts = stall.end is None
         end = stall.start + stall.seconds if stall.end is None else stall.end
         words = f"no step for {duration(stall.seconds)}"
-        return Interval(
+        return Band(
             rank.node, f"rank {rank.rank}", end - stall.seconds + allowed, end, lasts, stall.seconds, words
         )
 

@@ -56,16 +56,20 @@ class Held(NamedTuple):
     worst: float
 
 
-class Interval(NamedTuple):
-    """A time in which a rule without live windows held for a subject, such as "rank 3"; in epoch seconds."""
+@dataclass(frozen=True)
+class Band:
+    """A time in which a rule held, for the live window before as its alert does. Times are since the epoch.
+
+    It begins with the first scan that fired and ends with the first that did not, or with the last scan.
+    """
 
     node: str
-    subject: str
+    subject: str  # "GPU 0", "rank 3"; "" for the node
     start: float
     end: float
     lasts: bool  # until the end of what was seen
     worst: float
-    words: str
+    words: str  # the worst value: "83 % of the samples"
 
 
 class HeldSoFar(State):

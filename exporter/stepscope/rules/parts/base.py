@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast, get_args
 from stepscope.common.status import Status
 from stepscope.measurements.measure import Measure, RunMeasurements
 from stepscope.measurements.scraped import Moment, Scraped
-from stepscope.rules.parts.bands import Bands, Interval
+from stepscope.rules.parts.bands import Band, Bands
 from stepscope.rules.parts.judgement import Judgement, Tallies
 from stepscope.rules.parts.other_exporters import OtherExporters
 from stepscope.rules.parts.parameters import Parameters
@@ -33,7 +33,7 @@ class Verdict:
     recommendation: str | None = None  # None for the rule's own recommendation
     details: dict[str, Any] = field(default_factory=dict)
     debugger_triggered: int | None = None  # the scans that fire by Debugger's definition, if ours differs
-    held: Sequence[Interval] = ()  # the bands of a rule without live windows
+    held: Sequence[Band] = ()  # the bands of a rule without live windows
     cause_known: bool = True  # whether it was measured what took the time, not only that it was lost
 
 

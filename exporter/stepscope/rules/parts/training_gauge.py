@@ -9,7 +9,7 @@ from stepscope.common.words import gauge, time_of_day
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.steps import STEP_DURATIONS
 from stepscope.measurements.training_gauges import LOSSES, Gauges, named_first, newest_gauges
-from stepscope.rules.parts.bands import Interval
+from stepscope.rules.parts.bands import Band
 from stepscope.rules.parts.base import P, Rule, V, Verdict, status_of
 from stepscope.rules.parts.judgement import Tallies
 from stepscope.rules.parts.topics import Effect
@@ -43,7 +43,7 @@ class OfGauge(Rule[P, V]):
         fired = bool(judged.fired.any())
         status = status_of(int(fired), int(judged.enough.any()))
         since: float | None = None
-        held: list[Interval] = []
+        held: list[Band] = []
         if fired:
             since, finding = self.since(history, gauges, view)
             held = [self._held(history, gauges, since, run.facts.end is None)]
@@ -70,9 +70,9 @@ class OfGauge(Rule[P, V]):
         named = "" if history.name in (self.thing, self.names[0]) else f" ({history.name})"
         return f"The {self.thing}{named}"
 
-    def _held(self, history: GaugeHistory, gauges: Gauges, since: float, lasts: bool) -> Interval:
+    def _held(self, history: GaugeHistory, gauges: Gauges, since: float, lasts: bool) -> Band:
         span, words = gauges.until - since, gauge(history.last)
-        return Interval(history.node, f"rank {history.rank}", since, gauges.until, lasts, span, words)
+        return Band(history.node, f"rank {history.rank}", since, gauges.until, lasts, span, words)
 
     @abstractmethod
     def seen(self, history: GaugeHistory, gauges: Gauges) -> V:
