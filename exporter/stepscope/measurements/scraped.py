@@ -136,16 +136,6 @@ def grouped(vector: Vector, *names: str) -> dict[Labels, list[float]]:
     return groups
 
 
-def summed(vector: Vector, *names: str) -> Vector:
-    """Returns the sums over all values of some labels."""
-    return {labels: sum(values) for labels, values in grouped(vector, *names).items()}
-
-
-def dropped(vector: Vector, *names: str) -> Vector:
-    """Returns the vector without some labels, which are equal in all series."""
-    return {without(labels, *names): value for labels, value in vector.items()}
-
-
 def both(left: Vector, right: Vector, combine: Callable[[float, float], float]) -> Vector:
     """Combines the values of series that both have."""
     return {labels: combine(value, right[labels]) for labels, value in left.items() if labels in right}

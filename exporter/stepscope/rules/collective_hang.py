@@ -27,7 +27,7 @@ from stepscope.measurements.hangs import (
 )
 from stepscope.measurements.measure import Measure, RunMeasurements
 from stepscope.measurements.pauses import KNOWN_PLACES, NodePauses, by_rank
-from stepscope.measurements.scraped import Labels, Moment, Scraped, Vector, column, grouped, run_of, without
+from stepscope.measurements.scraped import Moment, Scraped, column, grouped, run_of, without
 from stepscope.rules.parts import dumped_hang
 from stepscope.rules.parts.base import Rule, Verdict, status_of
 from stepscope.rules.parts.expressions import Record
@@ -173,10 +173,11 @@ class CollectiveHang(Rule[CollectiveHangParameters, CollectiveWaits]):
         recorded = now.recorded(WAITED)
         missing = Counter(without(labels, "rank") for labels in ranks if labels not in recorded)
         missing_of_run = Counter(run_of(labels) for labels in now.recorded(MISSING))
-        longest, shortest = _by_run(recorded), _by_run(now.recorded(STANDSTILL))
+        longest = Record(WAITED, "").over_run("max").value(now)
+        shortest = Record(STANDSTILL, "").over_run("min").value(now)
         working = {run_of(labels) for labels in now.held(AGE, hold, KNOWN)}
         found = {
-            labels: min(max(longest[of_run]), min(shortest[of_run]))
+            labels: min(longest[of_run], shortest[of_run])
             for labels in now.recorded(STANDSTILL)
             if (of_run := run_of(labels)) in longest and of_run not in working
         }
@@ -238,13 +239,6 @@ class CollectiveHang(Rule[CollectiveHangParameters, CollectiveWaits]):
         missing = np.array([float(len(hang.missing))])
         view = CollectiveWaits(np.array([hang.seconds]), missing, missing, np.array([usual]))
         return bool(self.judge(view).fired.any())
-
-
-def _by_run(vector: Vector) -> dict[Labels, list[float]]:
-    values: dict[Labels, list[float]] = {}
-    for labels, value in vector.items():
-        values.setdefault(run_of(labels), []).append(value)
-    return values
 
 
 def _missing_ranks() -> str:

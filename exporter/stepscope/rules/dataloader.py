@@ -18,24 +18,13 @@ from stepscope.common.words import count, percent
 from stepscope.measurements.measure import Measure, RunMeasurements
 from stepscope.measurements.own_cores import OWN_CORES
 from stepscope.measurements.progress import PROGRESS
-from stepscope.measurements.scraped import (
-    STEPS,
-    Moment,
-    Scraped,
-    Vector,
-    both,
-    column,
-    divided,
-    grouped,
-    summed,
-    without,
-)
+from stepscope.measurements.scraped import STEPS, Moment, Scraped, column
 from stepscope.measurements.sketch import SizeSketch
 from stepscope.measurements.steps import RankComponents
 from stepscope.measurements.usage import USAGE
 from stepscope.rules.cpu_throttled import LIMIT
 from stepscope.rules.parts.base import Rule, Verdict
-from stepscope.rules.parts.expressions import Record
+from stepscope.rules.parts.expressions import Record, Shared
 from stepscope.rules.parts.judgement import Booleans, Judgement, Tallies, judgement
 from stepscope.rules.parts.parameters import AnyPercent, Parameters, Percent, fraction
 from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Scraping, ratio
@@ -158,27 +147,20 @@ class Dataloader(Rule[DataloaderParameters, Loading]):
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Loading]:
-        workers = now.held(WORKERS, scraping.hold)
-        training = {labels: value for labels, value in workers.items() if ("phase", "train") in labels}
-        of_rank = {
-            labels: max(values)
-            for chosen in (workers, training)  # the training loader counts, if a rank has one
-            for labels, values in grouped(chosen, "phase").items()
-        }
-        cores = now.held(CORES, scraping.hold, of_run=False)
-        found = summed(of_rank, "rank")
-        shares = {
-            labels: workers / cores[node]
-            for labels, workers in found.items()
-            if (node := without(labels, "run")) in cores
-        }
-        limits, allowed = now.held(LIMIT, scraping.hold), now.held(CPUS, scraping.hold)
-        allowed |= {labels: limit for labels, limit in limits.items() if limit < allowed.get(labels, 0.0)}
-        shares |= both(found, allowed, divided)
-        nodes = list(shares)
-        records = {ALL_WORKERS: found, PER_CORE: shares, WAITED: _most_waited(now, scraping.hold)}
-        view = Loading(column(shares, nodes), column(now.recorded(WAITED), nodes))
-        return Scraped(nodes, view, records)
+        of_training, every = (
+            scraping.held(f"{WORKERS}{of_phase}").max_without("phase") for of_phase in ('{phase="train"}', "")
+        )
+        limits, allowed = scraping.held(LIMIT), scraping.held(CPUS)
+        of_node = Shared(scraping.held(CORES, of_run=False), ignoring=("run",))
+        workers = (of_training | every).sum_without("rank")
+        per_core = workers / ((limits < allowed) | allowed) | workers / of_node
+        waits = scraping.held(f'{WAIT}{{component="data_wait"}}').sum_without("phase", "component")
+        waited = (waits / scraping.held(f"{STEPS}_sum").sum_without("phase")).max_without("rank")
+        records = {ALL_WORKERS: workers, PER_CORE: per_core, WAITED: waited}
+        found = {name: expression.value(now) for name, expression in records.items()}
+        nodes = list(found[PER_CORE])
+        view = Loading(column(found[PER_CORE], nodes), column(now.recorded(WAITED), nodes))
+        return Scraped(nodes, view, found)
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         found = [_Loaders(name, run) for name in run.nodes]
@@ -264,17 +246,6 @@ class _Loaders:
     def notes(self) -> str:
         pinned = {True: ", memory is pinned", False: ", memory is not pinned"}.get(self.pin_memory, "")
         return pinned + (f", each prefetches {self.prefetch}" if self.prefetch is not None else "")
-
-
-def _most_waited(now: Moment, hold: float) -> Vector:
-    """Returns the largest share of its step time that a rank of each node waited for data."""
-    waits = now.held(WAIT, hold, 'component="data_wait"')
-    took = summed(now.held(f"{STEPS}_sum", hold), "phase")
-    shares = both(summed(waits, "phase", "component"), took, divided)
-    return {
-        node: max((share for share in of_ranks if share == share), default=np.nan)
-        for node, of_ranks in grouped(shares, "rank").items()
-    }
 
 
 def _agreed(values: Iterable[Any]) -> Any:

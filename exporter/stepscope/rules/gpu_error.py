@@ -22,10 +22,10 @@ from stepscope.measurements.gpu_errors import (
     described,
 )
 from stepscope.measurements.measure import RunMeasurements
-from stepscope.measurements.scraped import Labels, Moment, Scraped, Vector, Window, column, of_run, summed
+from stepscope.measurements.scraped import Moment, Scraped, Window, column, of_run
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.base import Verdict
-from stepscope.rules.parts.expressions import Gain, Record, time_span
+from stepscope.rules.parts.expressions import Gain, Record, Shared, time_span
 from stepscope.rules.parts.gpus import GPUS, WHERE, Every, Judged, for_each_run, judged_gpus
 from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
 from stepscope.rules.parts.other_exporters import MEMORY_USED, ON_GPU, OtherExporters
@@ -179,10 +179,16 @@ class GPUError(Tallied[GPUErrorParameters, ErrorCounts, ErrorsOfGpu]):
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[ErrorCounts]:
         window = scraping.last(RECENT)
         readings = now.held(GPUS, window.hold)
-        xids = of_run(now, readings, summed(_new_xids(now, window), "xid"), window.hold, EVERY)
-        more = summed(_new_ecc(window).value(now), "severity")
-        new_ecc = {labels: errors for labels, errors in more.items() if errors > 0}
-        ecc = of_run(now, readings, new_ecc, window.hold, EVERY)
+        # A counter without an earlier value is new, unless the exporter did not run before.
+        counted, before = (
+            scraping.held(f"{XID_ERRORS}{{{NOT_OF_PROGRAMS}}}", ago, of_run=False)
+            for ago in (0.0, window.seconds)
+        )
+        ran_before = Shared(scraping.held(TICKS, window.seconds, of_run=False), ignoring=("gpu", "xid"))
+        new = (counted - before > 0) | counted.unless(before) & ran_before
+        xids = of_run(now, readings, new.sum_without("xid").value(now), window.hold, EVERY)
+        new_ecc = _new_ecc(window).sum_without("severity") > 0
+        ecc = of_run(now, readings, new_ecc.value(now), window.hold, EVERY)
         labels = list({**xids, **ecc})
         view = ErrorCounts(np.ones(len(labels), bool), (column(xids, labels), column(ecc, labels)))
         return Scraped(labels, view, {NEW_XIDS: xids, NEW_ECC: ecc})
@@ -245,27 +251,6 @@ def _how_many(errors: str) -> str:
 
 def _new_ecc(window: Window) -> Gain:
     return Gain(f"{ECC_ERRORS}{{{UNCORRECTED}}}", window, whole=True, of_run=False)
-
-
-def _new_xids(now: Moment, window: Window) -> Vector:
-    """Returns new errors that the program did not cause. The counter of an XID begins with its first error.
-
-    So a counter without an earlier value is new, unless the exporter did not run before.
-    """
-    current, before = (
-        now.held(XID_ERRORS, window.hold, NOT_OF_PROGRAMS, ago, of_run=False) for ago in (0, window.seconds)
-    )
-    ticks = now.held(TICKS, window.hold, ago=window.seconds, of_run=False)
-    sampled = {_target(labels) for labels in ticks}
-    return {
-        labels: errors - before.get(labels, 0.0)
-        for labels, errors in current.items()
-        if (errors > before[labels] if labels in before else _target(labels) in sampled)
-    }
-
-
-def _target(labels: Labels) -> Labels:
-    return frozenset(label for label in labels if label[0] in ("cluster", "job", "instance"))
 
 
 def _what_it_did(numbers: list[int]) -> str:

@@ -14,7 +14,7 @@ from stepscope.common.status import Status
 from stepscope.common.words import percent
 from stepscope.measurements.load import DIGITS, LOAD, Counts, Distances, NodeLoad, distances_between
 from stepscope.measurements.measure import RunMeasurements
-from stepscope.measurements.scraped import GPU_SAMPLES, Moment, Scraped, Window, column, grouped, without
+from stepscope.measurements.scraped import GPU_SAMPLES, Moment, Scraped, Window, column
 from stepscope.measurements.usage import USAGE, GpuUsage
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.base import Rule, Verdict, status_of
@@ -140,21 +140,13 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Distances]:
         """Returns the widest gaps between cumulative distributions, at any compared bound."""
-        window, minimum = self._window(scraping), self._minimum(scraping.sample_interval)
-        enough = {gpu: count for gpu, count in now.recorded(READINGS).items() if count > minimum}
-        counted = {
-            labels: count
-            for labels, count in Gain(f"{GPU_SAMPLES}_bucket{{{COMPARED}}}", window).value(now).items()
-            if without(labels, "le") in enough
-        }
-        gaps = {labels: max(values) - min(values) for labels, values in grouped(counted, "gpu").items()}
-        widest = {labels: max(values) for labels, values in grouped(gaps, "le").items()}
-        of_node = grouped(enough, "gpu")
-        distances = {
-            labels: round(max(gap - (max(counts) - min(counts)), 0) / max(counts), DIGITS)
-            for labels, gap in widest.items()
-            for counts in (of_node[labels],)
-        }
+        enough = Record(READINGS, "") > self._minimum(scraping.sample_interval)
+        compared = Gain(f"{GPU_SAMPLES}_bucket{{{COMPARED}}}", self._window(scraping)) & enough
+        gaps = (compared.max_without("gpu") - compared.min_without("gpu")).max_without("le")
+        most = enough.max_without("gpu")
+        uneven = most - enough.min_without("gpu")
+        found = ((gaps - uneven).function("clamp_min", 0) / most).value(now)
+        distances = {node: round(distance, DIGITS) for node, distance in found.items()}
         judged = self._pausing(scraping).spares(now, distances)
         view = Distances(column(distances, distances), np.where(judged, np.inf, 0.0))
         return Scraped(list(distances), view, {DISTANCE: distances})

@@ -3,7 +3,6 @@
 Source: SageMaker Debugger's MaxInitializationTime, which never fires: its clock restarts at each scan.
 """
 
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
@@ -14,7 +13,7 @@ from stepscope.common.status import Status
 from stepscope.common.words import duration, share
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.progress import PROGRESS, Initialization, NodeProgress, known
-from stepscope.measurements.scraped import Moment, Scraped, both, column
+from stepscope.measurements.scraped import Moment, Scraped, column
 from stepscope.measurements.steps import STEP_DURATIONS
 from stepscope.rules.parts.base import Rule, Verdict, status_of
 from stepscope.rules.parts.expressions import Record
@@ -103,11 +102,10 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Initialization]:
-        first, end, ages = (now.held(name, scraping.hold) for name in (FIRST_STEP, END, AGE))
-        over, lasted = {**end, **first}, now.recorded(INITIALIZATION)
+        start, first, end, age = map(scraping.held, (START, FIRST_STEP, END, AGE))
+        over, lasted = (first | end).value(now), now.recorded(INITIALIZATION)
+        since = ((age | end - start) - Record(INITIALIZATION, "")).value(now)
         nodes = list(lasted)
-        ran = both(end, now.held(START, scraping.hold), operator.sub)
-        since = both(ran | ages, lasted, operator.sub)
         view = Initialization(
             column(lasted, nodes),
             np.array([node in over for node in nodes], bool),

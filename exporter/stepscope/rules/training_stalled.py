@@ -376,9 +376,7 @@ def _stays(scraping: Scraping) -> Expression:
 def _suspended(now: Moment, scraping: Scraping) -> set[Labels]:
     """Returns the runs of which every rank is stopped."""
     stopped = Counter(map(run_of, now.held(STATE, scraping.hold, IS_STOPPED)))
-    sizes: dict[Labels, float] = {}
-    for labels, size in now.held(WORLD, scraping.hold).items():
-        sizes[run_of(labels)] = max(size, sizes.get(run_of(labels), 0.0))
+    sizes = scraping.held(WORLD).over_run("max").value(now)
     return {run for run, size in sizes.items() if 0 < size <= stopped[run]}
 
 
