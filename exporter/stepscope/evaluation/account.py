@@ -4,7 +4,7 @@ docs/report.md explains the parts. Time that was not measured is a part too: `un
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -68,6 +68,10 @@ class Leaf:
         """Returns where the time passed in the user's code, most time first."""
         part, component = self.key
         return places(self.lines, component if part == WITHOUT_STEPS and component != CORE else "")
+
+    def share_in(self, chosen: Callable[[LineTime], bool]) -> float:
+        """Returns the share of the run, 0..1, in the chosen of its lines."""
+        return self.share * sum(place.share for place in self.places if chosen(place.line))
 
 
 @dataclass(frozen=True)

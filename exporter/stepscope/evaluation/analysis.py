@@ -355,6 +355,11 @@ class Analysis:
         return main_threads(self.threads, self.run_seconds if self.run_seconds is not None else inf)
 
     @property
+    def core_wait_seconds(self) -> float:
+        """Returns the most seconds for which a main thread was ready to run, but had no core."""
+        return max((thread.core_wait_seconds for thread in self.main_threads), default=0.0)
+
+    @property
     def uses_gpus(self) -> bool:
         """Returns whether there is evidence that the run uses a GPU."""
         return any(use.by for use in self.gpu_use)

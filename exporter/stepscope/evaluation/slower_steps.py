@@ -26,7 +26,8 @@ FIND_WHAT_GROWS = (
 def slower_steps(analysis: Analysis) -> Iterator[RuleResult]:
     """Yields that steps got slower, and what they took beyond the first ones."""
     run_seconds = analysis.run_seconds
-    if not run_seconds or run_seconds < SHORTEST or analysis.is_trace or _has_neighbours(analysis):
+    allowed, others = (sum(getattr(one, use) for one in analysis.run_cores) for use in ("allowed", "others"))
+    if not run_seconds or run_seconds < SHORTEST or analysis.is_trace or others > NEIGHBOURS * allowed:
         return
     for timeline in analysis.timelines:
         medians = _rising(timeline)
@@ -34,17 +35,16 @@ def slower_steps(analysis: Analysis) -> Iterator[RuleResult]:
             continue
         first, last = medians
         beyond = sum(max(mark.seconds - first, 0.0) for mark in timeline.marks if mark.phase == "train")
-        waited = max((thread.core_wait_seconds for thread in analysis.main_threads), default=0.0)
-        lost = min(beyond * timeline.every, run_seconds) - waited
+        lost = min(beyond * timeline.every, run_seconds) - analysis.core_wait_seconds
         if lost > 0:
             said = (
                 f"{share(lost, run_seconds)} of the run, {duration(lost)}. Training steps took "
                 f"{duration(first)} at first and {duration(last)} at the end, "
                 f"{number(round(last / first, 1))} times as long. What grows was not measured."
             )
-            slower = finding("Steps that get slower", said, FIND_WHAT_GROWS)
             # Whatever passes in these steps may be what grows.
-            yield replace(slower, seconds_lost=lost, cause_known=False, details={"brings": {"": lost}})
+            slower = finding("Steps that get slower", said, FIND_WHAT_GROWS, lost, brings={"": lost})
+            yield replace(slower, cause_known=False)
             return
 
 
@@ -60,8 +60,3 @@ def _rising(timeline: StepTimeline) -> tuple[float, float] | None:
     if not (factors.min() >= RISE and apart and medians[-1] >= SLOWER * medians[0]):
         return None
     return float(medians[0]), float(medians[-1])
-
-
-def _has_neighbours(analysis: Analysis) -> bool:
-    allowed = sum(cores.allowed for cores in analysis.run_cores)
-    return sum(cores.others for cores in analysis.run_cores) > NEIGHBOURS * allowed

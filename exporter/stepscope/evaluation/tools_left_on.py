@@ -74,8 +74,7 @@ def tools_left_on(analysis: Analysis) -> Iterator[RuleResult]:
         may_cost = whole if all(_runs(known[rank][0]) for rank in on) else lost
         of_steps = (line for line in own if lost and line.phase == main_phase)
         brings = summed({line.component or HOST: line.total} for line in of_steps)
-        details = {"brings": brings, "may_cost": may_cost}
-        yield replace(finding(name, said, remedy), seconds_lost=lost, details=details, about=about)
+        yield finding(name, said, remedy, lost, about, brings=brings, may_cost=may_cost)
 
 
 def _is_slow_there(on: set[int | None], analysis: Analysis) -> bool:

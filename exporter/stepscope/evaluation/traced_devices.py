@@ -1,7 +1,6 @@
 """Finds what the devices of a trace mostly did instead of computing, if no rule has found its reason."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from stepscope.common.words import duration, percent
 from stepscope.evaluation.analysis import Analysis, RuleResult
@@ -114,8 +113,8 @@ def _communication(analysis: Analysis) -> Iterator[RuleResult]:
     part = analysis.component_seconds.get("communication", 0.0) / steps
     if part >= analysis.large:
         said = f"The ranks waited in communication for {percent(100 * part)} of their steps' time."
-        found = finding("Exposed communication", said, REMEDIES["communication"])
-        yield replace(found, seconds_lost=part * analysis.run_seconds)
+        lost = part * analysis.run_seconds
+        yield finding("Exposed communication", said, REMEDIES["communication"], lost)
 
 
 def _large(
@@ -124,4 +123,4 @@ def _large(
     part = seconds / device.seconds
     if part >= analysis.large:
         words = f"{said} {percent(100 * part)} of the {duration(device.seconds)} that were traced{most}."
-        yield replace(finding(title, words, helps), seconds_lost=seconds)
+        yield finding(title, words, helps, seconds)

@@ -3,7 +3,6 @@
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import inf, isfinite
 from statistics import fmean, median
 from typing import NamedTuple
@@ -391,9 +390,7 @@ def _is_long_start(leaf: Leaf, loop: float, account: Account, analysis: Analysis
     It spent more time there than later, or `late` seconds. `loop`: the share of the run from there on.
     """
     cut_short = analysis.end is None or bool(analysis.exit_status or analysis.stopped_by)
-    without_core = (thread.core_wait_seconds for thread in analysis.main_threads)  # NoisyNeighbour has that
-    waited = max(without_core, default=0.0)
-    seconds = leaf.seconds / account.ranks - waited
+    seconds = leaf.seconds / account.ranks - analysis.core_wait_seconds  # NoisyNeighbour has that
     is_late = seconds >= late and leaf.share >= analysis.large
     return not cut_short and loop > 0 and (is_late or (seconds >= LONG_BEFORE and leaf.share > loop))
 
@@ -493,32 +490,33 @@ def _own_code(leaf: Leaf, account: Account, analysis: Analysis, waited: float) -
         return
     else:
         own = []
-    exchanged = 0.0 if analysis.found(Straggler) else _exchanged(own, account, part)
-    spent = leaf.share * (own_share(leaf, own) if sampled else 1.0) - waited - _forward_in_lines(account)
-    spent += exchanged
+    # Lines that exchange objects pickle and unpickle them, too: that is own code.
+    objects = {place.line.place for place in own if OBJECTS.match(place.line.library)}
+    communication = account.whole(part, COMMUNICATION)
+    exchanged = communication.share_in(lambda line: line.place in objects)
+    exchanged = 0.0 if analysis.found(Straggler) else exchanged
+    # A class that replaces `Module.__call__`, as in GPyTorch, and functions of tensors have no module whose
+    # forward pass is timed: lines of own code take it, for about as long as the backward pass.
+    forward, backward = (account.share(part, name) for name in ("forward", "backward"))
+    untimed = backward if forward < NO_FORWARD * backward else 0.0
+    spent = leaf.share * (own_share(leaf, own) if sampled else 1.0) - waited - untimed + exchanged
     steps = sum(each.count for each in analysis.steps if each.phase == part)
     if spent >= analysis.large + PLAIN_PYTHON * steps / account.seconds:
-        garbage = _garbage_of(own, account, part, spent)
+        # Python collects when enough objects were made, in the line that makes them.
+        collected, lines = account.whole(part, GC), {place.line.place for place in own}
+        mostly = collected.share_in(lambda line: line.place in lines) > MOST * collected.share
+        garbage = collected.share if mostly and collected.share < spent else 0.0
         lost, brings = spent + garbage, {COMMUNICATION: exchanged, GC: garbage}
         evidence = f"{share(lost, whole)} of the time of steps"
         evidence += f", {share(garbage, whole)} to collect the garbage of these lines" if garbage else ""
         at = tuple(place.line.place for place in own)
         remedy = _of_own_code(own, account, analysis)
         yield LargePart(leaf.key, lost, remedy, evidence, brings=brings, places=at)
-    of_keras = leaf.share * sum(place.share for place in leaf.places if _is_of_keras(place.line))
+    of_keras = leaf.share_in(_is_of_keras)
     # Without time that it computes, nobody timed the graphs that its loop calls.
     if of_keras >= analysis.large and any(account.share(part, each) for each in USEFUL):
         evidence = "Between batches, Keras starts and ends its epochs and calls its callbacks"
         yield LargePart(leaf.key, of_keras, SHORT_LOOPS, evidence, "Keras’s own loop")
-
-
-def _forward_in_lines(account: Account) -> float:
-    """Returns the share of the run that lines of own code take for forward passes, if no module has any.
-
-    A class that replaces `Module.__call__`, as in GPyTorch, and functions of tensors have none that is timed.
-    """
-    forward, backward = (account.share(account.main_phase, name) for name in ("forward", "backward"))
-    return backward if forward < NO_FORWARD * backward else 0.0
 
 
 def _loops(account: Account) -> set[tuple[str, str]]:
@@ -534,26 +532,6 @@ def _judged(analysis: Analysis) -> set[str]:
     """Returns the components that rules have judged, and own code if the GPUs are busy meanwhile."""
     judged = {each for rule in analysis.rules if rule.status.judged for each in rule.about.judges}
     return judged | {HOST} if is_busy(analysis) else judged
-
-
-def _garbage_of(own: Sequence[Place], account: Account, part: str, spent: float) -> float:
-    """Returns the share of the run in which garbage is collected, if mostly in these lines of own code.
-
-    Python collects when enough objects were made, in the line that makes them. `spent`: their share.
-    """
-    collected, lines = account.whole(part, GC), {place.line.place for place in own}
-    in_lines = sum(place.share for place in collected.places if place.line.place in lines)
-    return collected.share if collected.share < spent and in_lines > MOST else 0.0
-
-
-def _exchanged(own: Sequence[Place], account: Account, part: str) -> float:
-    """Returns the share of the run in which lines communicate that exchange objects.
-
-    They pickle and unpickle them, too: that is own code.
-    """
-    lines = {place.line.place for place in own if OBJECTS.match(place.line.library)}
-    leaf = account.whole(part, COMMUNICATION)
-    return leaf.share * sum(place.share for place in leaf.places if place.line.place in lines)
 
 
 def _remedies(analysis: Analysis) -> dict[str, str]:
@@ -678,17 +656,11 @@ def _evaluates_policy(analysis: Analysis, steps: float) -> float:
     They are in the same phase as rollouts. `steps`: the share of the run in steps.
     """
     found = [each for thread in analysis.main_threads for each in thread.stacks if each.phase in PHASES]
-    acting = (
-        each.functions for each in found if any(map(ENVIRONMENT.search, map(_function, each.functions)))
-    )
-    evaluate = {name for names in acting for name in names if EVALUATES.search(_function(name))}
+    names = {each: each.partition(",")[0] for stack in found for each in stack.functions}  # load, data.py:14
+    acting = (each.functions for each in found if any(ENVIRONMENT.search(names[at]) for at in each.functions))
+    evaluate = {each for functions in acting for each in functions if EVALUATES.search(names[each])}
     inside = sum(each.seconds for each in found if evaluate.intersection(each.functions))
     return steps * inside / sum(each.seconds for each in found) if inside else 0.0
-
-
-def _function(function: str) -> str:
-    """Returns the name of a function in a whole stack, such as "load, data.py:14"."""
-    return function.partition(",")[0]
 
 
 def _rollouts(phase: str, account: Account) -> Leaf | None:
@@ -746,21 +718,16 @@ def _on_one_rank(account: Account, large: float) -> Iterator[LargePart]:
         do_it = [each for each, is_slow in zip(of_ranks, slow, strict=True) if is_slow or each == rank]
         others = [each for each in of_ranks if each not in do_it]
         more = of_ranks[rank] - median(of_ranks[each] for each in others)
-        lost = min(more, median(waited.get(each, 0.0) for each in others) - waited.get(rank, 0.0))
-        if rank is not None and lost >= large * account.seconds / account.ranks:
+        longer = median(waited.get(each, 0.0) for each in others) - waited.get(rank, 0.0)
+        lost = min(more, longer) * account.ranks / account.seconds
+        if rank is not None and lost >= large:
             what = uncapitalised(name_of(key))
             who, wait = f"{_named(do_it)} spend up to", "the others wait for them"
             if len(do_it) == 1:
                 who, wait = f"Rank {rank} spends", "they wait for it"
             evidence = f"{who} {duration(more)} more than the others in {what}, and {wait}"
-            yield LargePart(
-                key,
-                lost * account.ranks / account.seconds,
-                REMEDIES.get(key.component, SHARE_WORK),
-                evidence,
-                rank=rank,
-                explains=COMMUNICATION,
-            )
+            remedy = REMEDIES.get(key.component, SHARE_WORK)
+            yield LargePart(key, lost, remedy, evidence, rank=rank, explains=COMMUNICATION)
 
 
 def _named(ranks: Sequence[int | None]) -> str:
@@ -774,16 +741,16 @@ def of_part(found: LargePart, run_seconds: float) -> RuleResult:
     """Returns the finding, which costs the share of the run."""
     title, seconds = found.title or name_of(found.key), found.share * run_seconds
     said = f"{share(found.share, 1.0)} of the run, {duration(seconds)}. {found.evidence}."
-    details: dict[str, object] = {"part": found.key.part, "component": found.key.component}
-    if found.rank is not None:
-        details |= {"rank": found.rank}
-    details |= {name: value for name in ("explains", "places") if (value := getattr(found, name))}
-    details |= {"brings": {name: part * run_seconds for name, part in found.brings.items()}}
-    return replace(finding(title, said, found.remedy), seconds_lost=seconds, details=details)
+    known = {"rank": found.rank, "explains": found.explains or None, "places": found.places or None}
+    details = found.key._asdict() | {name: value for name, value in known.items() if value is not None}
+    brings = {name: part * run_seconds for name, part in found.brings.items()}
+    return finding(title, said, found.remedy, seconds, **details, brings=brings)
 
 
-def finding(title: str, said: str, remedy: str) -> RuleResult:
-    """Returns a finding of no rule, without an estimate of the time lost."""
+def finding(
+    title: str, said: str, remedy: str, lost: float = 0.0, about: About | None = None, **details: object
+) -> RuleResult:
+    """Returns a finding of no rule. `lost`: an estimate of the time lost, in seconds; 0 if there is none."""
     return RuleResult(
         rule=ACCOUNT,
         question="Where did the time go?",
@@ -795,5 +762,7 @@ def finding(title: str, said: str, remedy: str) -> RuleResult:
         violations=0,
         datapoints=0,
         parameters={},
-        about=About(title, topic=f"account: {title}"),
+        about=about or About(title, topic=f"account: {title}"),
+        seconds_lost=lost,
+        details=details,
     )
