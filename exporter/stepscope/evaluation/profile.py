@@ -100,7 +100,9 @@ def with_evidence(results: Sequence[RuleResult], profile: Profile | None) -> lis
 
 def _with_evidence(result: RuleResult, excess: OperatorExcess | None) -> RuleResult:
     accuses = result.status is Status.FOUND and result.rule == Straggler.__name__
-    if not accuses or excess is None or not _matters(excess):
+    if not accuses or excess is None:
+        return result
+    if excess.seconds - excess.others <= max(LEAST_SHARE * excess.step_seconds, LEAST_SECONDS):
         return result
     place = f", called from {excess.place}" if excess.place else ""
     said = (
@@ -108,10 +110,6 @@ def _with_evidence(result: RuleResult, excess: OperatorExcess | None) -> RuleRes
         f"peers {duration(excess.others)}."
     )
     return replace(result, finding=f"{result.finding} {said}")
-
-
-def _matters(excess: OperatorExcess) -> bool:
-    return excess.seconds - excess.others > max(LEAST_SHARE * excess.step_seconds, LEAST_SECONDS)
 
 
 def _excess(facts: RunFacts) -> Iterator[OperatorExcess]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stepscope.common.words import count, duration, number, share
 from stepscope.evaluation.account import HOST, Account, Key, Leaf
@@ -330,7 +330,9 @@ def _anomaly_detection(run: _Run) -> Iterator[RuleResult]:
     if not run.gauge(ANOMALY_DETECTION):
         return
     is_on = "`torch.autograd.set_detect_anomaly` is on"
-    lost = sum(leaf.share * _of_stack_traces(leaf) for leaf in run.account.leaves if leaf.key == FORWARD)
+    lines = run.account.whole(*FORWARD).lines
+    kept = sum(line.total for line in lines if line.library.endswith(STACK_TRACES))
+    lost = run.forward * kept / sum(line.total for line in lines) if kept else 0.0
     if lost >= run.large:
         spent = share(lost, run.forward)
         evidence = f"{is_on}, and forward passes spent {spent} of their time on stack traces"
@@ -339,12 +341,6 @@ def _anomaly_detection(run: _Run) -> Iterator[RuleResult]:
     else:
         said = f"{is_on}. Both passes took {share(run.passes, 1.0)} of the run{OF_THAT}"
         yield finding("Anomaly detection", said, SWITCH_OFF)
-
-
-def _of_stack_traces(leaf: Leaf) -> float:
-    """Returns the share of the leaf's sampled time in which stack traces were kept for autograd."""
-    kept = sum(line.total for line in leaf.lines if line.library.endswith(STACK_TRACES))
-    return kept / sum(line.total for line in leaf.lines) if kept else 0.0
 
 
 def _growing_graph(run: _Run) -> Iterator[RuleResult]:
@@ -376,16 +372,12 @@ def _optimizer(run: _Run) -> Iterator[RuleResult]:
         yield run.found((OPTIMIZER,), spent, FLUSH, evidence)
     elif tensors >= MANY_TENSORS:
         yield run.found((OPTIMIZER,), spent, AT_ONCE, f"It updates {number(tensors)} tensors one by one")
-    elif spent > LONGER * run.passes > 0 and not run.analysis.uses_gpus and not _is_sparse(run.account):
-        times = number(round(spent / run.passes, 1))
-        evidence = f"It takes {times} times as long as forward and backward pass"
-        yield run.found((OPTIMIZER,), spent, UPDATE_LESS, evidence)
-
-
-def _is_sparse(account: Account) -> bool:
-    """Returns whether the optimizer's steps were mostly seen in one that updates rows of embeddings."""
-    found = [place for leaf in account.leaves if leaf.key == OPTIMIZER for place in leaf.places[:1]]
-    return any(place.line.library.startswith(SPARSE_ALREADY) for place in found)
+    elif spent > LONGER * run.passes > 0 and not run.analysis.uses_gpus:
+        mostly = [place.line.library for place in run.account.whole(*OPTIMIZER).places[:1]]
+        if not any(called.startswith(SPARSE_ALREADY) for called in mostly):
+            times = number(round(spent / run.passes, 1))
+            evidence = f"It takes {times} times as long as forward and backward pass"
+            yield run.found((OPTIMIZER,), spent, UPDATE_LESS, evidence)
 
 
 def _unused_results(run: _Run) -> Iterator[RuleResult]:
@@ -533,11 +525,11 @@ def _threads(run: _Run) -> Iterator[RuleResult]:
         if (loader["worker_threads"] or 0) > (loader["workers"] or 0)
     )
     wanted = threads * ranks + of_workers
-    waits = (thread.core_wait_seconds for thread in analysis.main_threads)
-    waited = max(waits, default=0.0) * own / (own + others)
+    waited = analysis.core_wait_seconds * own / (own + others)
     is_own = own > others and waited >= run.large * run.seconds  # that they wait long
     each, cores = max(1, round(allowed / ranks)), sum(analysis.cores.values())
     of_run, idle = share(waited, run.seconds), allowed - own - others
+    is_idle = idle >= IDLE * allowed
     for_a_core = f"The main thread waited {duration(waited)} for a core, {of_run} of the run"
     if wanted > TOO_MANY * allowed and is_own:
         workers = f", {of_workers} of them in loader workers" if of_workers else ""
@@ -550,11 +542,10 @@ def _threads(run: _Run) -> Iterator[RuleResult]:
             remedies.append(f"Give each worker one thread: {IN_WORKERS}.")
         # Threads of one operator wait for each other: at worst it takes a turn of all threads instead of one.
         computing = run.computing * run.seconds * (1 - allowed / wanted)
-        details = {} if of_workers else {"shared_seconds": max(computing - waited, 0.0)}
-        yield replace(
-            finding("Too many threads", said, " ".join(remedies)), seconds_lost=waited, details=details
-        )
-    elif is_own and (_are_pinned(own, idle, allowed) or allowed <= ranks < cores):
+        shared = max(computing - waited, 0.0)
+        details: dict[str, Any] = {} if of_workers else {"shared_seconds": shared}
+        yield finding("Too many threads", said, " ".join(remedies), waited, **details)
+    elif is_own and ((is_idle and own <= round(own) + MORE) or allowed <= ranks < cores):
         said = (
             f"{for_a_core}: the run’s processes share {number(round(own, 1))} of {count(cores, 'core')}, and "
             f"may use {number(round(allowed))}."
@@ -563,12 +554,7 @@ def _threads(run: _Run) -> Iterator[RuleResult]:
     elif is_own and (children := _most_of_children(analysis)):
         said = f"{for_a_core}, while processes that it started mostly used them: {children.words}."
         yield _taken("The run’s own processes on its cores", said, START_LATER, waited, run)
-    elif (
-        2 * threads * ranks <= allowed
-        and idle >= IDLE * allowed
-        and run.computing >= COMPUTES
-        and not analysis.uses_gpus
-    ):
+    elif 2 * threads * ranks <= allowed and is_idle and run.computing >= COMPUTES and not analysis.uses_gpus:
         said = (
             f"PyTorch computes with {count(threads, 'thread')} per process, and "
             f"{number(round(idle, 1))} of {count(round(allowed), 'core')} are idle. How "
@@ -581,17 +567,11 @@ def _threads(run: _Run) -> Iterator[RuleResult]:
         yield finding("Few threads and idle cores", said, remedy)
 
 
-def _are_pinned(own: float, idle: float, allowed: float) -> bool:
-    """Returns whether processes fill some of the cores, and leave others idle: a whole number of cores."""
-    return idle >= IDLE * allowed and own <= round(own) + MORE
-
-
 def _taken(title: str, said: str, remedy: str, waited: float, run: _Run) -> RuleResult:
     """Returns that main threads waited for cores. Late data are an effect, unless they cost much more."""
-    found = finding(title, said, remedy)
-    if waited >= run.account.share(FORWARD.part, "data_wait") * run.seconds / 2:
-        found = replace(found, about=About(title, topic=DataStarved.topic, distance=-1))
-    return replace(found, seconds_lost=waited, details={"shared_seconds": 0.0})
+    costs_less = waited < run.account.share(FORWARD.part, "data_wait") * run.seconds / 2
+    about = None if costs_less else About(title, topic=DataStarved.topic, distance=-1)
+    return finding(title, said, remedy, waited, about, shared_seconds=0.0)
 
 
 def _most_of_children(analysis: Analysis) -> Place | None:
