@@ -17,7 +17,6 @@ from stepscope.common.words import count, duration, listing
 from stepscope.measurements.arrivals import arrivals
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.own_times import (
-    COMMUNICATION,
     HOST,
     OWN_TIMES,
     SHORTEST,
@@ -46,8 +45,9 @@ from stepscope.rules.parts.parameters import (
 from stepscope.rules.parts.promql import MINUTE, OF_RANK, Alert, PrometheusRules, Scraping, looked_up
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.remedies import PAUSED_RANK, SLOW_RANK, SLOW_STAGE, UNTIMED_RANK
+from stepscope.rules.parts.shares import summed
 from stepscope.rules.parts.topics import LONG_COMMUNICATION
-from stepscope.runs.model import COMPONENTS, USEFUL, RunFacts, Times
+from stepscope.runs.model import USEFUL, RunFacts, Times
 from stepscope.training.layout import GRAPHS_WAIT, THREADS
 
 LENGTHS = (30, 100, 1000)  # of windows, in steps: short ones find short times, long ones find rare pauses
@@ -389,13 +389,10 @@ class Accused(NamedTuple):
         longer = self._paused_longer
         known = self.worked + sum(longer[reason] for reason in longer if reason != "no_core")
         only_waits = _only_waits(self.excess, mine, theirs) and known < self.excess / 2 < self.no_core
-        return bool(only_waits) and by_chance and not steady and not self.does_more
-
-    @property
-    def does_more(self) -> bool:
-        """Returns whether most of the excess is in a component on which the others hardly spend time."""
-        mine, theirs = self.component_seconds, self.component_others
-        return self.alone and mine - theirs > (self.own - self.others) / 2 and mine > APART * theirs
+        # Or most of the excess is in a component on which the others hardly spend time.
+        took, others = self.component_seconds, self.component_others
+        does_more = self.alone and took - others > (self.own - self.others) / 2 and took > APART * others
+        return bool(only_waits) and by_chance and not steady and not does_more
 
     @property
     def remedy(self) -> str | None:
@@ -467,23 +464,17 @@ def _held(ranks: Sequence[Rank], ends: Times, judged: Judgement, excess: Times) 
 
 def _pauses(facts: RunFacts, accused: int, slow: Collection[int]) -> dict[str, tuple[float, float]]:
     """Returns for how long a rank could not run, and the median of the fast ones, if that was measured."""
-    mine: dict[str, float] = {}
-    others: dict[int, dict[str, float]] = {}
+    known: dict[int | None, dict[str, float]] = {}
     for rank in facts.ranks:  # a rank's later process continues its counts
-        if rank.rank in slow and rank.rank != accused:
-            continue
-        known = mine if rank.rank == accused else others.setdefault(rank.rank, {})
-        for reason, seconds in rank.paused_seconds.items():
-            known[reason] = max(seconds, known.get(reason, 0.0))
+        paused = known.setdefault(rank.rank, {})
+        paused |= {name: max(long, paused.get(name, 0.0)) for name, long in rank.paused_seconds.items()}
     for thread in facts.threads:
-        if thread.role == "training" and (waited := thread.interpreter_wait_seconds):
-            if thread.rank == accused:
-                mine[INTERPRETER] = waited
-            elif thread.rank in others:
-                others[thread.rank][INTERPRETER] = waited
+        if thread.role == "training" and thread.rank in known and thread.interpreter_wait_seconds:
+            known[thread.rank][INTERPRETER] = thread.interpreter_wait_seconds
+    others = [paused for rank, paused in known.items() if rank not in slow]
     return {
-        reason: (seconds, float(np.median([one.get(reason, 0.0) for one in others.values()])))
-        for reason, seconds in mine.items()
+        reason: (seconds, float(np.median([paused.get(reason, 0.0) for paused in others])))
+        for reason, seconds in known.get(accused, {}).items()
         if others
     }
 
@@ -504,15 +495,12 @@ def _worked(facts: RunFacts, accused: int, slow: Collection[int]) -> float:
     loading = _with_workers(facts)
     for thread in facts.threads:
         if thread.role == "training" and thread.rank is not None:
-            spins = running = asleep = 0.0
-            for line in thread.lines:
-                if line.phase != "train":
-                    continue
-                running += line.running
-                if line.component == COMPONENTS[COMMUNICATION]:
-                    spins += line.running
-                elif line.component != "data_wait" or thread.rank not in loading:
-                    asleep += line.seconds.get("disk", 0.0) + line.seconds.get("other", 0.0)
+            for_others = {"communication", *(("data_wait",) if thread.rank in loading else ())}
+            lines = [line for line in thread.lines if line.phase == "train"]
+            own = summed(line.seconds for line in lines if line.component not in for_others)
+            asleep = own.get("disk", 0.0) + own.get("other", 0.0)
+            spins = sum(line.running for line in lines if line.component == "communication")
+            running = sum(line.running for line in lines)
             spent = (thread.train_ran_seconds, thread.train_core_wait_seconds, spins, running, asleep)
             times[thread.rank] = times.get(thread.rank, 0) + np.array(spent)
     others = [spent for rank, spent in times.items() if rank not in slow]
@@ -533,10 +521,8 @@ def _without_core(facts: RunFacts, accused: int, slow: Collection[int], outside:
     these. Only waits of main threads count: one with other threads for the same work also waits for theirs.
     """
     alone = {rank.gauges[THREADS] for rank in facts.ranks if THREADS in rank.gauges} == {1}  # of some ranks
-    waited: dict[int | None, float] = {}
-    for thread in facts.threads:
-        if thread.train_ran_seconds:
-            waited[thread.rank] = waited.get(thread.rank, 0.0) + thread.train_core_wait_seconds
+    ran = (thread for thread in facts.threads if thread.train_ran_seconds)
+    waited = summed({thread.rank: thread.train_core_wait_seconds} for thread in ran)
     others = [seconds for rank, seconds in waited.items() if rank not in slow]
     if not (alone and others and accused in waited):
         return math.inf
