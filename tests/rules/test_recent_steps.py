@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from stepscope.measurements.recent_steps import END, SPANS_KEPT, START, RecentSteps
+from stepscope.measurements.starved import END, SPANS_KEPT, START, RecentSteps
 from stepscope.runs.model import COMPONENTS, PHASES, Steps
 
 from tests.support import source

@@ -83,7 +83,7 @@ class Blocks(State, Generic[C]):
 
 def _times(chunk: NodeSamples | Steps) -> Times:
     """Returns when each sample was taken, or when each step ended."""
-    return chunk.times if isinstance(chunk, NodeSamples) else chunk.starts + chunk.durations
+    return chunk.times if isinstance(chunk, NodeSamples) else chunk.ends
 
 
 def _rows(chunk: C, start: int, stop: int) -> C:

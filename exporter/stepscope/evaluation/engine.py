@@ -46,16 +46,7 @@ from stepscope.rules.parts.starting import beginning_of
 from stepscope.rules.parts.starvation import Starvation
 from stepscope.rules.parts.topics import Effect
 from stepscope.rules.step_outlier import StepOutlier
-from stepscope.runs.model import (
-    GpuFacts,
-    NodeSamples,
-    RunFacts,
-    Source,
-    Steps,
-    Times,
-    labelled,
-    why_no_gpu,
-)
+from stepscope.runs.model import GpuFacts, NodeSamples, RunFacts, Source, Steps, Times, labelled, why_no_gpu
 
 NO_TRAINING = "It is not known whether its processes train: they do not use Stepscope."
 SCAN_INTERVAL = 60.0  # seconds, as Debugger's

@@ -94,10 +94,7 @@ class ErrorsOfGpu(GpuMeasurement[ErrorCounts]):
         return sorted(own, key=lambda number: (self.first[number], number))
 
 
-ErrorsOfGpus = ByGpu[ErrorCounts, ErrorsOfGpu]
-
-
-GPU_ERRORS = Measure(ErrorsOfGpus, ErrorsOfGpu)
+GPU_ERRORS = Measure(ByGpu[ErrorCounts, ErrorsOfGpu], ErrorsOfGpu)
 
 
 def described(number: int) -> Xid:

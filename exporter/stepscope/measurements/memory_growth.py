@@ -88,11 +88,11 @@ class Lows(State):
         """Returns the growth after the warm-up."""
         first = int(np.ceil(WARM_UP * len(self.times)))
         times, lows = self.times[first:], self.lows[first:]
-        columns = range(lows.shape[1])
         level = self.lows[-1] if len(self.lows) else np.empty(0)
-        if np.isnan(level).any():
-            level = np.array([_last_known(self.lows[:, column]) for column in columns])
-        slope = np.array([_steady_slope(times, lows[:, column]) for column in columns])
+        if np.isnan(level).any():  # the last one that is known
+            rows = np.where(np.isnan(self.lows), 0, np.arange(len(self.lows))[:, None]).max(axis=0)
+            level = self.lows[rows, np.arange(len(rows))]
+        slope = np.array([_steady_slope(times, column) for column in lows.T])
         elapsed = times[-1] - times[0] if len(times) else np.nan
         last = self.lows[int((1 - WARM_UP) * len(self.lows)) :]
         least = np.fmax.reduce(self.lows, axis=0, initial=-np.inf) - LEVEL
@@ -174,11 +174,6 @@ HOST_MEMORY_GROWTH = Measure(MemoryOfRun)
 def _lowest(values: Times, starts: NDArray[np.intp]) -> Times:
     """Returns (len(starts), columns): the lowest value from each start to the next, NaN without readings."""
     return np.fmin.reduceat(values, starts, axis=0) if len(starts) else values[:0]
-
-
-def _last_known(lows: Times) -> float:
-    known = lows[~np.isnan(lows)]
-    return float(known[-1]) if len(known) else np.nan
 
 
 def _steady_slope(times: Times, lows: Times) -> float:

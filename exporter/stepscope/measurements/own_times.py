@@ -115,9 +115,8 @@ class NodeOwnTimes(Measurement[None]):
     def observe_steps(self, steps: Steps, scans: Scans) -> Views[None]:
         trained = steps.phases == TRAIN
         if trained.any():
-            rank = self.ranks.setdefault(steps.rank, OwnTimes())
-            ends = (steps.starts + steps.durations)[trained]
-            rank.add(steps.numbers[trained], ends, steps.durations[trained], steps.components[trained])
+            columns = (steps.numbers, steps.ends, steps.durations, steps.components)
+            self.ranks.setdefault(steps.rank, OwnTimes()).add(*(column[trained] for column in columns))
         return ()
 
 

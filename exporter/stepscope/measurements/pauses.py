@@ -50,19 +50,18 @@ class Pauses(State):
         self.longest: Times = np.empty((0, 3))  # start, end, seconds of known work in it
 
     def add(self, steps: Steps) -> None:
-        ends = steps.starts + steps.durations
-        before = np.concatenate(([self.last_end], ends[:-1]))
-        between = np.maximum(ends - before, 0)
+        before = np.concatenate(([self.last_end], steps.ends[:-1]))
+        between = np.maximum(steps.ends - before, 0)
         between[self._lost_before(steps)] = np.nan  # the durations of lost steps are unknown
         self.times.add(between)
         work = steps.components[:, KNOWN_WORK].sum(axis=1)
         with np.errstate(invalid="ignore"):
             long = between - work > self.longer_than
-        self.longest = np.concatenate((self.longest, np.column_stack((before, ends, work))[long]))
+        self.longest = np.concatenate((self.longest, np.column_stack((before, steps.ends, work))[long]))
         if len(self.longest) > LONGEST_KEPT:
             order = np.argsort(self.longest[:, 0] - self.longest[:, 1], kind="stable")[:LONGEST_KEPT]
             self.longest = self.longest[np.sort(order)]
-        self.last_end = float(ends[-1])
+        self.last_end = float(steps.ends[-1])
 
     def _lost_before(self, steps: Steps) -> NDArray[np.bool_]:
         """Returns where a step follows others of its phase that were counted but not recorded."""

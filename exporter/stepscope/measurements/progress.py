@@ -44,11 +44,10 @@ class NodeProgress(Measurement[None]):
 
     def observe_steps(self, steps: Steps, scans: Scans) -> Views[None]:
         if len(steps):
-            ends = steps.starts + steps.durations
             self.first_start = min(self.first_start, float(steps.starts.min()))
             self.last_start = max(self.last_start, float(steps.starts.max()))
-            self.first_end = min(self.first_end, float(ends.min()))
-            self.last_end = max(self.last_end, float(ends.max()))
+            self.first_end = min(self.first_end, float(steps.ends.min()))
+            self.last_end = max(self.last_end, float(steps.ends.max()))
             self.data_waits.add(steps.components[:, DATA_WAIT])
         return ()
 

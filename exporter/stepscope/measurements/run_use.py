@@ -1,8 +1,8 @@
-"""The use of the host by the processes of a run: CPU time, and bytes from and to disks."""
+"""The use of the host by the processes of a run: CPU time, bytes from and to disks, and waits for memory."""
 
 import numpy as np
 
-from stepscope.measurements.measure import Measure, Measurement, Views
+from stepscope.measurements.measure import Measure, Measurement, Portion, PortionSoFar, Views
 from stepscope.measurements.state import Last, Scans, increases
 from stepscope.runs.model import NodeSamples, Times
 
@@ -64,6 +64,22 @@ class RunUse(Measurement[None]):
         return waited / (ran + waited) if ran + waited else np.nan
 
 
+class MemoryWaits(Measurement[Portion]):
+    """The seconds for which the kernel counted waits for memory of the run's cgroup, and those of waits."""
+
+    def __init__(self) -> None:
+        self.waited = PortionSoFar()
+        self._last, self._last_time = Last(), Last()
+
+    def observe(self, samples: NodeSamples, scans: Scans) -> Views[Portion]:
+        waited = samples.of_run("memory_waiting_seconds")
+        there = ~np.isnan(waited)
+        ends = np.concatenate(([0], np.cumsum(there)))[scans]
+        elapsed = increases(samples.times[there], self._last_time, after_reset=False)
+        gained = increases(waited[there], self._last, after_reset=False)
+        return [("", self.waited.add(elapsed, gained, ends))]
+
+
 def _last(readings: Times, before: float) -> float:
     """Returns the last reading that is known, otherwise that of before."""
     known = readings[~np.isnan(readings)]
@@ -71,3 +87,4 @@ def _last(readings: Times, before: float) -> float:
 
 
 RUN_USE = Measure(RunUse)
+MEMORY_WAITS = Measure(MemoryWaits)

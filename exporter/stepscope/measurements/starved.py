@@ -1,4 +1,4 @@
-"""Samples in which a GPU starves while a core is at its limit."""
+"""Samples in which a GPU starves while a core is at its limit, and what ranks did then, by their steps."""
 
 from typing import Literal
 
@@ -7,14 +7,20 @@ from numpy.typing import NDArray
 
 from stepscope.exporter.sampling.sample_tally import LEAST_USE
 from stepscope.measurements.measure import Measurement, Portion, Views
-from stepscope.measurements.recent_steps import RecentSteps
-from stepscope.measurements.state import Scans
-from stepscope.runs.model import NodeSamples, Steps
+from stepscope.measurements.state import Scans, State
+from stepscope.runs.model import COMPONENTS, PHASES, NodeSamples, Steps, Times
 
 # This many of the last starved samples of a node are kept with their times; the counts cover all of them.
 SAMPLES_LISTED = 10_000
 
-Numbers = NDArray[np.float64]
+# Steps that end within the same half second, the time between two samples, are kept as one span: a reading
+# of a core or a GPU is a mean over about that time.
+SPAN_SECONDS = 0.5
+# Times since the epoch are precise to a quarter of a microsecond, and shares of half a second to this.
+DIGITS = 5
+SPANS_KEPT = 12_000  # the last 100 minutes or more of uninterrupted steps
+
+START, END, PHASE, SECONDS, FIRST_COMPONENT = range(5)  # columns
 
 
 class StarvedSamples(Measurement[Portion]):
@@ -27,7 +33,7 @@ class StarvedSamples(Measurement[Portion]):
         self.cause, self.cause_above, self.gpu_below = cause, cause_above, gpu_below
         self.samples = self.starved = self.low_gpu = 0
         self.gpu_seen = self.core_seen = False
-        self.last: Numbers = np.empty((0, 3))  # time, GPUs and cores of the last starved samples
+        self.last: Times = np.empty((0, 3))  # time, GPUs and cores of the last starved samples
         self.ranks: dict[int, RecentSteps] = {}
         # (n,) of the last block: with a low GPU, and those counted as starved.
         self.low_in_block: NDArray[np.bool_] = np.empty(0, bool)
@@ -62,3 +68,44 @@ class StarvedSamples(Measurement[Portion]):
     def percent(self) -> float:
         """Returns the starved samples as a percentage of all samples so far."""
         return 100 * self.starved / self.samples if self.samples else 0.0
+
+
+class RecentSteps(State):
+    """The last spans of one rank: consecutive steps of one phase that end within the same half second.
+
+    Each step of half a second or more has its own span.
+    """
+
+    def __init__(self) -> None:
+        self.spans: Times = np.empty((0, FIRST_COMPONENT + len(COMPONENTS)))
+
+    def add(self, steps: Steps) -> None:
+        if not len(steps):
+            return
+        added = np.column_stack((steps.starts, steps.ends, steps.phases, steps.durations, steps.components))
+        rows = np.concatenate((self.spans[-1:], added))  # the last span may continue
+        halves = np.floor(rows[:, END] / SPAN_SECONDS)
+        changes = (np.diff(halves) != 0) | (np.diff(rows[:, PHASE]) != 0)
+        firsts = np.flatnonzero(np.concatenate(([True], changes)))
+        joined = np.add.reduceat(rows, firsts, axis=0)
+        joined[:, START] = np.minimum.reduceat(rows[:, START], firsts)
+        joined[:, END] = np.maximum.reduceat(rows[:, END], firsts)
+        joined[:, PHASE] = rows[firsts, PHASE]
+        self.spans = np.concatenate((self.spans[:-1], joined))[-SPANS_KEPT:]
+
+    def during(self, moments: Times) -> tuple[int, NDArray[np.float64], NDArray[np.float64]]:
+        """Returns the number of moments in the kept time, and how many were in each phase and component.
+
+        The order of components in a step is unknown, so a moment counts for each by its share of the step.
+        """
+        phases, components = np.zeros(len(PHASES)), np.zeros(len(COMPONENTS))
+        if not len(self.spans):
+            return 0, phases, components
+        known = moments[(moments >= self.spans[0, START]) & (moments < self.spans[-1, END])]
+        spans = self.spans[np.searchsorted(self.spans[:, END], known, side="right")]
+        spans = spans[spans[:, START] <= known]
+        lengths = spans[:, END] - spans[:, START]
+        shares = np.round(spans[:, SECONDS] / lengths, DIGITS)
+        phases += np.bincount(spans[:, PHASE].astype(np.intp), shares, minlength=len(PHASES))
+        components += (spans[:, FIRST_COMPONENT:] / lengths[:, None]).sum(axis=0)
+        return len(known), phases, components

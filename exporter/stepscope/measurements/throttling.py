@@ -54,7 +54,4 @@ class ThrottledGpu(GpuMeasurement[Portion]):
         return max(0.0, self.heat_with_clock - self.heat_clock / self.highest_clock)
 
 
-ThrottledGpus = ByGpu[Portion, ThrottledGpu]
-
-
-THROTTLING = Measure(ThrottledGpus, ThrottledGpu)
+THROTTLING = Measure(ByGpu[Portion, ThrottledGpu], ThrottledGpu)

@@ -58,8 +58,7 @@ class StepsOfNode(Measurement[None]):
         if not len(steps):
             return ()
         self.marks.setdefault(steps.rank, _Marks()).add(steps)
-        ends = steps.starts + steps.durations
-        self._reach(float(steps.starts.min()), float(ends.max()))
+        self._reach(float(steps.starts.min()), float(steps.ends.max()))
         columns = np.arange(self.first, self.first + len(self.seconds) + 1, dtype=np.float64)
         seconds = self.seconds.copy()
         edges = columns * self.column_seconds

@@ -159,13 +159,12 @@ class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, Rises]):
         _, before, _ = self._spans(others.scraping)
         low = f"min_over_time({others.past(others.memory, MINUTE * parameters.hold)})"
         high = f"max_over_time({others.past(others.memory, MINUTE * parameters.baseline, before)})"
-        earlier = before + others.scraping.window(max(parameters.patience, 1))
+        earlier = time_span(before + others.scraping.window(max(parameters.patience, 1)))
+        before_rise = f"last_over_time(({others.memory})[1m:15s] offset {earlier})"
         return PrometheusRules(
             targets=others.memory,
             every=2 * MINUTE,
-            records=[
-                Record(ROSE, f"{low}\n  - {ON_GPU} {high}\n  and {ON_GPU} {_ago(others.memory, earlier)}")
-            ],
+            records=[Record(ROSE, f"{low}\n  - {ON_GPU} {high}\n  and {ON_GPU} {before_rise}")],
             alerts=[
                 Alert(
                     f"{ROSE} > {ratio(parameters.increase)}",
@@ -232,11 +231,6 @@ class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, Rises]):
             f"from at most {percent(rise.before)} to at least {percent(rise.after)}. "
             f"It reached {percent(100 * rise.readings.max)}."
         )
-
-
-def _ago(reading: str, seconds: float) -> str:
-    """Returns a reading as it was `seconds` ago."""
-    return f"last_over_time(({reading})[1m:15s] offset {time_span(seconds)})"
 
 
 def _details(gpus: list[Judged[RiseOfGpu]]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from stepscope.common.words import exact_percent
 from stepscope.measurements.measure import Portion
-from stepscope.measurements.memory_waits import MEMORY_WAITS, MemoryWaits
+from stepscope.measurements.run_use import MEMORY_WAITS, MemoryWaits
 from stepscope.measurements.scraped import SAMPLES, Moment, Scraped
 from stepscope.rules.parts import promql
 from stepscope.rules.parts.bands import Bands, Worst

@@ -8,7 +8,7 @@ from stepscope.common.words import ranks_spent
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.step_totals import STEP_TOTALS
 from stepscope.rules.parts.shares import summed
-from stepscope.runs.model import COMPONENTS, PHASES, RankFacts, RunFacts, ranks_of
+from stepscope.runs.model import COMPONENTS, PHASES, RunFacts, ranks_of
 
 GC = COMPONENTS.index("gc")
 
@@ -104,10 +104,7 @@ def _of_ranks(facts: RunFacts, component: str, collected: Mapping[int, float]) -
         for rank, processes in sorted(ranks_of(facts, node).items()):
             spent = summed(each.component_seconds for each in processes)
             seconds = spent.get(component, 0.0) if component != "gc" else collected.get(rank, 0.0)
-            if (steps := sum(map(_step_seconds, processes))) > 0:
+            phases = summed(each.phase_seconds for each in processes)
+            if (steps := sum(phases.get(phase, 0.0) for phase in PHASES)) > 0:
                 found.append(RankPart(node, rank, seconds, steps))
     return found
-
-
-def _step_seconds(process: RankFacts) -> float:
-    return sum(process.phase_seconds.get(phase, 0.0) for phase in PHASES)

@@ -60,11 +60,8 @@ class LastRank:
     def limit(self) -> float:
         """Returns the lateness per step that is too much."""
         step = float(self.arrivals.durations.mean())
-        return max(fraction(self.limits.threshold) * step, self.limits.minimum / 1000, self._unsure)
-
-    @property
-    def _unsure(self) -> float:
-        return CERTAIN * float(np.nan_to_num(self.arrivals.residual))
+        unsure = CERTAIN * float(np.nan_to_num(self.arrivals.residual))
+        return max(fraction(self.limits.threshold) * step, self.limits.minimum / 1000, unsure)
 
     @cached_property
     def excess(self) -> Times:

@@ -11,9 +11,8 @@ from stepscope.common.status import Status
 from stepscope.common.words import exact_percent
 from stepscope.exporter.sampling.sample_tally import GRID
 from stepscope.measurements.measure import Measure, Portion, RunMeasurements
-from stepscope.measurements.recent_steps import DIGITS
 from stepscope.measurements.scraped import SAMPLES, Moment, Scraped
-from stepscope.measurements.starved import StarvedSamples
+from stepscope.measurements.starved import DIGITS, StarvedSamples
 from stepscope.rules.parts import promql
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.base import Verdict, status_of

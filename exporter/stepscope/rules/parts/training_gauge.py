@@ -36,7 +36,10 @@ class OfGauge(Rule[P, V]):
         gauges = newest_gauges(run.facts)
         named = named_first(gauges.histories, self.names) if gauges else []
         if gauges is None or not named:
-            return Verdict(Status.NOT_ENOUGH_DATA, self._absent)
+            name = self.names[0]
+            call = f'stepscope.gauge("{name}", {name})'
+            absent = f"No {self.thing} is published: {call} does, and hooks do if the framework logs it."
+            return Verdict(Status.NOT_ENOUGH_DATA, absent)
         history = named[-1]
         view = self.seen(history, gauges)
         judged = self.judge(view)
@@ -58,12 +61,6 @@ class OfGauge(Rule[P, V]):
             held=held,
             details={"name": history.name, "last": history.last, "since": since},
         )
-
-    @property
-    def _absent(self) -> str:
-        name = self.names[0]
-        call = f'stepscope.gauge("{name}", {name})'
-        return f"No {self.thing} is published: {call} does, and hooks do if the framework logs it."
 
     def called(self, history: GaugeHistory) -> str:
         """Returns "The loss", with the gauge's name if it has another one."""
