@@ -71,6 +71,22 @@ def test_loader_workers_take_cores_from_computing_if_there_are_too_few(
     assert ("Cheaper fetches" in problem.rule.recommendation) is (seconds > 35 / 2), "most of it is waiting"
 
 
+@pytest.mark.parametrize(
+    ("caller", "workers", "says"), [("__iter__", 2, True), ("__iter__", 1, False), ("__getitem__", 2, False)]
+)
+def test_workers_that_iterate_may_each_read_what_is_for_the_others(
+    caller: str, workers: int, says: bool
+) -> None:
+    waits = replace(line("train.py:5", "other", 40.0), phase="train", component="data_wait")
+    parses = replace(line("data.py:3", "running", 80.0), caller=caller)
+    threads = [
+        ThreadTime("a", 0, role, 1, 100.0, 60.0, 0.0, 0.0, (each,))
+        for role, each in (("training", waits), ("loader worker", parses))
+    ]
+    (problem,) = problems_of(run(loaders=[{**loader(workers=workers), **FETCHES}], threads=threads))
+    assert ("skip those of the others" in problem.rule.recommendation) is says
+
+
 def test_computing_on_gpus_shares_no_cores() -> None:
     used = GpuUse("a", "GPU 0", 50.0, 50.0, 50.0, 50.0, 50.0, 50.0, 50.0, 8e10, "a process")
     (problem,) = problems_of(run(gpu_use=[used]))

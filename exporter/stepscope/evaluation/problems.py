@@ -43,6 +43,9 @@ OF_LIBRARIES = {
 # In three scripts of trials/everyday, with one worker on two full cores, a second worker saved 2 to 19 % of
 # the time per step, and cheaper fetches 62 to 87 %.
 CHEAPER = "Cheaper fetches also free cores that computing uses; more workers or parallel calls do not."
+SKIP_FIRST = (
+    "If each worker reads or parses all items, let it skip those of the others first (`get_worker_info`)."
+)
 ASLEEP = 0.5  # loader workers that compute for less of the time of their fetches mostly sleep
 
 
@@ -178,12 +181,16 @@ def _of_account(analysis: Analysis) -> list[RuleResult]:
 
 def _located(problem: Problem, analysis: Analysis) -> Problem:
     found = _places(problem, analysis)
+    loads = problem.rule.about.topic == DataStarved.topic
     shared = _shared_seconds(problem.rule, found, analysis)
     if shared < SMALL * (analysis.run_seconds or 0.0):
         shared = 0.0
     advice = [problem.rule.recommendation]
-    if shared > problem.seconds_lost / 2 and problem.rule.about.topic == DataStarved.topic:
+    if shared > problem.seconds_lost / 2 and loads:
         advice.append(CHEAPER)
+    iterates = any("__iter__" in (place.line.function, place.line.caller) for place in found[:1])
+    if loads and iterates and any((loader["workers"] or 0) > 1 for loader in analysis.loaders):
+        advice.append(SKIP_FIRST)
     for pattern, words in OF_LIBRARIES.items():
         if caller := next((place for place in found if re.fullmatch(pattern, place.line.library)), None):
             advice.insert(0, words.format("This line" if caller is found[0] else caller.words))
