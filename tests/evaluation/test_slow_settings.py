@@ -431,9 +431,9 @@ def test_threads_are_compared_with_the_cores_that_the_run_may_use(
     waited: float,
     expected: tuple[str, float, int, float | None] | None,
 ) -> None:
-    def of(forward: float) -> list[tuple[str, float, int, object]]:
+    def of(forward: float, host: float) -> list[tuple[str, float, int, object]]:
         """Returns what is found: the number is that of threads per process in the advice, 0 for none."""
-        run = run_with({"torch_threads": threads}, waited=waited, forward=forward)
+        run = run_with({"torch_threads": threads}, waited=waited, forward=forward, host=host)
         single = {"worker_threads": 16, "workers": 16}  # one thread each: no setting makes them fewer
         unknown = {"worker_threads": None, "workers": None}
         loaders: list[dict[str, Any]] = [{"worker_threads": of_workers, "workers": 2}, single, unknown]
@@ -448,8 +448,11 @@ def test_threads_are_compared_with_the_cores_that_the_run_may_use(
             for each in slow_settings(run)
         ]
 
-    assert of(0.5) == [expected] * (expected is not None)
-    assert not any(title.startswith("Few") for title, *_ in of(0.49)), "it hardly computes"
+    assert of(0.5, 0.5) == [expected] * (expected is not None)
+    for computing, rest in ((0.49, 0.51), (0.09, 0.0)):
+        assert not any(title.startswith("Few") for title, *_ in of(computing, rest)), "it hardly computes"
+    idle_cores = [each for each in [expected] if each and each[0].startswith("Few")]
+    assert of(0.1, 0.1)[:1] == idle_cores or not idle_cores, "the start of a short run is not its loop"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from stepscope.evaluation.account import HOST, Account, Key, Leaf
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.places import MAIN_THREADS, Place, places
 from stepscope.evaluation.unexplained import (
+    LOOP,
     LargePart,
     finding,
     is_busy,
@@ -52,7 +53,7 @@ from stepscope.training.layout import (
 TOO_MANY = 2.0  # threads that compute per core: one of each worker, and as many of the training process
 IDLE = 1 / 3  # of the cores: with fewer, more threads cannot help
 MORE = 0.1  # cores, than a whole number: processes that use them are not pinned
-COMPUTES = 0.5  # of the run: with less, more threads hardly help; of its steps: faster numbers hardly do
+COMPUTES = 0.5  # of the loop: with less, more threads hardly help; of its steps: faster numbers hardly do
 MANY_DENORMALS = 0.1  # of the numbers of a sample
 LOOKED_AT, MOSTLY = 4 * FIRST_LOOK, 0.75  # steps, for three looks at settings, and the share of the looks
 MANY_TENSORS = 100  # that an optimizer updates one by one
@@ -146,6 +147,7 @@ class _Run:
         self.passes, self.computing = self.forward + self.backward, account.useful_share
         self.in_steps = sum(map(account.share, PHASES))
         self.in_no_graph = max(self.optimizer, self.backward - LONGER * self.forward)  # without need
+        self.computes_in_loop = self.computing >= max(COMPUTES * sum(map(account.share, LOOP)), self.large)
         self.mostly_computes = self.computing >= max(COMPUTES * account.share(FORWARD.part), self.large)
         # What a rank waits for others, beyond the one that communicates least, does not count.
         self.communication = min(account.by_rank(*COMMUNICATION).values(), default=0.0) / seconds
@@ -554,7 +556,7 @@ def _threads(run: _Run) -> Iterator[RuleResult]:
     elif is_own and (children := _most_of_children(analysis)):
         said = f"{for_a_core}, while processes that it started mostly used them: {children.words}."
         yield _taken("The run’s own processes on its cores", said, START_LATER, waited, run)
-    elif 2 * threads * ranks <= allowed and is_idle and run.computing >= COMPUTES and not analysis.uses_gpus:
+    elif 2 * threads * ranks <= allowed and is_idle and run.computes_in_loop and not analysis.uses_gpus:
         said = (
             f"PyTorch computes with {count(threads, 'thread')} per process, and "
             f"{number(round(idle, 1))} of {count(round(allowed), 'core')} are idle. How "
