@@ -718,15 +718,43 @@ def test_what_pytorch_does_for_a_step_is_not_the_user_s_own_code(library: str) -
         ("torch.distributed.rpc.api.rpc_sync", 400),
         ("torch.distributed.rpc.api.shutdown", 0),
     ],
+        ("torch.optim.sgd.__init__", 400),
+        ("torch.nn.modules.linear.__init__", 400),
+        ("keras.src.optimizers.adam.__init__", 400),
 )
-def test_copies_of_weights_and_objects_that_ranks_exchange_are_the_script_s_choice(
+def test_copies_of_weights_objects_that_ranks_exchange_and_new_optimizers_are_the_script_s_choice(
     library: str, lost: float
 ) -> None:
-    seconds = sum(
-        found.seconds_lost
-        for found in unexplained(with_lines("train__host", 400, line("train.py:3", 400.0, library=library)))
-    )
-    assert seconds == pytest.approx(lost)
+    called = line("train.py:3", 400.0, library=library, phase="train")
+    found = unexplained(with_lines("train__host", 400, called))
+    assert sum(each.seconds_lost for each in found) == pytest.approx(lost)
+
+
+def test_the_first_optimizer_and_the_first_model_are_set_up() -> None:
+    makes = line("train.py:3", 250.0, library="torch.optim.sgd.__init__", phase="initialization")
+    assert unexplained(with_lines("before_first_step", 250, makes)) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "first", "lost"),
+    [
+        ("validate, train.py:9", 100.0, [100]),
+        ("lightning.pytorch.trainer.trainer._run_sanity_check", 100.0, [100]),
+        ("validate, train.py:9", 99.0, []),
+        ("features, train.py:9", 100.0, []),  # what the training needs
+    ],
+)
+def test_a_long_evaluation_before_anything_is_learned_is_found(
+    function: str, first: float, lost: list[float]
+) -> None:
+    columns = {"eval": [first, 0.0, 50.0], "train": [0.0, 700.0, 100.0]}
+    timeline = StepTimeline("n1", START, 300.0, 1, columns, 0, 1, [])
+    stack = StackTime("eval", "forward", ("train.py:30", function), 150.0)
+    thread = ThreadTime("n1", 0, "training", 1, 1000.0, 900.0, 0.0, 0.0, stacks=(stack,))
+    run = run_with(train__forward=0.85, eval__forward=0.15)
+    found = unexplained(replace(run, timelines=[timeline], threads=[thread]))
+    assert [each.seconds_lost for each in found] == pytest.approx(lost)
+    assert all(each.about.subject == "Evaluation before training" for each in found)
 
 
 def test_the_loop_of_a_framework_is_not_the_user_s_own_code_but_what_they_gave_it_is() -> None:

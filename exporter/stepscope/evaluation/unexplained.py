@@ -69,6 +69,8 @@ CHOSEN = re.compile(
     rf"{OBJECTS.pattern}|torch\.nn\.modules\.module\.(?!_|forward|zero_grad)|torch\.optim\..*state_dict"
     r"|torch\.distributed\.rpc\.api\.rpc_"
 )
+# What can be made once, before the loop: optimizers, modules, losses.
+MADE = re.compile(r"(torch\.(nn|optim)|(tf_)?keras\.src\.optimizers)\..*\.__init__$")
 # Libraries that wait for a device, unless they wait for another process.
 DEVICES = re.compile(r"(torch(?!\.distributed\.rpc)|tensorflow|jax|keras|cupy)\.")
 # In a framework's loop (`fit: module.function`, line_names.py): what the user gave it to log, save or call.
@@ -160,6 +162,7 @@ DO_LESS = {
     "process pickles and sends through a pipe. Send less, or keep arrays in shared memory (tensors in queues "
     "of `torch.multiprocessing`). If it mostly waits, let several processes make it, such as DataLoader "
     "workers.",
+    MADE.pattern: "This line makes in each step what can be made once, before the loop, and kept.",
     OBJECTS.pattern: "Collectives of objects pickle, send and unpickle them. Gather tensors "
     "(`dist.all_gather_into_tensor`), or collect on each rank and gather once, at the end.",
 }
@@ -594,7 +597,8 @@ def _is_own(line: LineTime) -> bool:
     of_a_loop = ": " in line.library and not (GIVEN.search(line.library) or needs_no_tensors(line))
     of_any_loop = of_a_loop or _is_of_keras(line)
     waits = line.seconds.get("lock", 0.0) > WAITS_FOR_JAX * line.total and line.library.startswith(INTO_JAX)
-    usual = waits or (line.library.startswith(USUAL) and not CHOSEN.match(line.library))
+    is_made = line.phase in PHASES and MADE.match(line.library)
+    usual = waits or (line.library.startswith(USUAL) and not (is_made or CHOSEN.match(line.library)))
     return bool(line.place) and not of_any_loop and not usual
 
 
