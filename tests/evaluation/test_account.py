@@ -22,6 +22,7 @@ from stepscope.evaluation.places import places
 from stepscope.evaluation.problems import problems, problems_of, small_problems
 from stepscope.evaluation.settings import Settings
 from stepscope.evaluation.unexplained import is_accounted, is_busy, perhaps_idle, unexplained, unseen
+from stepscope.measurements.timeline import StepTimeline
 from stepscope.report.verdict import status_of_run, verdict
 from stepscope.runs.model import COMPONENTS, PHASES, LineTime, RankFacts, StackTime, ThreadTime
 from stepscope.runs.open import open_source
@@ -717,10 +718,10 @@ def test_what_pytorch_does_for_a_step_is_not_the_user_s_own_code(library: str) -
         ("torch.distributed.distributed_c10d.all_reduce", 0),
         ("torch.distributed.rpc.api.rpc_sync", 400),
         ("torch.distributed.rpc.api.shutdown", 0),
-    ],
         ("torch.optim.sgd.__init__", 400),
         ("torch.nn.modules.linear.__init__", 400),
         ("keras.src.optimizers.adam.__init__", 400),
+    ],
 )
 def test_copies_of_weights_objects_that_ranks_exchange_and_new_optimizers_are_the_script_s_choice(
     library: str, lost: float

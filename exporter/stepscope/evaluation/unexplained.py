@@ -222,7 +222,11 @@ KEEP_WORKERS = (
     "The loader starts and ends its workers at each evaluation. Make it once (persistent_workers=True), or "
     "load few batches without workers (num_workers=0)."
 )
-EVALUATES = re.compile(r"(^|\.)_?(evaluate|validate)(_\w+)?$")
+EVALUATES = re.compile(r"(^|\.)_?(run_)?(evaluate|validate|validation|sanity_check)(_\w+)?$")
+VALIDATE_LATER = (
+    "Validate on a few batches before training (`num_sanity_val_steps=2` of Lightning’s Trainer), or only "
+    "once something was learned."
+)
 # Functions in which an environment makes a step: passes without gradients choose its actions then.
 ENVIRONMENT = re.compile(r"(^|\.)_?step(_\w+)?$|rollout|collector")
 ACT_AT_ONCE = (
@@ -265,6 +269,7 @@ def unexplained(analysis: Analysis) -> list[RuleResult]:
         *(*lock, *_outside(account, analysis), *components, *alone, *_by_turns(account, analysis)),
         *_ends_early(account, analysis),
         *_evaluation(account, analysis, {one.key.part for one in alone}, components),
+        *_before_training(account, analysis),
     ]
     return [of_part(one, run_seconds) for one in sorted(large, key=lambda one: -one.share)]
 
@@ -654,15 +659,36 @@ def _evaluation(
         yield LargePart(key, spent, remedy, evidence, title)
 
 
+def _before_training(account: Account, analysis: Analysis) -> Iterator[LargePart]:
+    """Yields evaluation before the first training step, if stacks show that it is one: nothing was learned.
+
+    Other passes without gradients may be a part of the start, such as those that make features.
+    """
+    early = 0.0
+    for phases in (timeline.phase_seconds for timeline in analysis.timelines):
+        until = next((at for at, seconds in enumerate(phases.get("train", ()), 1) if seconds), 0)
+        early += sum(phases.get("eval", ())[:until]) / account.seconds
+    stacks = [each for thread in analysis.main_threads for each in thread.stacks if each.phase == "eval"]
+    inside = sum(stack.seconds for stack in stacks if any(map(_evaluates, stack.functions)))
+    if early >= analysis.large and inside > MOST * sum(stack.seconds for stack in stacks):
+        evidence = f"That is {share(early, account.share('eval'))} of all evaluation"
+        yield LargePart(Key("eval"), early, VALIDATE_LATER, evidence, "Evaluation before training")
+
+
+def _evaluates(function: str) -> bool:
+    """Returns whether a function of a whole stack, such as "validate, train.py:14", evaluates."""
+    return EVALUATES.search(function.partition(",")[0]) is not None
+
+
 def _evaluates_policy(analysis: Analysis, steps: float) -> float:
     """Returns the share of the run in functions that evaluate in an environment, by whole stacks.
 
     They are in the same phase as rollouts. `steps`: the share of the run in steps.
     """
     found = [each for thread in analysis.main_threads for each in thread.stacks if each.phase in PHASES]
-    names = {each: each.partition(",")[0] for stack in found for each in stack.functions}  # load, data.py:14
-    acting = (each.functions for each in found if any(ENVIRONMENT.search(names[at]) for at in each.functions))
-    evaluate = {each for functions in acting for each in functions if EVALUATES.search(names[each])}
+    acts = {each for stack in found for each in stack.functions if ENVIRONMENT.search(each.partition(",")[0])}
+    acting = (each.functions for each in found if acts.intersection(each.functions))
+    evaluate = {each for functions in acting for each in functions if _evaluates(each)}
     inside = sum(each.seconds for each in found if evaluate.intersection(each.functions))
     return steps * inside / sum(each.seconds for each in found) if inside else 0.0
 
