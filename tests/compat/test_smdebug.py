@@ -15,30 +15,34 @@ import pyarrow.compute as pc
 import pytest
 from stepscope import analysis
 from stepscope.analysis import Run, UserError
-from stepscope.compat.smdebug.profiler import LocalAlgorithmMetricsReader, LocalSystemMetricsReader
-from stepscope.compat.smdebug.profiler.analysis.notebook_utils.heatmap import Heatmap
-from stepscope.compat.smdebug.profiler.analysis.notebook_utils.metrics_histogram import MetricsHistogram
-from stepscope.compat.smdebug.profiler.analysis.notebook_utils.step_histogram import StepHistogram
-from stepscope.compat.smdebug.profiler.analysis.notebook_utils.step_timeline_chart import StepTimelineChart
-from stepscope.compat.smdebug.profiler.analysis.notebook_utils.timeline_charts import TimelineCharts
-from stepscope.compat.smdebug.profiler.analysis.notebook_utils.training_job import TrainingJob
-from stepscope.compat.smdebug.profiler.analysis.python_profile_analysis import (
-    PyinstrumentAnalysis,
-    cProfileAnalysis,
+from stepscope.compat.smdebug.charts import (
+    Heatmap,
+    MetricsHistogram,
+    StepHistogram,
+    StepTimelineChart,
+    TimelineCharts,
+    TrainingJob,
 )
-from stepscope.compat.smdebug.profiler.analysis.utils.merge_timelines import MergedTimeline
-from stepscope.compat.smdebug.profiler.analysis.utils.pandas_data_analysis import (
+from stepscope.compat.smdebug.frames import (
+    PandasFrame,
     PandasFrameAnalysis,
+    PT_dataloader_analysis,
     Resource,
     StatsBy,
 )
-from stepscope.compat.smdebug.profiler.analysis.utils.profiler_data_to_pandas import PandasFrame
-from stepscope.compat.smdebug.profiler.analysis.utils.python_profile_analysis_utils import Metrics
-from stepscope.compat.smdebug.profiler.analysis.utils.pytorch_dataloader_analysis import (
-    PT_dataloader_analysis,
+from stepscope.compat.smdebug.profiles import (
+    Metrics,
+    PyinstrumentAnalysis,
+    PythonProfileModes,
+    cProfileAnalysis,
 )
-from stepscope.compat.smdebug.profiler.python_profile_utils import PythonProfileModes
-from stepscope.compat.smdebug.profiler.utils import TimeUnits, us_since_epoch_to_human_readable_time
+from stepscope.compat.smdebug.readers import (
+    LocalAlgorithmMetricsReader,
+    LocalSystemMetricsReader,
+    TimeUnits,
+    us_since_epoch_to_human_readable_time,
+)
+from stepscope.compat.smdebug.timelines import MergedTimeline
 from stepscope.runs.model import LineTime, ThreadTime
 from stepscope.runs.recording.writer import RecordingWriter
 
@@ -114,6 +118,25 @@ def test_the_imports_of_the_notebook_are_those_of_the_client_library_below_anoth
     imports = [line for line in code.splitlines() if line.startswith("from ")]
     assert len(imports) == 11
     assert all(line.startswith("from stepscope.compat.smdebug.profiler.") for line in imports)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from X import LocalAlgorithmMetricsReader, S3SystemMetricsReader",
+        "from X.algorithm_metrics_reader import S3AlgorithmMetricsReader",
+        "from X.analysis.notebook_utils import MetricsHistogram, StepHistogram, TrainingJob",
+        "from X.analysis.utils.pytorch_dataloader_analysis import PT_dataloader_analysis",
+        "from X.metrics_reader_base import MetricsReaderBase",
+        "from X.python_profile_utils import PythonProfileModes, StepPhase",
+        "from X.system_metrics_reader import LocalSystemMetricsReader",
+        "from X.utils import TimeUnits",
+        "import X.analysis.notebook_utils.step_timeline_chart as s; s.StepTimelineChart",
+        "import X; X.analysis.utils.pandas_data_analysis.StatsBy",
+    ],
+)
+def test_other_modules_of_the_client_library_are_there_too(line: str) -> None:
+    exec(line.replace("X", "stepscope.compat.smdebug.profiler"), {})
 
 
 def test_readings_and_steps_are_events_with_debugger_s_names_and_numbers(job: Path) -> None:
@@ -651,11 +674,9 @@ def test_a_call_that_cannot_be_served_names_its_twin_in_one_line(job: Path) -> N
         assert "\n" not in str(refused.value)
 
 
-def test_a_name_that_is_no_run_is_refused_and_no_class_has_any_attribute(job: Path) -> None:
+def test_a_name_that_is_no_run_is_refused() -> None:
     with pytest.raises(UserError, match="no-such-job"):
         TrainingJob("no-such-job", "us-east-1")
-    with pytest.raises(AttributeError, match="TrainingJob has no get_everything"):
-        TrainingJob(str(job)).get_everything()
     assert list(signature(TrainingJob).parameters) == ["training_job_name", "region"]
     assert Metrics("tottime") is Metrics.TOTAL_TIME
 

@@ -9,8 +9,7 @@ import pyarrow.compute as pc
 from stepscope.analysis import Run, UserError
 from stepscope.analysis.plots import ROWS
 from stepscope.analysis.samples import Device
-from stepscope.compat.smdebug.given import limit, matches, several
-from stepscope.compat.smdebug.not_served import not_served
+from stepscope.compat.smdebug.given import limit, matches, not_served, several
 from stepscope.runs.debugger.files import natural
 from stepscope.runs.debugger.framework import STEP
 from stepscope.runs.debugger.system import CPU, GPU, GPU_MEMORY, IO_WAIT, MEMORY

@@ -1,4 +1,4 @@
-"""Checks what a notebook gives: each error is one line that names it."""
+"""Checks what a notebook gives, and refuses what has no answer here: each error is one line that names it."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -7,6 +7,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from stepscope.analysis import UserError
+from stepscope.common.words import listing
 
 LATEST = 2**62  # microseconds, which is later than any event
 
@@ -46,3 +47,16 @@ def begin_of_last(given: Any, what: str, times: Sequence[float]) -> float | None
     if not isinstance(given, Integral) or given < 1:
         raise UserError(f"{what}={given!r}: give a whole number above 0")
     return times[-int(given)] if given < len(times) else None
+
+
+def not_served(call: str, instead: str) -> NotImplementedError:
+    """Returns the error, to be raised: one line."""
+    return NotImplementedError(f"{call} is not served; {instead}")
+
+
+def say_unknown(wanted: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Prints which of the wanted names nothing has, and the names that there are: cpu0 for all cores."""
+    there = list(known)
+    if unknown := [name for name in wanted if name not in there]:
+        names = dict.fromkeys(re.sub(r"\d+$", "0", name) for name in there)
+        print(f"no {what} is {listing(unknown)}; there are: {', '.join(names) or 'none'}")

@@ -1,5 +1,8 @@
-"""Profiles of Python functions (smdebug.profiler.analysis.python_profile_analysis)."""
+"""Profiles of Python functions (smdebug.profiler.python_profile_utils, .analysis.python_profile_analysis)."""
 
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum, IntEnum
 from importlib import import_module
 from typing import Any
 
@@ -8,14 +11,84 @@ import pyarrow.compute as pc
 
 from stepscope import analysis
 from stepscope.compat.smdebug.events import microseconds
-from stepscope.compat.smdebug.given import number
-from stepscope.compat.smdebug.not_served import not_served
-from stepscope.compat.smdebug.profiler.analysis.utils.python_profile_analysis_utils import (
-    cProfileFunctionStats,
-    cProfileStats,
-)
-from stepscope.compat.smdebug.profiler.python_profile_utils import PythonProfileModes, StepPhase
+from stepscope.compat.smdebug.given import not_served, number
 from stepscope.runs.model import PYTHON
+
+
+class PythonProfileModes(IntEnum):
+    """The phases of a run that a Python profile may be of."""
+
+    TRAIN = 1
+    EVAL = 2
+    PREDICT = 3
+    GLOBAL = 4
+    PRE_STEP_ZERO = 5
+    POST_HOOK_CLOSE = 6
+
+    @property
+    def phase(self) -> str:
+        """Returns the phase of `Run.lines`."""
+        outside = {self.PRE_STEP_ZERO: "initialization", self.POST_HOOK_CLOSE: "finalization"}
+        return outside.get(self, self.name.lower())
+
+
+class StepPhase(Enum):
+    """The parts of a step at which Debugger's profiles begin and end."""
+
+    START = "start"
+    STEP_START = "stepstart"
+    FORWARD_PASS_END = "forwardpassend"
+    STEP_END = "stepend"
+    END = "end"
+
+
+class Metrics(Enum):
+    """Keys by which functions are sorted."""
+
+    TOTAL_TIME = "tottime"
+    CUMULATIVE_TIME = "cumtime"
+    PRIMITIVE_CALLS = "pcalls"
+    TOTAL_CALLS = "ncalls"
+
+
+@dataclass(frozen=True)
+class cProfileFunctionStats:  # noqa: N801  # smdebug's name
+    """One function. None: not known."""
+
+    function_name: str  # as file:line(function)
+    total_time: float | None  # seconds in itself
+    cumulative_time: float | None = None  # seconds, with the functions that it called
+    total_calls: int | None = None
+    prim_calls: int | None = None  # not made by itself
+
+
+_FIELDS = {
+    Metrics.TOTAL_TIME: "total_time",
+    Metrics.CUMULATIVE_TIME: "cumulative_time",
+    Metrics.TOTAL_CALLS: "total_calls",
+    Metrics.PRIMITIVE_CALLS: "prim_calls",
+}
+
+
+class cProfileStats:  # noqa: N801  # smdebug's name
+    """The functions of a profile window, or the lines that samples saw."""
+
+    def __init__(self, functions: Sequence[cProfileFunctionStats]) -> None:
+        self.function_stats_list = list(functions)
+
+    def print_top_n_functions(self, by: Metrics, n: int = 10) -> None:
+        """Prints the functions with the largest numbers. Raises NotImplementedError for what is not known."""
+        name = _FIELDS.get(by, "")
+        known = [each for each in self.function_stats_list if getattr(each, name, None) is not None]
+        if not known:
+            raise not_served(f"{by}", "record with stepscope run --profile 2:8,python, or use TOTAL_TIME")
+        for each in sorted(known, key=lambda each: -getattr(each, name))[: max(n, 0)]:
+            print(f"{getattr(each, name):12.6g}  {each.function_name}")
+
+    def get_function_stats(self) -> Any:
+        """Returns a row per function, as a data frame."""
+        return import_module("pandas").DataFrame(map(asdict, self.function_stats_list))
+
 
 MODES = PythonProfileModes
 

@@ -1,1 +1,0 @@
-"""Analyses of a run (smdebug.profiler.analysis)."""

@@ -1,1 +1,0 @@
-"""Data frames, timelines and statistics of a run (smdebug.profiler.analysis.utils)."""
