@@ -256,7 +256,12 @@ class Run:
         start, end  timestamp, UTC; null: unknown, or from the start or to the end of the run
         count       missing samples or steps; null: unknown
         reason      why it is missing"""
-        return tables.gaps(self._evaluated.analysis.gaps)
+        return tables.listed(
+            self._evaluated.analysis.gaps,
+            tables.GAPS,
+            start=lambda gap: tables.moment(gap.start),
+            end=lambda gap: tables.moment(gap.end),
+        )
 
     def samples(
         self,
@@ -557,7 +562,14 @@ class Run:
         run_ratio     share of the wall time of all ranks
         rank          the rank that spent most time here; null without ranks
         rank_seconds  its seconds"""
-        return tables.account(self._evaluated.analysis.account)
+        account = self._evaluated.analysis.account
+        return tables.listed(
+            account.leaves if account is not None else (),
+            tables.ACCOUNT,
+            part=lambda leaf: leaf.key.part,
+            component=lambda leaf: leaf.key.component,
+            run_ratio=lambda leaf: leaf.share,
+        )
 
     def phases(self) -> pa.Table:
         """Returns one row per rank and phase; the phases add up to the lifetime of the rank.
@@ -589,7 +601,7 @@ class Run:
         triggered       scans in which the rule fired
         violations      as Debugger counts them
         datapoints      of which the violations are a part"""
-        return tables.findings(self._evaluated.analysis.rules)
+        return tables.listed(self._evaluated.analysis.rules, tables.FINDINGS)
 
     def bands(self) -> pa.Table:
         """Returns one row per time in which a rule held for its live window, as its alert does.
@@ -625,7 +637,7 @@ class Run:
         fetch_seconds            wall time
         fetch_cpu_seconds        CPU time
         fetch_core_wait_seconds  ready to run, but no core was free"""
-        return tables.loaders(self._evaluated.analysis.loaders)
+        return pa.Table.from_pylist(list(self._evaluated.analysis.loaders), tables.LOADERS)
 
     def gauges(self) -> pa.Table:
         """Returns one row per change of a gauge of the training, such as its loss, at most one per second.

@@ -101,11 +101,6 @@ def seconds(times: pa.ChunkedArray) -> Times:
     return values
 
 
-def middles(samples: pa.Table, interval: float) -> Times:
-    """Returns the middle of the time that each sample measures: the interval before it was taken."""
-    return seconds(samples["time"]) - interval / 2
-
-
 def joined(samples: pa.Table, ranks: Sequence[RankSteps], interval: float) -> pa.Table:
     """Returns a row per sample and rank of its node, with the columns rank, phase and step.
 
@@ -125,7 +120,7 @@ def _with_rank(samples: pa.Table, rank: RankSteps | None, interval: float) -> pa
     if rank is None:
         ranks, phases, numbers = (pa.nulls(count, kind) for kind in (pa.int32(), pa.string(), pa.int64()))
     else:
-        times = middles(samples, interval)
+        times = seconds(samples["time"]) - interval / 2  # in the middle of what each sample measures
         at = rank.running(times)
         ranks = pa.array(np.full(count, rank.rank, np.int32))
         phases = pa.array(rank.phases_at(times), pa.string())

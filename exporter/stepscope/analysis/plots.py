@@ -3,6 +3,7 @@
 Charts contain means or maxima of at most some thousand bins, however long the run was.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -66,7 +67,8 @@ class Plots:
         ratios = table[value].cast(pa.float64()).to_numpy() + 1e-6  # 0.15 is in the bin from 0.15 on
         bins = np.minimum(np.floor(ratios / BIN), round(1 / BIN) - 1) * BIN
         names = _names(table, device, f"{device.upper()} {{}}", by_node)
-        rows = _counted({"device": names, "from": bins.round(4)})
+        counts = Counter(zip(names, bins.round(4).tolist(), strict=True))
+        rows = [{"device": name, "from": begin, "count": count} for (name, begin), count in counts.items()]
         chart = alt.Chart(alt.Data(values=rows)).mark_bar().transform_calculate(to=f"datum.from + {BIN}")
         axis, scale = alt.Axis(**SHARE), alt.Scale(domain=[0, 1])
         x = alt.X("from:Q", bin="binned", title=value, axis=axis, scale=scale)
@@ -316,14 +318,6 @@ def _names(table: pa.Table, device: str, name: str, by_node: bool) -> list[str]:
     names = {each: name.format(each) for each in set(devices)}
     named = [names[each] for each in devices]
     return [f"{node} {each}" for node, each in zip(nodes, named, strict=True)] if several else named
-
-
-def _counted(columns: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the number of rows with each combination of values, as `count`."""
-    table = pa.table({**columns, "count": np.ones(len(next(iter(columns.values()))), np.int64)})
-    sums = table.group_by(list(columns), use_threads=False).aggregate([("count", "sum")])
-    rows: list[dict[str, Any]] = sums.rename_columns([*columns, "count"]).to_pylist()
-    return rows
 
 
 def _longest(steps: pa.Table, every: int) -> pa.Table:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from stepscope.analysis.tables import ENCODED, as_table, column, columns, elapsed, timestamps
+from stepscope.analysis.tables import ENCODED, as_table, column, columns, elapsed, schema, timestamps
 from stepscope.runs.model import Floats, NodeFacts, NodeSamples
 
 Device = Literal["node", "cpu", "gpu"]
@@ -18,38 +18,30 @@ _WHEN_AND_WHERE = [
     column("node", ENCODED),
 ]
 SCHEMAS: dict[Device, pa.Schema] = {
-    "node": pa.schema(
-        [
-            *_WHEN_AND_WHERE,
-            *columns(pa.float32(), "ratio", "cpu_utilization_ratio", "cpu_utilization_max_ratio"),
-            *columns(pa.float32(), "ratio", "cpu_io_wait_ratio", "cpu_io_wait_max_ratio"),
-            *columns(pa.float32(), "ratio", "gpu_utilization_ratio", "gpu_utilization_min_ratio"),
-            column("memory_used_ratio", pa.float32(), "ratio"),
-            *columns(pa.float64(), "bytes/second", "network_bytes_per_second", "disk_bytes_per_second"),
-        ]
+    "node": schema(
+        *_WHEN_AND_WHERE,
+        *columns(pa.float32(), "ratio", "cpu_utilization_ratio", "cpu_utilization_max_ratio"),
+        *columns(pa.float32(), "ratio", "cpu_io_wait_ratio", "cpu_io_wait_max_ratio"),
+        *columns(pa.float32(), "ratio", "gpu_utilization_ratio", "gpu_utilization_min_ratio"),
+        column("memory_used_ratio", pa.float32(), "ratio"),
+        *columns(pa.float64(), "bytes/second", "network_bytes_per_second", "disk_bytes_per_second"),
     ),
-    "cpu": pa.schema(
-        [
-            *_WHEN_AND_WHERE,
-            column("cpu", ENCODED),
-            *columns(pa.float32(), "ratio", "utilization_ratio", "io_wait_ratio"),
-        ]
+    "cpu": schema(
+        *_WHEN_AND_WHERE,
+        column("cpu", ENCODED),
+        *columns(pa.float32(), "ratio", "utilization_ratio", "io_wait_ratio"),
     ),
-    "gpu": pa.schema(
-        [
-            *_WHEN_AND_WHERE,
-            column("gpu", ENCODED),
-            *columns(pa.float32(), "ratio", "utilization_ratio", "memory_used_ratio"),
-            column("power_watts", pa.float32(), "watts"),
-            column("temperature_celsius", pa.float32(), "celsius"),
-            column("clock_hertz", pa.float64(), "hertz"),
-            *columns(
-                pa.float64(), "seconds", "thermal_throttle_seconds_total", "power_throttle_seconds_total"
-            ),
-            *columns(pa.float64(), "errors", "ecc_uncorrected_errors_total", "xid_errors_total"),
-            column("last_xid", pa.int32()),
-            column("lost", pa.int32()),
-        ]
+    "gpu": schema(
+        *_WHEN_AND_WHERE,
+        column("gpu", ENCODED),
+        *columns(pa.float32(), "ratio", "utilization_ratio", "memory_used_ratio"),
+        column("power_watts", pa.float32(), "watts"),
+        column("temperature_celsius", pa.float32(), "celsius"),
+        column("clock_hertz", pa.float64(), "hertz"),
+        *columns(pa.float64(), "seconds", "thermal_throttle_seconds_total", "power_throttle_seconds_total"),
+        *columns(pa.float64(), "errors", "ecc_uncorrected_errors_total", "xid_errors_total"),
+        column("last_xid", pa.int32()),
+        column("lost", pa.int32()),
     ),
 }
 

@@ -1,8 +1,9 @@
 """Arrow tables of steps, ranks, findings and comparisons, with the units in the columns' metadata."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ import pyarrow as pa
 
 from stepscope.common.errors import UserError
 from stepscope.compare.figures import Figure
-from stepscope.evaluation.account import Account
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.measurements.usage import UsageRow
 from stepscope.runs.gauge_history import GaugeHistory
@@ -18,7 +18,6 @@ from stepscope.runs.model import (
     COMPONENTS,
     PHASES,
     CollectiveTime,
-    Gap,
     OperatorTime,
     ProfileWindow,
     RankFacts,
@@ -223,20 +222,10 @@ def steps(chunk: Steps, start: float | None) -> pa.Table:
     )
 
 
-def account(known: Account | None) -> pa.Table:
-    """Returns the leaves of an account; none if it is not known."""
-    rows = [
-        {
-            "part": leaf.key.part,
-            "component": leaf.key.component,
-            "seconds": leaf.seconds,
-            "run_ratio": leaf.share,
-            "rank": leaf.rank,
-            "rank_seconds": leaf.rank_seconds,
-        }
-        for leaf in (known.leaves if known is not None else ())
-    ]
-    return pa.Table.from_pylist(rows, schema=ACCOUNT)
+def listed(found: Iterable[Any], fields: pa.Schema, **others: Callable[[Any], Any]) -> pa.Table:
+    """Returns one row per item: its attributes of the columns' names, unless one of `others` returns them."""
+    values = {name: others.get(name) or attrgetter(name) for name in fields.names}
+    return pa.Table.from_pylist([{name: of(each) for name, of in values.items()} for each in found], fields)
 
 
 def phases(ranks: Iterable[RankFacts]) -> pa.Table:
@@ -273,12 +262,6 @@ def _summed(ranks: Iterable[RankFacts], totals: str) -> dict[tuple[str, int, str
     return sums
 
 
-def findings(rules: Iterable[RuleResult]) -> pa.Table:
-    """Returns one row per rule, in the given order."""
-    rows = [{name: getattr(rule, name) for name in FINDINGS.names} for rule in rules]
-    return pa.Table.from_pylist(rows, FINDINGS)
-
-
 def bands(rules: Iterable[RuleResult]) -> pa.Table:
     """Returns one row per time in which a rule held."""
     rows = [
@@ -296,11 +279,6 @@ def usage(resources: Iterable[UsageRow]) -> pa.Table:
         values = {name: _in_base_unit(getattr(row, name), row.unit) for name in USAGE.names[3:]}
         rows.append({"node": row.node, "resource": row.resource, "unit": BASE_UNITS[row.unit], **values})
     return pa.Table.from_pylist(rows, USAGE)
-
-
-def loaders(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Returns one row per data loader."""
-    return pa.Table.from_pylist(list(rows), LOADERS)
 
 
 def gauges(histories: Iterable[GaugeHistory], start: float | None) -> pa.Table:
@@ -341,62 +319,42 @@ def lines(threads: Iterable[ThreadTime]) -> pa.Table:
 
 def events(found: Iterable[TimedEvent], start: float | None) -> pa.Table:
     """Returns one row per call, in the order of their starts; `start` is the run's."""
-    rows = [
-        {
-            **{name: getattr(each, name) for name in ("node", "rank", "device", "kind", "name", "file")},
-            "start": round(each.start * 1e6),
-            "elapsed_seconds": None if start is None else each.start - start,
-            "duration_seconds": each.duration,
-        }
-        for each in found
-    ]
-    return pa.Table.from_pylist(rows, EVENTS).sort_by("start")
+    return listed(
+        found,
+        EVENTS,
+        start=lambda each: round(each.start * 1e6),
+        elapsed_seconds=lambda each: None if start is None else each.start - start,
+        duration_seconds=attrgetter("duration"),
+    ).sort_by("start")
 
 
 def windows(found: Iterable[ProfileWindow]) -> pa.Table:
     """Returns one row per profile window, in the order in which they began."""
-    rows = [
-        {
-            **{name: getattr(each, name) for name in WINDOWS.names if name != "kind"},
-            "kind": ("python" if each.trace.endswith(PYTHON) else "operators") if each.trace else None,
-            "start": moment(each.start),
-        }
-        for each in found
-    ]
-    return pa.Table.from_pylist(rows, WINDOWS)
+
+    def kind(window: ProfileWindow) -> str | None:
+        return ("python" if window.trace.endswith(PYTHON) else "operators") if window.trace else None
+
+    return listed(found, WINDOWS, kind=kind, start=lambda window: moment(window.start))
 
 
 def timed(found: Iterable[OperatorTime] | Iterable[CollectiveTime], fields: pa.Schema) -> pa.Table:
     """Returns one row per operator or collective, the most time first."""
-    rows = [{name: getattr(each, name) for name in fields.names} for each in found]
-    return pa.Table.from_pylist(sorted(rows, key=lambda row: -row["seconds"]), fields)
+    return listed(sorted(found, key=lambda each: -each.seconds), fields)
 
 
 def figures(compared: Iterable[Figure]) -> pa.Table:
     """Returns one row per figure of two runs, percentages as ratios; counts have no unit."""
-    rows = []
-    for figure in compared:
-        interval = figure.interval
-        row = {
-            "figure": figure.key,
-            "name": figure.name,
-            "unit": BASE_UNITS[figure.unit],
-            "a": _in_base_unit(figure.a, figure.unit),
-            "b": _in_base_unit(figure.b, figure.unit),
-            "change_ratio": figure.change / 100 if figure.is_share and figure.change else figure.change,
-            "change_low_ratio": interval.low if interval else None,
-            "change_high_ratio": interval.high if interval else None,
-        }
-        rows.append(row)
-    return pa.Table.from_pylist(rows, FIGURES)
-
-
-def gaps(found: Sequence[Gap]) -> pa.Table:
-    """Returns one row per missing part of the run."""
-    rows = [
-        {**asdict(gap), **{name: moment(getattr(gap, name)) for name in ("start", "end")}} for gap in found
-    ]
-    return pa.Table.from_pylist(rows, GAPS)
+    return listed(
+        compared,
+        FIGURES,
+        figure=attrgetter("key"),
+        unit=lambda each: BASE_UNITS[each.unit],
+        a=lambda each: _in_base_unit(each.a, each.unit),
+        b=lambda each: _in_base_unit(each.b, each.unit),
+        change_ratio=lambda each: each.change / 100 if each.is_share and each.change else each.change,
+        change_low_ratio=lambda each: each.interval and each.interval.low,
+        change_high_ratio=lambda each: each.interval and each.interval.high,
+    )
 
 
 def _in_base_unit(value: float | None, unit: str) -> float | None:
