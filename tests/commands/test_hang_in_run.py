@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from stepscope.commands.cli import main
 from stepscope.commands.run.hang_stacks import HangStacks
-from stepscope.runs.recording.stacks import read_stacks
+from stepscope.runs.recording.files import read_stacks
 
 from tests.support.pytorch import needs_torch
 from tests.support.ranks import launcher

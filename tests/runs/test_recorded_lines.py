@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from stepscope.exporter.ledgers.line_files import MOST_LINES, MOST_STACKS, Line, LineCounts, Thread
 from stepscope.exporter.sampling.sample import Sample
-from stepscope.runs.recording.damage import DamageError
+from stepscope.runs.malformed import DamageError
 from stepscope.runs.recording.directory import RecordingDirectory
 from stepscope.runs.recording.lines import NAME, continued, read_lines, write_lines
 from stepscope.runs.recording.writer import RecordingWriter, folder_of

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from stepscope.runs.model import RankStack
-from stepscope.runs.recording.stacks import FILE, read_stacks, write_stacks
+from stepscope.runs.recording.files import STACKS_FILE, read_stacks, write_stacks
 
 
 def test_stacks_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -26,5 +26,5 @@ def test_stacks_are_read_as_they_were_written(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_file_costs_only_itself(tmp_path: Path, text: str) -> None:
-    (tmp_path / FILE).write_text(text)
+    (tmp_path / STACKS_FILE).write_text(text)
     assert read_stacks(tmp_path) == ()

@@ -20,8 +20,7 @@ from stepscope.common.words import capitalised, number
 from stepscope.exporter.ledgers.presence import FINISHED, UNSAID
 from stepscope.measurements.training_gauges import LOSSES, plain_name
 from stepscope.report.ended import STOPPED
-from stepscope.runs.malformed import MALFORMED, moment, whole
-from stepscope.runs.recording.damage import DamageError
+from stepscope.runs.malformed import MALFORMED, DamageError, moment, whole
 from stepscope.runs.recording.files import RUN_FILE, RunFile, folders, is_recorded_now
 
 DOCUMENT = "report.json"

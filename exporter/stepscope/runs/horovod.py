@@ -14,7 +14,7 @@ Source of the format: https://horovod.readthedocs.io/en/stable/timeline_include.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,12 @@ from stepscope.runs.model import (
     CollectiveTime,
     NodeFacts,
     NodeSamples,
+    Progress,
     RankFacts,
     RunFacts,
     Source,
     Steps,
+    counter,
     facts_of_steps,
 )
 from stepscope.runs.traces.json_stream import JsonTrace
@@ -74,7 +76,7 @@ class HorovodTimeline(Source):
 
     judged_whole = True
 
-    def __init__(self, path: Path, progress: Callable[[int, int], None] | None = None) -> None:
+    def __init__(self, path: Path, progress: Progress | None = None) -> None:
         self._path, self._progress = path, progress
         self._sums: dict[str, tuple[int, float]] = {}  # calls and seconds, by name
         self._collectives: list[_Collective] = []
@@ -142,19 +144,12 @@ class HorovodTimeline(Source):
     # -- the file
 
     def _read_file(self) -> None:
-        size, done = self._path.stat().st_size, 0
-
-        def more(count: int) -> None:
-            nonlocal done
-            done += count
-            if self._progress is not None:
-                self._progress(done, size)
-
+        read = counter(self._path.stat().st_size, self._progress)
         open_events: dict[Any, list[tuple[str, float]]] = {}
         latest: dict[Any, _Collective] = {}
         try:
             with naming(self._path, "a timeline of Horovod", "copy the file again"):
-                for row in JsonTrace(self._path, more).rows():
+                for row in JsonTrace(self._path, read).rows():
                     self._add(row, open_events.setdefault(row.get("pid"), []), latest)
         except UserError as error:  # Horovod before 0.20 never ended the list, and a job may be killed
             if not self._collectives:

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.common.errors import UserError, describe
+from stepscope.common.shared_files import UntrustedError, read_file
 
 # What Python raises for a document of another form than expected: for example a text instead of a number.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 EARLIEST = 1e9  # in 2001, seconds since the epoch: no profile is older
 LONGEST = 7 * 86400e6  # microseconds of an event: profilers record for minutes
 LATEST = 253_402_300_800.0  # the year 10000, in seconds since the epoch
+MOST_BYTES = 1 << 30  # a part of a minute has some megabytes
 
 
 def finite(value: Any) -> float:
@@ -51,3 +53,21 @@ def naming(place: Path | str, expected: str, remedy: str) -> Iterator[None]:
         yield
     except MALFORMED as error:
         raise UserError(f"{place}: not {expected} ({describe(error)}); {remedy}") from error
+
+
+class DamageError(Exception):
+    """A file of a recording that is left out. The message is a clause: "its checksum does not match"."""
+
+
+def content(path: Path, offset: int = 0, most: int = MOST_BYTES) -> bytes:
+    """Returns a file's bytes. Raises DamageError if it cannot be read, FileNotFoundError if it is gone."""
+    try:
+        return read_file(path, most, offset=offset)
+    except FileNotFoundError:
+        raise
+    except UntrustedError as error:
+        raise DamageError(
+            "it is too large" if error.reason == "size" else "it is not a plain file"
+        ) from error
+    except OSError as error:
+        raise DamageError(f"it cannot be read: {error.strerror}") from error

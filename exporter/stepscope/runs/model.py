@@ -2,7 +2,7 @@
 
 import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -750,6 +750,22 @@ class TimedEvent(NamedTuple):
     start: float  # seconds since the epoch
     duration: float  # seconds
     file: str = TRACE  # the kind of its file; of Debugger: python, model, horovod, smdataparallel, tensorflow
+
+
+Progress = Callable[[int, int], None]  # gets the bytes read so far, and the bytes to read
+
+
+def counter(total: int, progress: Progress | None) -> Callable[[int], None]:
+    """Returns a function to call with the bytes read since the last call, of a `total`."""
+    done = 0
+
+    def add(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(done, total)
+
+    return add
 
 
 class Source(ABC):

@@ -1,7 +1,7 @@
 """Opens a run from any source."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from stepscope.runs.flight_recorder.source import FlightRecorderDumps, dump_file
 from stepscope.runs.horovod import HorovodTimeline, is_timeline
 from stepscope.runs.model import (
     NodeSamples,
+    Progress,
     PythonWindow,
     RunFacts,
     Source,
@@ -44,9 +45,7 @@ BINARIES = {
 }
 
 
-def open_source(
-    place: Path | str, progress: Callable[[int, int], None] | None = None, again: bool = False
-) -> Source:
+def open_source(place: Path | str, progress: Progress | None = None, again: bool = False) -> Source:
     """Opens the run at `place`: a path, whose files show its kind, or `prometheus+http://...?run=NAME`.
 
     What is at s3://, gs:// or http(s):// is copied once; with `again`, what has changed is copied again.
@@ -108,7 +107,7 @@ def open_source(
 
 
 def open_sources(
-    places: Sequence[Path | str], progress: Callable[[int, int], None] | None = None, again: bool = False
+    places: Sequence[Path | str], progress: Progress | None = None, again: bool = False
 ) -> Source:
     """Opens the recordings of the nodes of one run as one; a single place as `open_source` does.
 

@@ -5,7 +5,7 @@ up to a number of files, of folders in folders, and of bytes.
 """
 
 import atexit
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from errno import EDQUOT, ENOSPC
@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from stepscope.common.errors import UserError, describe
 from stepscope.common.words import number, size
+from stepscope.runs.model import Progress
 from stepscope.runs.prometheus.address import EXAMPLE, without_secrets
 
 SCHEMES = ("s3", "gs", "http", "https")
@@ -31,7 +32,6 @@ ROOM = "set TMPDIR to a folder with room"
 # What changes with a file's content: each service has its own names.
 CHANGES = ("size", "ETag", "etag", "LastModified", "updated", "mtime", "Last-Modified")
 
-Progress = Callable[[int, int], None]
 _Version = tuple[str, ...]
 
 

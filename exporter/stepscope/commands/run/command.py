@@ -336,7 +336,7 @@ def _begin_recording(plan: Plan) -> RunFile:
 def _label(plan: Plan, ledgers: Path) -> str:
     """Returns the label of the run at its end: its nodes may have agreed on another one."""
     from stepscope.exporter.ledgers.presence import labels_in, observed
-    from stepscope.runs.recording.damage import DamageError
+    from stepscope.runs.malformed import DamageError
     from stepscope.runs.recording.files import RunFile
 
     label = observed(plan.launch.run, labels_in(ledgers))

@@ -10,7 +10,7 @@ from stepscope.exporter.ledgers.reader import LedgerError, LedgerReader, open_le
 from stepscope.exporter.processes.stacks import NoStackError, python_stack
 from stepscope.rules.collective_hang import CollectiveHang
 from stepscope.runs.model import RankStack
-from stepscope.runs.recording.stacks import write_stacks
+from stepscope.runs.recording.files import write_stacks
 
 MOST = 8  # ranks
 

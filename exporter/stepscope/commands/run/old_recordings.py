@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stepscope.common.errors import UserError
 from stepscope.common.shared_files import entries, remove, try_hold
-from stepscope.runs.recording.damage import DamageError
+from stepscope.runs.malformed import DamageError
 from stepscope.runs.recording.files import (
     IGNORED,
     LOCK,

@@ -1,7 +1,7 @@
 """A Debugger profiler-output directory as a source of samples and steps."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from stepscope.common.errors import UserError
@@ -22,17 +22,18 @@ from stepscope.runs.model import (
     Gap,
     NodeFacts,
     NodeSamples,
+    Progress,
     RunFacts,
     Source,
     Steps,
     TimedEvent,
+    counter,
     in_time_order,
 )
 
 INTERVALS = (0.1, 0.2, 0.5, 1.0, 5.0, 60.0)  # seconds between samples that a job can be configured for
 CHUNK_STEPS = 100_000
 NO_TIMES = "No event has a base time: when the job began and ended is not known. Horovod's events have none."
-Progress = Callable[[int, int], None]  # bytes read so far, bytes to read
 
 
 class DebuggerOutput(Source):
@@ -47,8 +48,7 @@ class DebuggerOutput(Source):
     def __init__(self, directory: Path, progress: Progress | None = None) -> None:
         self._files = find(directory)
         self._directory = directory
-        self._progress = progress
-        self._bytes_read, self._bytes = 0, self._files.bytes()
+        self._advance = counter(self._files.bytes(), progress)
         self._nodes = {node: SampleBuilder(node) for node in self._files.system}
         self._ranks: list[tuple[Rank, Steps]] = []
         self._truncated: list[Path] = []
@@ -148,11 +148,6 @@ class DebuggerOutput(Source):
         rest = builder.rest()
         if rest is not None:
             yield rest
-
-    def _advance(self, size: int) -> None:
-        self._bytes_read += size
-        if self._progress is not None:
-            self._progress(self._bytes_read, self._bytes)
 
 
 def _pieces(steps: Steps) -> Iterator[Steps]:

@@ -110,10 +110,6 @@ def _push_text(reader: _Reader, size: int) -> None:
     reader.push(reader.text(size).decode("utf-8", "replace"))
 
 
-def _push_long(reader: _Reader, size: int) -> None:
-    reader.push(int.from_bytes(reader.text(size), "little", signed=True))
-
-
 _OPERATIONS: dict[bytes, Callable[[_Reader], object]] = {
     pickle.PROTO: lambda reader: reader.number("<B", 1),
     pickle.FRAME: lambda reader: reader.number("<Q", 8),
@@ -124,7 +120,9 @@ _OPERATIONS: dict[bytes, Callable[[_Reader], object]] = {
     pickle.BININT: lambda reader: reader.push(reader.number("<i", 4)),
     pickle.BININT1: _unsigned(1, _Reader.push),
     pickle.BININT2: _unsigned(2, _Reader.push),
-    pickle.LONG1: _unsigned(1, _push_long),
+    pickle.LONG1: _unsigned(
+        1, lambda reader, size: reader.push(int.from_bytes(reader.text(size), "little", signed=True))
+    ),
     pickle.BINFLOAT: lambda reader: reader.push(reader.number(">d", 8)),
     pickle.SHORT_BINUNICODE: _unsigned(1, _push_text),
     pickle.BINUNICODE: _unsigned(4, _push_text),

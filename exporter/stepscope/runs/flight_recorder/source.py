@@ -6,7 +6,7 @@ an operation exceeds its timeout. Other names count if they end in the rank: a d
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from stepscope.common.errors import UserError
 from stepscope.runs.flight_recorder.pickled import loads
 from stepscope.runs.malformed import moment, naming
-from stepscope.runs.model import NodeSamples, RankFacts, RunFacts, Source, Steps
+from stepscope.runs.model import NodeSamples, Progress, RankFacts, RunFacts, Source, Steps, counter
 from stepscope.runs.rank_dump import Operation, RankDump
 
 MOST_BYTES = 64 << 20  # of a dump; that of 20,000 collectives has 15 MB
@@ -24,7 +24,6 @@ SIZES = 1024  # tensors of an operation
 _NAME = re.compile(r".*?(?<!\d)(?P<rank>\d{1,6})(\.(json|pkl|pickle|bin|dump))?", re.DOTALL)
 _PYTORCH = re.compile(r"(^|/)torch/|^<|^\?\?$")
 _RANK = re.compile(r"\d+")
-Progress = Callable[[int, int], None]  # bytes read so far, bytes to read
 
 
 def dump_files(place: Path) -> list[Path]:
@@ -78,7 +77,7 @@ class FlightRecorderDumps(Source):
 
     def read(self) -> Iterator[NodeSamples | Steps]:
         """Reads all dumps; they hold no samples and no steps."""
-        total, done = sum(path.stat().st_size for path in self._paths), 0
+        read = counter(sum(path.stat().st_size for path in self._paths), self._progress)
         for path in self._paths:
             dump = read_dump(path)
             other = self._dumps.setdefault(dump.rank, dump)
@@ -86,9 +85,7 @@ class FlightRecorderDumps(Source):
                 raise UserError(
                     f"{path} and {other.file} are both of rank {dump.rank}: give the dumps of one job"
                 )
-            done += path.stat().st_size
-            if self._progress is not None:
-                self._progress(done, total)
+            read(path.stat().st_size)
         self._paths = []
         yield from ()
 

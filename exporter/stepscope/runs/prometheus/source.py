@@ -134,18 +134,15 @@ class PrometheusRun(Source):
             while start < self._end:
                 end = min(start + CHUNK_SECONDS, self._end)
                 for node in self._nodes:
-                    yield from self._chunk_or_gap(node, start, end)
+                    try:
+                        yield from self._chunk(node, start, end)
+                    except TooMuchError as error:
+                        self._refusal = error
+                        node.refused(str(error).removeprefix(f"{self._url}: "), start, end)
                 start = end
         self._api.close()
         if self._refusal is not None and not any(node.read_anything for node in self._nodes):
             raise self._refusal
-
-    def _chunk_or_gap(self, node: _Node, start: float, end: float) -> Iterator[NodeSamples | Steps]:
-        try:
-            yield from self._chunk(node, start, end)
-        except TooMuchError as error:
-            self._refusal = error
-            node.refused(str(error).removeprefix(f"{self._url}: "), start, end)
 
     def _chunk(self, node: _Node, start: float, end: float) -> Iterator[NodeSamples | Steps]:
         of_run = self._api.samples(self._of(node.target, COUNTED, self._selector), start, end)
@@ -177,17 +174,14 @@ class PrometheusRun(Source):
             raise UserError(f"{self._url}: has no series of Stepscope; does it scrape `stepscope exporter`?")
         if address.run in runs or (address.run is None and len(runs) == 1):
             return address.run or runs[0]
-        if address.run is not None and (starts := self._launches(address, address.run)):
-            run, self.earlier = newest_of(address.run, starts)
-            return run
+        if address.run is not None:
+            matchers = "" if address.cluster is None else f", cluster={quoted(address.cluster)}"
+            if starts := self._api.launches(address.run, *self._requested(address), matchers):
+                run, self.earlier = newest_of(address.run, starts)
+                return run
         why = "give a run with ?run=NAME" if address.run is None else f"has no run {address.run}"
         there = f"there {'are' if len(runs) > 1 else 'is'} {', '.join(runs)}"
         raise UserError(f"{self._url}: {why}; {there}")
-
-    def _launches(self, address: Address, name: str) -> dict[str, float]:
-        """Returns the start of each run of this name, within the requested time."""
-        matchers = "" if address.cluster is None else f", cluster={quoted(address.cluster)}"
-        return self._api.launches(name, *self._requested(address), matchers)
 
     def _requested(self, address: Address) -> tuple[float, float]:
         now = self._api.now() + 1

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from stepscope.common.errors import UserError
 from stepscope.exporter.sampling.sample import EVIDENCE, NODE_QUANTITIES
 from stepscope.runs.gauge_history import GaugeHistory, GrowingHistory
-from stepscope.runs.malformed import MALFORMED, finite
+from stepscope.runs.malformed import MALFORMED, DamageError, finite
 from stepscope.runs.model import (
     COMPONENTS,
     GPU_READINGS,
@@ -42,7 +42,6 @@ from stepscope.runs.model import (
     Times,
     in_time_order,
 )
-from stepscope.runs.recording.damage import DamageError
 from stepscope.runs.recording.files import (
     RUN_FILE,
     Piece,
@@ -53,6 +52,7 @@ from stepscope.runs.recording.files import (
     piece_now,
     pieces,
     read_part,
+    read_stacks,
 )
 from stepscope.runs.recording.gaps import Gaps
 from stepscope.runs.recording.journal import JournalReader
@@ -75,7 +75,6 @@ from stepscope.runs.recording.schema import (
     grown,
     metadata_of,
 )
-from stepscope.runs.recording.stacks import read_stacks
 from stepscope.runs.recording.windows import holds_traces, read_python_windows, read_windows
 from stepscope.runs.traces.source import KinetoTraces
 from stepscope.training.window_files import IN_RECORDING
@@ -238,14 +237,14 @@ class _Node:
 
     def rank_facts(self) -> Iterator[RankFacts]:
         for key, row in sorted(self._rows.items()):
-            lost = self.steps.lost(key) + self._lost_at_end(key, row)
+            lost = self.steps.lost(key) + self.steps.lost_at_end(key, row)
             last_alive = self._last_alive.get(key)
             stays = tuple(self._stays.get(key, {}).values())
             yield _rank_facts(self.samples.facts.node, row, lost, last_alive, stays)
 
     def gaps(self, run: RunFile) -> list[Gap]:
         """Returns what is missing from this node's tables."""
-        lost = sum(self._lost_at_end(key, row) for key, row in self._rows.items())
+        lost = sum(self.steps.lost_at_end(key, row) for key, row in self._rows.items())
         return [
             replace(gap, node=self.samples.facts.node)
             for gap in (
@@ -256,10 +255,6 @@ class _Node:
                 *_refused(self.samples.metadata),
             )
         ]
-
-    def _lost_at_end(self, key: _Process, row: dict[str, Any]) -> int:
-        """Returns how many steps of an ended process follow its last recorded one."""
-        return 0 if row["alive"] else self.steps.lost_at_end(key, row)
 
 
 class _Stream:
@@ -314,7 +309,11 @@ class _Stream:
         """Returns the unread rows of the piece, its bytes that hold no row, and whether it is a part."""
         try:
             if not piece.is_part:
-                return self._read_journal(piece)
+                self._journal = self._journal or JournalReader(piece.path)
+                batches = self._journal.read()
+                self._rows_read += sum(map(len, batches))
+                rows = pa.Table.from_batches(batches) if batches else None
+                return rows, self._journal.unread_bytes, False
             table = read_part(piece)
         except FileNotFoundError:  # it has become a part since, or was a journal without a row
             now = piece_now(self._folder, self._table, piece.number)
@@ -325,13 +324,6 @@ class _Stream:
         # Rows that updated others are fewer than in the journal. To read those again changes nothing.
         known = 0 if self._table in KEEP_LAST_BY else self._rows_read
         return table.slice(known), metadata_of(table.schema).get("torn_bytes", 0), True
-
-    def _read_journal(self, piece: Piece) -> tuple[pa.Table | None, int, bool]:
-        self._journal = self._journal or JournalReader(piece.path)
-        batches = self._journal.read()
-        table = pa.Table.from_batches(batches) if batches else None
-        self._rows_read += sum(len(batch) for batch in batches)
-        return table, self._journal.unread_bytes, False
 
 
 class _Samples:
@@ -476,7 +468,9 @@ class _Steps:
         return sum(end - rows for (key, _), (rows, end) in self._counted.items() if key == process)
 
     def lost_at_end(self, process: _Process, totals: dict[str, Any]) -> int:
-        """Returns how many steps of this process follow its last recorded one, by its totals."""
+        """Returns how many steps of an ended process follow its last recorded one, by its totals."""
+        if totals["alive"]:
+            return 0
         ends = (
             (totals[f"{phase}_steps"], self._counted.get((process, phase), (0, 0))[1]) for phase in PHASES
         )

@@ -1,4 +1,4 @@
-"""The files of a recording: run.json, and per node and table the open journal and the Parquet parts.
+"""The files of a recording: run.json, stacks.json, and per node and table its open journal and Parquet parts.
 
 A journal (journal.py) becomes a part after a minute. Every file has a CRC-32, which is verified before the
 file is decoded. That of a part is in its name: the file is plain Parquet, and appears with its checksum.
@@ -8,6 +8,7 @@ import json
 import os
 import re
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from math import inf
@@ -20,11 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stepscope.common.errors import describe
-from stepscope.common.shared_files import entries, is_held, open_file, remove
+from stepscope.common.shared_files import entries, is_held, open_file, read_file, remove
 from stepscope.common.whole_file import replacing, write_whole
-from stepscope.runs.malformed import MALFORMED, moment
-from stepscope.runs.model import RunRecord
-from stepscope.runs.recording.damage import DamageError, content
+from stepscope.runs.malformed import MALFORMED, DamageError, content, moment, whole
+from stepscope.runs.model import RankStack, RunRecord
 from stepscope.runs.recording.journal import JournalReader
 from stepscope.runs.recording.schema import (
     FORMAT,
@@ -42,6 +42,10 @@ RECENT_SECONDS = 60.0  # a journal grows twice per second
 OF_FILE_SYSTEM = "lost+found"  # at the root of a volume; only root can read it
 MOST_PIECES = 10_000_000  # files in a node's folder: a run of a month has 170,000
 RUN_FILE_BYTES = 16 << 20  # at most: it has the command line
+STACKS_FILE, STACKS_BYTES = (
+    "stacks.json",
+    16 << 20,
+)  # the Python stacks that were taken of ranks during a hang
 _NAME = re.compile(r"(?P<table>[a-z]+)-(?P<number>\d{6,})\.(?:(?P<checksum>[0-9a-f]{8})\.parquet|journal)")
 
 
@@ -255,3 +259,20 @@ def journal_to_part(folder: Path, table: str, number: int, keep_last_by: tuple[s
 def checksum_of(values: dict[str, Any]) -> str:
     """Returns the CRC-32 of the values without the checksum itself."""
     return f"{crc32(json.dumps(values, sort_keys=True).encode()):08x}"
+
+
+def write_stacks(directory: Path, stacks: Sequence[RankStack]) -> None:
+    """Replaces the stacks of the recording. Raises OSError."""
+    write_whole(directory / STACKS_FILE, json.dumps([asdict(stack) for stack in stacks], indent=1))
+
+
+def read_stacks(directory: Path) -> tuple[RankStack, ...]:
+    """Returns the stacks of the recording; none if there are none, or if the file is damaged."""
+    try:
+        found = json.loads(read_file(directory / STACKS_FILE, STACKS_BYTES))
+        return tuple(
+            RankStack(str(each["node"]), whole(each["rank"]), moment(each["time"]), str(each["text"]))
+            for each in found
+        )
+    except (OSError, *MALFORMED):
+        return ()

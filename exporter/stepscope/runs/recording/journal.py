@@ -15,7 +15,7 @@ from zlib import crc32
 import pyarrow as pa
 
 from stepscope.common.shared_files import create_file, remove
-from stepscope.runs.recording.damage import content
+from stepscope.runs.malformed import content
 
 MARKER = b"\x89TWframe"
 HEAD = struct.Struct("<8sII")  # marker, length and checksum of the content; 16 bytes keep Arrow aligned

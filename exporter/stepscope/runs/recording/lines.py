@@ -24,9 +24,8 @@ from stepscope.exporter.ledgers.line_files import (
     Stack,
     Thread,
 )
-from stepscope.runs.malformed import MALFORMED, finite
+from stepscope.runs.malformed import MALFORMED, DamageError, content, finite
 from stepscope.runs.model import LineTime, StackTime, ThreadTime
-from stepscope.runs.recording.damage import DamageError, content
 from stepscope.runs.recording.files import checksum_of
 from stepscope.training.layout import MAX_RANK
 from stepscope.training.line_layout import ROLES, STATES, TICK_SECONDS

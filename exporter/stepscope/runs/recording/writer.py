@@ -29,8 +29,8 @@ from stepscope import __version__
 from stepscope.common.errors import UserError, describe
 from stepscope.common.shared_files import entries, remove, try_hold
 from stepscope.exporter.sampling.sample import EVIDENCE, GpuSample, GpuUse, RunSample, Sample
+from stepscope.runs.malformed import DamageError
 from stepscope.runs.model import COMPONENTS, PHASES, NodeFacts
-from stepscope.runs.recording.damage import DamageError
 from stepscope.runs.recording.files import (
     MOST_PIECES,
     RUN_FILE,

@@ -77,6 +77,11 @@ def captures_of(path: Path, progress: Callable[[int], None] | None = None) -> li
 
 def _capture(trace: Trace) -> Capture:
     summary, host = summarise(trace), trace.host or "unknown"
+    # In words: a category, or what is wrong with events of it.
+    unknown = [f"{category} ({number(count)})" for category, count in sorted(trace.unknown.items())]
+    damaged = (
+        f"{trace.path.name} has events that are not understood, which count nowhere: {listing(unknown)}."
+    )
     return Capture(
         file=trace.path.name,
         writer=trace.writer,
@@ -89,18 +94,10 @@ def _capture(trace: Trace) -> Capture:
         end=trace.end,
         summary=summary,
         arrivals=rank_trace(trace, host, trace.rank or 0, summary.steps) if trace.collectives else None,
-        damaged=tuple(_damaged(trace)),
+        damaged=(damaged,) if unknown else (),
         unknowns=tuple(_unknowns(trace, summary)),
         unrecognised=sum(trace.unknown.values()),
     )
-
-
-def _damaged(trace: Trace) -> Iterator[str]:
-    if trace.unknown:  # in words: a category, or what is wrong with events of it
-        found = listing(
-            [f"{category} ({number(count)})" for category, count in sorted(trace.unknown.items())]
-        )
-        yield f"{trace.path.name} has events that are not understood, which count nowhere: {found}."
 
 
 def _unknowns(trace: Trace, summary: TraceSummary) -> Iterator[str]:

@@ -39,7 +39,7 @@ from stepscope.runs.traces.collectives import Collective, Described, described, 
 from stepscope.runs.traces.flops import flops_of
 from stepscope.runs.traces.json_stream import JsonTrace
 from stepscope.runs.traces.nsight import REMEDY, is_export, processes
-from stepscope.runs.traces.pairs import Pairs
+from stepscope.runs.traces.rows import Pairs
 from stepscope.runs.traces.xla import AsPyTorch, host_of
 from stepscope.training.window_files import LINE
 from stepscope.training.window_files import MODULE as OF_MODULE
@@ -298,7 +298,9 @@ class _Columns:
                 about = described(arguments), sequence_of(arguments)
                 self.described[arguments.get("External id")] = about
             if kind == OPERATOR and SHAPES in arguments:
-                self._add_shapes(arguments[SHAPES])
+                shapes = _shapes(arguments[SHAPES])
+                if shapes and (shapes in self.shapes or len(self.shapes) < MOST_SHAPES):
+                    self.shaped.append((len(self.kinds), self.shapes.setdefault(shapes, len(self.shapes))))
                 flops = flops_of(name, arguments[SHAPES], arguments)
                 if flops is not None:
                     self.flops.append((len(self.kinds), flops))
@@ -320,12 +322,6 @@ class _Columns:
         self.starts.append(start)
         self.durations.append(length)
         self.correlations.append(correlation)
-
-    def _add_shapes(self, dimensions: Any) -> None:
-        """Adds the shapes of the inputs of the next row."""
-        shapes = _shapes(dimensions)
-        if shapes and (shapes in self.shapes or len(self.shapes) < MOST_SHAPES):
-            self.shaped.append((len(self.kinds), self.shapes.setdefault(shapes, len(self.shapes))))
 
     def _add_allocation(self, row: Any) -> None:
         about, time = row["args"], finite(row["ts"])
@@ -395,7 +391,10 @@ def load(path: Path, progress: Callable[[int], None] | None = None) -> Trace:
                     f"{path} holds the steps of several processes together: give a folder with one trace per "
                     "process"
                 )
-        if not stream.has_events or (columns.unknown.keys() == {DAMAGED} and not _has_event(path)):
+        has_any = stream.has_events
+        if columns.unknown.keys() == {DAMAGED}:  # any list may be a document of JSON
+            has_any = any(isinstance(row, dict) and "ph" in row for row in JsonTrace(path).rows())
+        if not has_any:
             raise UserError(
                 f"{path} is no trace (no traceEvents in it): give what torch.profiler exported, or what "
                 "`nsys export --type sqlite` wrote"
@@ -413,11 +412,6 @@ def load(path: Path, progress: Callable[[int], None] | None = None) -> Trace:
         more = ("continues after its end, and that part counts nowhere: give each trace as one file",)
         notes = xla.notes + more * stream.has_more
         return _trace(path, "xla" if xla.found else "pytorch", notes, stream.about, columns)
-
-
-def _has_event(path: Path) -> bool:
-    """Returns whether a document has an event, if a damaged one: any list may be a document of JSON."""
-    return any(isinstance(row, dict) and "ph" in row for row in JsonTrace(path).rows())
 
 
 def _trace(

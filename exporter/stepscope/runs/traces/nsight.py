@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stepscope.common.errors import UserError
-from stepscope.runs.traces.marks import HOST, Mark, step_rows
+from stepscope.runs.traces.rows import HOST, Mark, step_rows
 
 MAGIC = b"SQLite format 3\0"
 REMEDY = "export it again: nsys export --type sqlite FILE.nsys-rep"

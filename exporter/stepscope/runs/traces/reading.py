@@ -17,6 +17,7 @@ import psutil
 from stepscope.common.errors import UserError
 from stepscope.common.fresh_python import fresh_python
 from stepscope.exporter.processes.cgroup import Hierarchies, cpu_limit, memory
+from stepscope.runs.model import Progress
 from stepscope.runs.traces.capture import Capture, captures_of
 
 WORTHWHILE = 32 << 20  # bytes of text; fewer are read before a process has started
@@ -25,7 +26,6 @@ MEMORY = 0.5  # bytes that a process needs per byte of text, at most
 PROCFS, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 # With it glibc returns the memory of a large array when it is freed.
 ALLOCATION = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
-Progress = Callable[[int, int], None]  # bytes read so far, bytes to read
 Read = Callable[[Path, int], None]  # a file, bytes of it read since the last call
 Found = list[Capture] | UserError
 

@@ -28,6 +28,7 @@ from stepscope.runs.model import (
     NodeSamples,
     OperatorTime,
     PassTime,
+    Progress,
     RankFacts,
     RankTrace,
     RunFacts,
@@ -46,7 +47,7 @@ from stepscope.runs.traces.capture import Capture
 from stepscope.runs.traces.events import COPY, KERNEL, MICRO, OPERATOR, Trace, traces_of
 from stepscope.runs.traces.moments import place_of, total_memory
 from stepscope.runs.traces.nsight import is_export
-from stepscope.runs.traces.reading import Progress, read_files
+from stepscope.runs.traces.reading import read_files
 from stepscope.runs.traces.trace import NamedTime, StepTime, TraceSummary, flops_per_step, total_of
 
 ENDINGS = (".json", ".json.gz", ".sqlite")

@@ -50,10 +50,10 @@ from stepscope.runs.traces.events import (
 )
 from stepscope.runs.traces.host import calls_of, host_times, summed_host, synchronising, without_calls
 from stepscope.runs.traces.intervals import Intervals, Numbers
-from stepscope.runs.traces.marks import DEVICE
 from stepscope.runs.traces.moments import Places, held_over, memory_of, places_of
 from stepscope.runs.traces.passes import NODE, UPDATE, passes_of
 from stepscope.runs.traces.repetition import repetition
+from stepscope.runs.traces.rows import DEVICE
 
 # The profiler's own marker of a step, and of a wait on a torch DataLoader.
 STEP = re.compile(rf"{MARKER}(\d{{1,18}})")

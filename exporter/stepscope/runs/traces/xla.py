@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.runs.malformed import MALFORMED, finite
-from stepscope.runs.traces.marks import DEVICE, HOST, Mark, step_rows
+from stepscope.runs.traces.rows import DEVICE, HOST, Mark, step_rows
 from stepscope.training.window_files import ANCHOR
 
 MOST_EVENTS = 1_000_000  # that XLA writes; it leaves out all others

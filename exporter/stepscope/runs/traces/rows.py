@@ -1,11 +1,12 @@
-"""Joins the begin and end events of a trace into complete ones, and counts what has no duration.
+"""Rows in the form of the PyTorch profiler: for begin and end events, and for the marks of other profilers.
 
 Source: the Trace Event Format of Chrome: `B` and `E` nest on each thread, `X` has both, others have neither.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from stepscope.runs.malformed import MALFORMED
 
@@ -17,6 +18,7 @@ NAMES = {
     "C": "counter",
     **dict.fromkeys("stf", "flow"),
 }
+HOST, DEVICE = "host", "device"  # who marked a step, as the process of its row
 
 
 class Pairs:
@@ -64,3 +66,28 @@ class Pairs:
     def others(self) -> dict[str, int]:
         """Returns how many events have no duration, by kind."""
         return {f"{kind} events": count for kind, count in sorted(self._others.items())}
+
+
+class Mark(NamedTuple):
+    """A step that the script marked; microseconds."""
+
+    start: float
+    end: float
+    number: int | None  # None: not known
+
+
+def step_rows(marks: Sequence[Mark], by: str) -> Iterator[Any]:
+    """Yields the steps. Each ends when the next one begins: what follows a mark belongs to its step."""
+    ordered = sorted(marks, key=lambda mark: mark[:2])
+    ends = [following.start for _, following in pairwise(ordered)] + [mark.end for mark in ordered[-1:]]
+    for index, (mark, end) in enumerate(zip(ordered, ends, strict=True)):
+        number = index if mark.number is None else mark.number
+        yield {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": f"ProfilerStep#{number}",
+            "pid": by,
+            "tid": 0,
+            "ts": mark.start,
+            "dur": end - mark.start,
+        }
