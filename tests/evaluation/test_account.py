@@ -965,6 +965,8 @@ def test_ranks_that_are_slow_by_turns_are_a_finding_unless_one_of_them_is_slow()
     assert found.details["component"] == "forward"
     assert (found.about.subject, found.seconds_lost) == ("Uneven work of ranks", 100.0)
     assert unexplained(replace(uneven, waited_by_turns=0.09)) == []
+    short = run_with(train__forward=0.3, train__communication=0.2, after_last_step=0.5)
+    assert [each.seconds_lost for each in unexplained(replace(uneven, account=short.account))] == [50.0]
     assert unexplained(replace(uneven, rules=[rule("Straggler", Status.FOUND), *uneven.rules])) == []
 
 

@@ -414,9 +414,12 @@ def _where(leaf: Leaf) -> str:
 
 
 def _by_turns(account: Account, analysis: Analysis) -> Iterator[LargePart]:
-    """Yields the wait for a rank that is the slowest by turns, which is no rank in particular."""
+    """Yields the wait for a rank that is the slowest by turns, which is no rank in particular.
+
+    It is compared with the loop: the start of a short run says nothing about what ranks do in steps.
+    """
     waited = analysis.waited_by_turns * account.share("train")
-    if waited >= analysis.large and not analysis.found(Straggler):
+    if waited >= analysis.large * _loop(account) > 0 and not analysis.found(Straggler):
         key, title = Key("train", analysis.uneven_component or COMMUNICATION), "Uneven work of ranks"
         evidence = "By turns, a rank has more work than the others, which wait for it"
         if analysis.uneven_component:
