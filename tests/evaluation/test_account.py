@@ -718,6 +718,8 @@ def test_what_pytorch_does_for_a_step_is_not_the_user_s_own_code(library: str) -
         ("torch.distributed.distributed_c10d.all_reduce", 0),
         ("torch.distributed.rpc.api.rpc_sync", 400),
         ("torch.distributed.rpc.api.shutdown", 0),
+        ("torch.optim.swa_utils.update_parameters", 400),
+        ("torch.optim.lr_scheduler.step", 0),
         ("torch.optim.sgd.__init__", 400),
         ("torch.nn.modules.linear.__init__", 400),
         ("keras.src.optimizers.adam.__init__", 400),

@@ -63,11 +63,11 @@ USUAL = (
 INTO_JAX, WAITS_FOR_JAX = ("jax._src.numpy.array_constructors.", "jax._src.api.device_put"), 0.1
 OBJECTS = re.compile(r"torch\.distributed\..*_object")  # its collectives that pickle what they send
 RESTARTS_WORKERS = re.compile(r"torch\.utils\.data\.dataloader\.(__(init|iter|del)__|_shutdown_workers)")
-# What no step needs, and so is the script's choice: saved states, remote calls, and methods of modules but
-# their calls.
+# What no step needs, and so is the script's choice: saved states, averages, remote calls, and methods of
+# modules but their calls.
 CHOSEN = re.compile(
     rf"{OBJECTS.pattern}|torch\.nn\.modules\.module\.(?!_|forward|zero_grad)|torch\.optim\..*state_dict"
-    r"|torch\.distributed\.rpc\.api\.rpc_"
+    r"|torch\.distributed\.rpc\.api\.rpc_|torch\.optim\.swa_utils\."
 )
 # What can be made once, before the loop: optimizers, modules, losses.
 MADE = re.compile(r"(torch\.(nn|optim)|(tf_)?keras\.src\.optimizers)\..*\.__init__$")
