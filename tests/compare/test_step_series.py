@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from stepscope.compare.step_series import STRETCH, STRETCHES_KEPT, StepSeries, mean_over_ranks
+from stepscope.compare.compared_run import STRETCH, STRETCHES_KEPT, StepSeries, mean_over_ranks
 from stepscope.runs.model import COMPONENTS, Times
 
 ALL_KEPT = STRETCH * STRETCHES_KEPT

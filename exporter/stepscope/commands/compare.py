@@ -106,7 +106,8 @@ def run(arguments: Namespace) -> int:
     settings = Settings.parse(arguments.set, arguments.parameters)
     conditions = [gate.parse(text) for text in arguments.fail_if]
     machines = read_price_list(arguments.prices) if arguments.prices else ()
-    if gate.needs_prices(conditions) and None in (arguments.price_a, arguments.price_b) and not machines:
+    of_costs = any(condition.name.startswith("cost") for condition in conditions)
+    if of_costs and None in (arguments.price_a, arguments.price_b) and not machines:
         raise UserError("--fail-if cost: costs need the price of a node; give --price-a and --price-b")
     if arguments.out is not None:
         _check_writable(arguments.out)

@@ -16,7 +16,7 @@ from stepscope.compare.parts import (
 )
 from stepscope.compare.predicted import CheckedPrediction, checked_predictions
 from stepscope.compare.work import Work, work_of
-from stepscope.evaluation.analysis import Analysis, OperatorChange
+from stepscope.evaluation.analysis import OperatorChange
 from stepscope.evaluation.profile import operator_changes
 
 
@@ -56,6 +56,11 @@ def compare(a: ComparedRun, b: ComparedRun, conditions: Sequence[Condition] = ()
     work = work_of(a, b, phase)
     side_by_side = figures(a, b, phase, work)
     items = work.items_per_step if work.unit == "item" and work.items_per_step else (1.0, 1.0)
+    before, after = a.analysis.profile, b.analysis.profile
+    operators = []
+    if before is not None and after is not None:  # what changed most; lines are those of B
+        places = before.places() | after.places()
+        operators = operator_changes(before.per_step, after.per_step, places)
     return Comparison(
         a=a,
         b=b,
@@ -69,13 +74,5 @@ def compare(a: ComparedRun, b: ComparedRun, conditions: Sequence[Condition] = ()
         predictions=checked_predictions(a, b, work),
         outcomes=judge(conditions, side_by_side, work, a.analysis, b.analysis),
         lines=compared_lines(a.analysis, b.analysis),
-        operators=compared_operators(a.analysis, b.analysis),
+        operators=operators,
     )
-
-
-def compared_operators(a: Analysis, b: Analysis) -> list[OperatorChange]:
-    """Returns what changed most, on devices that windows of both runs recorded; lines are those of B."""
-    if a.profile is None or b.profile is None:
-        return []
-    places = a.profile.places() | b.profile.places()
-    return operator_changes(a.profile.per_step, b.profile.per_step, places)

@@ -82,8 +82,7 @@ def _difference(difference: Difference | None) -> dict[str, Any] | None:
     if difference is None:
         return None
     return {
-        "a": difference.a,
-        "b": difference.b,
+        **attributes(difference, "a", "b"),
         "difference": difference.total,
         "measured_a": difference.measured_a,
         "parts": [{**asdict(part), "difference": part.difference} for part in difference.parts],

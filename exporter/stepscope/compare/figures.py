@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 
 from stepscope.common.words import NO_NUMBER, change, points
 from stepscope.compare.bootstrap import Interval, intervals, statistics
-from stepscope.compare.compared_run import ComparedRun
+from stepscope.compare.compared_run import ComparedRun, mean_over_ranks
 from stepscope.compare.parts import step_time
-from stepscope.compare.step_series import mean_over_ranks
 from stepscope.compare.work import Work
 from stepscope.measurements.device_times import shares_of
 from stepscope.measurements.training_gauges import last_level

@@ -23,7 +23,7 @@ from stepscope.common.words import amount, change, listing, points
 from stepscope.compare.bootstrap import STEPS_NEEDED, Interval
 from stepscope.compare.figures import ALIASES, KINDS, USAGE_KINDS, Figure, change_in_percent, change_of
 from stepscope.compare.work import Work
-from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.analysis import Analysis
 from stepscope.report.ended import failed
 from stepscope.report.sentences import is_overview
 from stepscope.report.verdict import status_of_run
@@ -53,10 +53,6 @@ class Condition:
     is_change: bool = False
     excepted: tuple[str, ...] = ()  # rules that `any_rule` leaves out
 
-    @property
-    def is_rule(self) -> bool:
-        return self.name not in KINDS and self.name not in USAGE_KINDS
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -81,10 +77,10 @@ def parse(text: str) -> Condition:
     if match["sign"] is None:
         if name in _rules() or name == ANY_RULE:
             return Condition(text, name)
-        if name in KINDS or name in USAGE_KINDS:
+        if name in KINDS | USAGE_KINDS:
             raise UserError(f'--fail-if {text}: give a limit, as in "{match["name"]}>+3%"')
         raise _unknown(text, name)
-    if name not in KINDS and name not in USAGE_KINDS:
+    if name not in KINDS | USAGE_KINDS:
         if name in _rules() or name == ANY_RULE:
             raise UserError(f"--fail-if {text}: {name} is a rule and takes no limit; write --fail-if {name}")
         raise _unknown(text, name)
@@ -96,10 +92,6 @@ def parse(text: str) -> Condition:
     return Condition(text, name, above, _value(text, name, limit))
 
 
-def needs_prices(conditions: Sequence[Condition]) -> bool:
-    return any(condition.name.startswith("cost") for condition in conditions)
-
-
 def judge(
     conditions: Sequence[Condition],
     figures: Mapping[str, Figure],
@@ -109,7 +101,9 @@ def judge(
 ) -> list[Outcome]:
     """Returns the outcome of each condition, in the order given. A run that failed passes no condition."""
     outcomes = [
-        _judge_rule(condition, a, b) if condition.is_rule else _judge_figure(condition, figures, work)
+        _judge_figure(condition, figures, work)
+        if condition.name in KINDS | USAGE_KINDS
+        else _judge_rule(condition, a, b)
         for condition in conditions
     ]
     names = [name for name, run in (("A", a), ("B", b)) if failed(run)]
@@ -142,8 +136,9 @@ def _judge_rule(condition: Condition, a: Analysis, b: Analysis) -> Outcome:
         unsure = listing([rule.rule for rule in new if not before[rule.rule].status.judged])
         why = f", which has not enough data to judge {unsure}" if unsure else ""
         return Outcome(condition, "failed", f"{names} fired in B and not in A{why}: {new[0].finding}")
-    unknown = [name for name, rule in before.items() if rule.status.judged and not _judged(after, name)]
-    if unknown or not any(rule.status.judged for rule in after.values()):
+    judged = {name for name, rule in after.items() if rule.status.judged}
+    unknown = [name for name, rule in before.items() if rule.status.judged and name not in judged]
+    if unknown or not judged:
         names = listing(unknown) or (condition.name if condition.name != ANY_RULE else "any rule")
         return Outcome(condition, "inconclusive", f"B has not enough data to judge {names}")
     if condition.name == ANY_RULE:
@@ -154,20 +149,14 @@ def _judge_rule(condition: Condition, a: Analysis, b: Analysis) -> Outcome:
     return Outcome(condition, "passed", f"{condition.name} {how}")
 
 
-def _judged(rules: Mapping[str, RuleResult], name: str) -> bool:
-    return name in rules and rules[name].status.judged
-
-
 def _judge_figure(condition: Condition, figures: Mapping[str, Figure], work: Work) -> Outcome:
     figure = figures.get(condition.name)
     if condition.is_change:
         return _judge_change(condition, figure, work, has_steps="step_mean" in figures)
     if figure is None or figure.b is None:
         return Outcome(condition, "inconclusive", "B does not have it")
-    limit = amount(condition.limit, figure.unit)
-    holds = not _beyond(figure.b, condition)
-    relation = "not " * holds + ("above" if condition.above else "below")
-    return _outcome(condition, holds, f"{amount(figure.b, figure.unit)} in B, {relation} {limit}")
+    holds, said = not _beyond(figure.b, condition), f"{amount(figure.b, figure.unit)} in B"
+    return _outcome(condition, holds, said, amount(condition.limit, figure.unit))
 
 
 def _judge_change(condition: Condition, figure: Figure | None, work: Work, has_steps: bool) -> Outcome:
@@ -189,16 +178,16 @@ def _judge_change(condition: Condition, figure: Figure | None, work: Work, has_s
     if beyond[0] != beyond[1]:
         straddles = f"the limit of {limit} is inside the interval, which more steps narrow"
         return Outcome(condition, "inconclusive", f"{change_of(figure)}: {straddles}")
-    relation = "not " * (not beyond[0]) + ("above" if condition.above else "below")
-    return _outcome(condition, not beyond[0], f"{change_of(figure)}, {relation} {limit}")
+    return _outcome(condition, not beyond[0], change_of(figure), limit)
+
+
+def _outcome(condition: Condition, holds: bool, said: str, limit: str) -> Outcome:
+    relation = "not " * holds + ("above" if condition.above else "below")
+    return Outcome(condition, "passed" if holds else "failed", f"{said}, {relation} {limit}")
 
 
 def _beyond(number: float, condition: Condition) -> bool:
     return number > condition.limit if condition.above else number < condition.limit
-
-
-def _outcome(condition: Condition, holds: bool, reason: str) -> Outcome:
-    return Outcome(condition, "passed" if holds else "failed", reason)
 
 
 def _value(text: str, name: str, limit: str) -> float:

@@ -6,10 +6,10 @@ import numpy as np
 
 from stepscope.common.words import NO_NUMBER, amount, duration, signed_duration
 from stepscope.compare import sentences, tables
+from stepscope.compare.compared_run import mean_over_ranks
 from stepscope.compare.comparison import Comparison
 from stepscope.compare.figures import RESOURCES, Figure, change_in_percent
 from stepscope.compare.parts import Difference
-from stepscope.compare.step_series import mean_over_ranks
 from stepscope.compare.text import as_markdown
 from stepscope.compare.work import WHOLE_RUN
 from stepscope.measurements.usage import UsageRow

@@ -45,19 +45,12 @@ def stored_predictions(directory: Path) -> list[Prediction] | None:
         return None
 
 
-def predictions_of(run: ComparedRun) -> list[Prediction]:
-    """Returns the predictions stored with the report, or computes them; always computes the cost."""
-    now = predictions(run.analysis, run.price)
-    stored = stored_predictions(Path(run.place))
-    if stored is None:
-        return now
-    return [row for row in stored if row.metric != "cost"] + [row for row in now if row.metric == "cost"]
-
-
 def checked_predictions(a: ComparedRun, b: ComparedRun, work: Work) -> list[CheckedPrediction]:
     """Compares those predictions of A whose change was made in B with B's figures."""
-    found = []
-    for prediction in predictions_of(a):
+    found, made = [], predictions(a.analysis, a.price)
+    if (stored := stored_predictions(Path(a.place))) is not None:  # but for the cost, at the price of now
+        made = [row for row in stored if row.metric != "cost"] + [row for row in made if row.metric == "cost"]
+    for prediction in made:
         amount_of = _AMOUNT_OF.get(prediction.change)
         before, after = (amount_of(run) if amount_of else None for run in (a, b))
         if after is None or before is None or before != prediction.current:
@@ -106,16 +99,12 @@ def _same(values: Any) -> float | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _cores(run: ComparedRun) -> float | None:
-    return _same(run.analysis.cores.values())
-
-
 # How much of the resource a run has, by the change that a prediction suggests.
 _AMOUNT_OF: dict[str, Callable[[ComparedRun], float | None]] = {
     "more_workers": _of_train_loaders("workers"),
     "larger_batch": _of_train_loaders("batch_size"),
-    "more_cores": _cores,
-    "fewer_cores": _cores,
+    "more_cores": lambda run: _same(run.analysis.cores.values()),
+    "fewer_cores": lambda run: _same(run.analysis.cores.values()),
     "fewer_gpus": lambda run: _same(len(names) for names in run.analysis.gpus.values()),
     "fewer_nodes": lambda run: len(run.analysis.nodes) or None,
 }
