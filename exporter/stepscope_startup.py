@@ -23,11 +23,11 @@ _HOOKS = "stepscope.training.frameworks"
 _LIGHTNING = "trainer.connectors.logger_connector.logger_connector"
 HOOKS = {
     "torch": f"{_HOOKS}.torch_hooks:install",
-    "transformers.trainer_callback": f"{_HOOKS}.hugging_face:install",
-    f"lightning.pytorch.{_LIGHTNING}": f"{_HOOKS}.lightning:install",
-    f"pytorch_lightning.{_LIGHTNING}": f"{_HOOKS}.lightning:install",
-    "accelerate.accelerator": f"{_HOOKS}.accelerate:install",
-    "deepspeed.runtime.engine": f"{_HOOKS}.deepspeed:install",
+    "transformers.trainer_callback": f"{_HOOKS}.published:install_transformers",
+    f"lightning.pytorch.{_LIGHTNING}": f"{_HOOKS}.published:install_lightning",
+    f"pytorch_lightning.{_LIGHTNING}": f"{_HOOKS}.published:install_pytorch_lightning",
+    "accelerate.accelerator": f"{_HOOKS}.published:install_accelerate",
+    "deepspeed.runtime.engine": f"{_HOOKS}.published:install_deepspeed",
     "tensorflow": f"{_HOOKS}.tensorflow_hooks:install",
     "keras": f"{_HOOKS}.keras_hooks:install",
     "keras.src.engine.training": f"{_HOOKS}.keras_2_hooks:install",  # of Keras 2

@@ -93,7 +93,7 @@ assert Trainer().log(Broken(loss=2)) == 2
 """,
         ledgers,
     )
-    assert found.errors == "stepscope: numbers of log are no longer published: RuntimeError: no items\n"
+    assert found.errors == "stepscope: log is no longer hooked: RuntimeError: no items\n"
 
 
 def test_a_version_without_the_function_is_left_alone(ledgers: Path) -> None:
