@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Batch = tuple[Moment, Moment, bool, "LoaderWaits", Wait | None]
 
 _DATA_WAIT = COMPONENT_INDEX["data_wait"]
-_CALLS = [1 + COMPONENT_INDEX[name] for name in ("forward", "compile")]  # places in a Moment
+_CALLS = [1 + COMPONENT_INDEX[name] for name in ("forward", "backward", "compile")]  # places in a Moment
 NESTED = "an optimizer's step inside its own step"  # why hooks are careful, and see only the outer one
 MOST_UNDECIDED = 1000  # batches of which it is not known whether they are trained on
 
@@ -69,22 +69,9 @@ class LoaderWaits(dict[str, "Waits"]):
 class AutomaticSteps:
     """The loop of this process's training thread, as hooks see it. The only instance is `automatic`."""
 
-    __slots__ = (
-        "asked",
-        "compiled",
-        "end_compiled",
-        "end_with_data",
-        "evaluated",
-        "evaluation",
-        "failed",
-        "first",
-        "is_evaluation",
-        "trained",
-        "undecided",
-        "until",
-        "unusual",
-        "wait",
-        "waits",
+    __slots__ = (  # faster than a dictionary, with caches that PyTorch leaves cold
+        *("asked", "compiled", "end_compiled", "end_with_data", "evaluated", "evaluation", "failed", "first"),
+        *("has_updated", "is_evaluation", "trained", "undecided", "until", "unusual", "wait", "waits"),
     )
 
     def __init__(self) -> None:
@@ -95,6 +82,8 @@ class AutomaticSteps:
         self.trained = False  # a backward pass since the request for the latest batch
         # What the end of the data calls, as long as no optimizer has used the gradients of the step.
         self.end_with_data: Callable[[], None] | None = None
+        # Whether the script has updated the parameters since it requested their gradients.
+        self.has_updated: Callable[[], bool] = bool
         # The latest batch: its loader (None: no batch), when it was requested, whether gradients were
         # disabled, and the wait for it, once that is over.
         self.waits: LoaderWaits | None = None
@@ -229,6 +218,7 @@ class AutomaticSteps:
         if self.waits is not None:
             step = recorder.open_step()
             if step is not None and not self.trained:  # otherwise it is another pass for the same batch
+                self._count(phase)
                 recorder.take_step_out(phase, step[0], self.asked)
                 self.asked = self.asked[0], *(0.0 for _ in self.asked[1:])
         elif phase:
@@ -245,6 +235,7 @@ class AutomaticSteps:
     def forget(self) -> None:
         """Forgets what was not decided of an earlier loop, or of a run that has ended."""
         self.compiled = self.end_with_data = None
+        self.has_updated = bool
         self.evaluation = self.until = self.first = ()
         self.unusual.discard("evaluation")
         self._forget()
@@ -288,6 +279,9 @@ class AutomaticSteps:
         if self._are_set_up():
             self._forget()
             recorder.drop_automatic_step()
+        elif self.has_updated():
+            self.has_updated = bool
+            self._forget("train")
         elif used > 1 or (self.evaluated and not used and len(self.undecided) > 1):
             self._take_out()
         else:
@@ -319,10 +313,14 @@ class AutomaticSteps:
 
     def _forget(self, phase: str = "") -> None:
         """Forgets the batches, after their waits have counted for this phase."""
+        self._count(phase)
+        self.waits = self.wait = None
+
+    def _count(self, phase: str) -> None:
+        """Forgets the batches before the latest one, after their waits have counted for this phase."""
         for _, _, _, waits, wait in self.undecided:
             if phase and wait is not None:
                 waits[phase].count(*wait)
-        self.waits = self.wait = None
         self.undecided.clear()
 
 

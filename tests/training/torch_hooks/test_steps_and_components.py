@@ -153,6 +153,56 @@ LOOPS = {
         """,
         {"train": 12},  # nothing says when the last one ends
     ),
+    "gradients that the script asks for, and updates by hand": (
+        """
+        for epoch in range(2):
+            for x, y in DataLoader(data, batch_size=8):
+                gradients = torch.autograd.grad(loss_of(model(x), y), model.parameters())
+                with torch.no_grad():
+                    for p, gradient in zip(model.parameters(), gradients): p -= 0.01 * gradient
+            for x, y in DataLoader(data, batch_size=16):
+                with torch.no_grad(): model(x)
+        for i in range(12):
+            x, y = data[i * 8 : i * 8 + 8]
+            gradients = torch.autograd.grad(outputs=loss_of(model(x), y), inputs=[*model.parameters()])
+            for p, gradient in zip(model.parameters(), gradients): p.data.sub_(gradient, alpha=0.01)
+        """,
+        {"train": 35, "eval": 12},  # nothing says when the last one ends
+    ),
+    "gradients that the script asks for, without an update": (
+        """
+        for x, y in DataLoader(data, batch_size=8):
+            torch.autograd.grad(loss_of(model(x), y), [*model.parameters()])
+            torch.autograd.grad(model(x.requires_grad_()).sum(), x)
+        """,
+        {"eval": 12},
+    ),
+    "parameters that are arguments of a function": (
+        """
+        from torch.func import functional_call, grad
+        values = {name: each.detach() for name, each in model.named_parameters()}
+        def loss_with(values, x, y): return loss_of(functional_call(model, values, (x,)), y)
+        for x, y in DataLoader(data, batch_size=8):
+            gradients = grad(loss_with)(values, x, y)
+            values = {name: values[name] - 0.01 * gradients[name] for name in values}
+        for x, y in DataLoader(data, batch_size=8):
+            grad(loss_with)({name: each.clone() for name, each in values.items()}, x, y)
+        model.load_state_dict(values)
+        """,
+        {"train": 12, "eval": 12},
+    ),
+    "steps of a copy, through which the step of the model goes back": (
+        """
+        from torch.func import functional_call
+        for x, y in DataLoader(data, batch_size=8):
+            fast = dict(model.named_parameters())
+            loss = loss_of(functional_call(model, fast, (x,)), y)
+            gradients = torch.autograd.grad(loss, fast.values(), create_graph=True)
+            fast = {name: fast[name] - 0.01 * each for name, each in zip(fast, gradients)}
+            loss_of(functional_call(model, fast, (x,)), y).backward(); optimizer.step(); optimizer.zero_grad()
+        """,
+        {"train": 12},
+    ),
     "gradients that are looked at first, and discarded": (
         """
         for i in range(3):
@@ -501,6 +551,20 @@ LOOPS = {
                 model.train()
         """,
         {"train": 12, "eval": 2},
+    ),
+    "evaluation without a loader, of models that are all kept": (
+        """
+        kept, (x, y) = [], data[:]
+        for fold in range(3):
+            model = Net(); optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            kept.append((model, optimizer))
+            for epoch in range(3):
+                loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+                model.eval()
+                with torch.no_grad(): model(x)
+                model.train()
+        """,
+        {"train": 9, "eval": 9},
     ),
     "evaluation without a loader, at the end": (
         """
@@ -1040,6 +1104,7 @@ LOOKED_AT = {
     "two optimizers": WRITES_DATA,
     "GAN": GAN % "",
     "GAN, detached": GAN % ".detach()",
+    "GAN, set to 0": (GAN % "").replace("zero_grad()", "zero_grad(set_to_none=False)"),
     "gradients that the script collects": COLLECTS,
     "copies": UPDATES_COPIES,
     "batches": SMALL.format(samples=8, scale=1.0),
@@ -1091,6 +1156,7 @@ def test_what_slows_computing_is_known_after_a_look_and_not_there_if_nothing_doe
         "head only": {UNTRAINED: pytest.approx(510 / 572)},
         "GAN": {UNTRAINED: pytest.approx(1 / 2)},  # in each pass, those of the other model
         "GAN, detached": {UNTRAINED: pytest.approx(62 / 634)},
+        "GAN, set to 0": {UNTRAINED: pytest.approx(1 / 2)},
         "samples": {ONE_SAMPLE: 1.0},
         "padded": {PADDING: pytest.approx(0.2)},
         "half precision, slow": {HALVES: 4},

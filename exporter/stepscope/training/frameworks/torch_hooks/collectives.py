@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 
 from stepscope.training.frameworks.around import timed
-from stepscope.training.frameworks.torch_hooks.passes import Distributed
 from stepscope.training.frameworks.torch_hooks.patches import counted, replace, time_calls
+from stepscope.training.frameworks.torch_hooks.steps import distributed
 from stepscope.training.layout import OPERATIONS
 from stepscope.training.recorder import COMPONENT_INDEX
 from stepscope.training.session import complain, recorder, start_as, start_run
@@ -50,7 +50,7 @@ def install() -> None:
         operation = _operation(name)
         if operation:
             replace(c10d.ProcessGroup, name, _timed_collective(_OPERATION[operation]))
-    replace(c10d.Work, "wait", _timed_wait)
+    replace(c10d.Work, "wait", lambda wait: counted(wait, "Work.wait", _COMMUNICATION, _waited_for))
     for name in ("_broadcast_coalesced", "_verify_params_across_processes"):  # buffers; DDP's start
         time_calls(torch.distributed, name, _COMMUNICATION, _OPERATION["broadcast"])
     for module in (distributed_c10d, torch.distributed):
@@ -79,11 +79,8 @@ def _timed_collective(operation: float) -> Callable[..., Callable[..., Any]]:
     return lambda original: counted(original, "a collective", _COMMUNICATION, lambda *_: operation, started)
 
 
-def _timed_wait(original: Callable[..., Any]) -> Callable[..., Any]:
-    def operation(work: object) -> float:
-        return _Started.operation if _Started.work == id(work) else _OPERATION["wait"]
-
-    return counted(original, "Work.wait", _COMMUNICATION, operation)
+def _waited_for(work: object) -> float:
+    return _Started.operation if _Started.work == id(work) else _OPERATION["wait"]
 
 
 def _timed_init(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,7 +92,7 @@ def _timed_init(original: Callable[..., Any]) -> Callable[..., Any]:
     def end(place: int, done: bool) -> None:
         recorder.leave(place)
         if done:
-            Distributed.is_initialized = True
+            distributed.is_initialized = True
             _start(torch.distributed.get_rank(), torch.distributed.get_world_size())
 
     return timed(original, "init_process_group", begin, end)

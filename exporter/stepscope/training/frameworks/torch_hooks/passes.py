@@ -15,11 +15,13 @@ import sys
 from _thread import get_ident
 from contextlib import suppress
 from time import perf_counter
+from types import GeneratorType
 
 import torch
 from torch.nn import Module
 
 from stepscope.training.automatic import automatic
+from stepscope.training.frameworks.around import timed
 from stepscope.training.frameworks.published import publish
 from stepscope.training.frameworks.torch_hooks import module_calls
 from stepscope.training.frameworks.torch_hooks.device import device
@@ -54,16 +56,24 @@ if TYPE_CHECKING:
 _FORWARD, _BACKWARD = COMPONENT_INDEX["forward"], COMPONENT_INDEX["backward"]
 _COMMUNICATION = COMPONENT_INDEX["communication"]
 _GRADIENTS = OPERATIONS.index("gradients") + 1.0
+_TO_TUPLE: tuple[type, ...] = (
+    GeneratorType,
+    filter,
+    map,
+    type({}.values()),
+)  # of which PyTorch makes a tuple itself
 
 
 def install() -> None:
-    """Hooks `Module.__call__` and `torch.autograd.backward`."""
+    """Hooks `Module.__call__`, `torch.autograd.backward`, and what asks for gradients without it."""
     _codes[:] = [module_calls.CODE]
     replace(Module, "__call__", _quick_forward)
     for module in ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"):
         if module in sys.modules:  # imported before the hook: there Dynamo compares it with the original
             replace(sys.modules[module], "unpatched_nn_module_call", lambda _: Module.__call__)
     replace(torch.autograd, "backward", _quick_backward)
+    replace(torch.autograd, "grad", _timed_gradients)
+    replace(torch.nn.utils.stateless, "_functional_call", _with_parameters)
     after_import("torch._dynamo.eval_frame", _keep_from_dynamo)
 
 
@@ -105,11 +115,11 @@ def _timed_forward(original: Callable[..., Any]) -> Callable[..., Any]:
             evaluates = not gradients()
             if not evaluates:
                 automatic.end_evaluation()
-                if Distributed.is_initialized:
+                if distributed.is_initialized:
                     distributed.see(arguments[0])
             else:
                 automatic.evaluated = True
-                if automatic.waits is None and trains(arguments[0]):  # no teacher, no target network
+                if automatic.waits is None and trains(arguments[0], soon=True):  # no teacher or target
                     begin = recorder.so_far()
             watched = perf_counter() if results.watched and not evaluates else 0.0
             place = enter(_FORWARD)
@@ -146,7 +156,7 @@ def _quick_backward(original: Callable[..., Any]) -> Any:
 
 
 def _is_usual_backward() -> bool:
-    if automatic.compiled is not None or Distributed.is_initialized or not has_optimizer():
+    if automatic.compiled is not None or distributed.is_initialized or not has_optimizer():
         return False
     automatic.trained = True
     return True
@@ -170,13 +180,14 @@ def _timed_backward(original: Callable[..., Any]) -> Callable[..., Any]:
             automatic.trained = True
             if results.watched and compiles_backward():
                 results.forget()
-            if looks := OPERATORS in automatic.unusual:
+            looks = False
+            if OPERATORS in automatic.unusual:
                 with suppress(Exception):  # then they are not known
-                    publish(_graphs.add(tensors))
+                    looks = _graphs.add(tensors)
             place = enter(_BACKWARD)
             if device.measures:
                 device.begins(_BACKWARD)
-            watched = Distributed.is_initialized and not Distributed.failed
+            watched = distributed.is_initialized and not distributed.failed
             gradients = _Gradients(tensors) if watched else None
             if watched and place == 0:  # no pass inside another one, as of a checkpoint
                 distributed.passes_back()
@@ -204,6 +215,30 @@ def _timed_backward(original: Callable[..., Any]) -> Callable[..., Any]:
     return timed
 
 
+def _timed_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `torch.autograd.grad`: a backward pass if it computes gradients of parameters."""
+
+    def begin(_outputs: object, inputs: Any, *_: object, **__: object) -> int | None:
+        with suppress(Exception):  # of tensors without a version, or with their own idea of one
+            if recorder.counts_here() and updates.asked(inputs, not has_optimizer()):
+                return recorder.enter(_BACKWARD)
+        return None
+
+    call = timed(original, "gradients", begin, lambda place, _: recorder.leave(place), is_compiling)
+
+    def gradients(outputs: Any, inputs: Any, *arguments: Any, **keywords: Any) -> Any:
+        if not is_compiling() and type(inputs) in _TO_TUPLE:
+            inputs = tuple(inputs)
+        return call(outputs, inputs, *arguments, **keywords)
+
+    _codes.extend((gradients.__code__, call.__code__, begin.__code__))
+    return gradients
+
+
+def _with_parameters(original: Callable[..., Any]) -> Callable[..., Any]:
+    return timed(original, "functional_call", updates.given, is_traced=is_compiling)
+
+
 class _Graphs:
     """The graphs that the backward passes of a step go through: many, if it accumulates gradients."""
 
@@ -212,11 +247,15 @@ class _Graphs:
         self._operators = self._leaves = 0
         self._is_first = False
 
-    def add(self, tensors: Any) -> dict[str, float]:
-        """Adds the graph of these tensors: about a microsecond for each of its nodes. Returns the gauges.
+    def add(self, tensors: Any) -> bool:
+        """Adds the graph of these tensors: about a microsecond for each of its nodes. Publishes the gauges.
 
-        It has no other code in it, as of a comprehension: Dynamo would compile that, and only skips this.
+        Returns False in the step after those of a look. It has no other code in it, as of a comprehension:
+        Dynamo would compile that, and only skips this.
         """
+        if self._step == ended() - 1:
+            untrained.look_again()
+            return False
         found: set[Any] = set()
         for tensor in tensors if isinstance(tensors, (list, tuple)) else [tensors]:
             found.add(tensor.grad_fn)
@@ -243,19 +282,13 @@ class _Graphs:
         graph = {OPERATORS: float(self._operators), LEAVES: float(self._leaves)}
         if self._is_first:
             graph[FIRST_OPERATORS] = graph[OPERATORS]
-        return graph
+        publish(graph)
+        return True
 
     CODE = add.__code__
 
 
 _graphs = of_run(_Graphs())
-
-
-class Distributed:
-    """Whether this process has been in a process group, and whether the hook of gradients has failed."""
-
-    is_initialized = torch.distributed.is_available() and torch.distributed.is_initialized()
-    failed = False
 
 
 class _Gradients:
@@ -293,7 +326,7 @@ class _Gradients:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        Distributed.failed = True
+        distributed.failed = True
         failed("communication after the backward pass", error)
 
     def communicated(self) -> None:

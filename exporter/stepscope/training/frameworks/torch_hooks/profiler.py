@@ -104,7 +104,11 @@ class TorchProfiler:
                 self.used = True
                 _let_forked_processes_end()
             _end_scopes()
-            self._has_shapes = kind == SHAPES or (kind == OPERATORS and _needs_flops(self._counted))
+            # A peak, but no FLOPs are known: from the script, or a window of this run.
+            ledger = session.ledger if session.ledger is not self._counted else None
+            known = {*ledger.gauges, *ledger.counts} if ledger is not None else {layout.FLOPS}
+            needs_flops = layout.PEAK in known and layout.FLOPS not in known
+            self._has_shapes = kind == SHAPES or (kind == OPERATORS and needs_flops)
             self._profile = torch.profiler.profile(
                 profile_memory=kind == MEMORY, record_shapes=self._has_shapes
             )
@@ -161,14 +165,6 @@ def _end_scopes() -> None:
     for each in gc.get_referrers(*kinds):
         if type(each) in kinds and (record := getattr(each, "record", None)) is not None:
             torch.ops.profiler._record_function_exit._RecordFunction(record)
-
-
-def _needs_flops(counted: Any) -> bool:
-    """Returns whether a peak, but no FLOPs are known: from the script, or a window of this run."""
-    ledger = session.ledger
-    if ledger is None or ledger is counted:
-        return False
-    return layout.PEAK in ledger.gauges and layout.FLOPS not in ledger.counts
 
 
 def _let_forked_processes_end() -> None:

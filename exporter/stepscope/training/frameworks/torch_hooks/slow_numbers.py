@@ -31,7 +31,7 @@ def slow_numbers(optimizer: Any) -> dict[str, float]:
     is_slow = any(_is_slow(each.dtype, each.dim() > 2) for each in halves)
     return {
         HALVES: float(len(halves) * is_slow),
-        DENORMALS: _denormal([*sample, *states]) if _keeps() else 0.0,
+        DENORMALS: _denormal([*sample, *states]),
     }
 
 
@@ -65,13 +65,13 @@ def _seconds(kind: torch.dtype, convolves: bool) -> float:
     return perf_counter() - before
 
 
-def _keeps() -> bool:
-    """Returns whether this thread computes with denormal numbers, instead of with 0."""
-    return bool(torch.tensor([1e-38], device="cpu") / 16 > 0)
-
-
 def _denormal(tensors: Iterable[object]) -> float:
-    """Returns the share of the numbers of tensors that are denormal, as a sample of each has it."""
+    """Returns the share of the numbers of tensors that are denormal, as a sample of each has it.
+
+    It is 0 if this thread computes with 0 instead of such numbers.
+    """
+    if not torch.tensor([1e-38], device="cpu") / 16 > 0:
+        return 0.0
     whole, found = 0, 0.0
     for one in tensors:
         if (

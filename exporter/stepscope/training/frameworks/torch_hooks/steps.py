@@ -91,6 +91,7 @@ class _Steps:
         self.place = NOT_OPENED  # of the elected optimizer's step, while it is in it
         self.others: list[int] = []  # places of the steps that other optimizers are in
         self.looks = self.profiled = 0  # at settings, and at how many the script's own profiler ran
+        self.looked = 0  # the step before the latest one
         self.known: dict[int, Callable[[], Any]] = {}  # all optimizers that made a step
         self.inner = 0  # steps that the elected optimizer is in, within its own: it calls `super().step()`
 
@@ -172,22 +173,26 @@ def updated() -> dict[int, Any]:
     return found
 
 
-_trained: tuple[int, int, bool] = 0, 0, False  # the latest module and optimizer, and the answer
+_trained: tuple[list[int], bool] = [], False  # the latest module and optimizers, and the answer
 
 
-def trains(module: torch.nn.Module) -> bool:
-    """Returns whether the elected optimizer updates any parameter of the module: others may be frozen."""
+def trains(module: torch.nn.Module, soon: bool = False) -> bool:
+    """Returns whether the elected optimizer updates any parameter of the module: others may be frozen.
+
+    `soon`: or one that may take over, as in the second fold of a cross-validation.
+    """
     global _trained
-    optimizer = _steps.elected()
-    if _trained[:2] != (id(module), id(optimizer)):
-        _trained = id(module), id(optimizer), False
+    optimizers = [_steps.elected(), *(_steps.known[each]() for each in _steps.rivals if soon)]
+    asked = [id(module), *map(id, optimizers)]
+    if _trained[0] != asked:
+        _trained = asked, False
         with suppress(Exception):  # of classes that have their own idea of parameters
             known = set[int]()
-            for group in getattr(optimizer, "param_groups", ()):
-                known.update(map(id, group["params"]))
-            found = not known.isdisjoint(map(id, module.parameters()))
-            _trained = id(module), id(optimizer), found
-    return _trained[2]
+            for optimizer in optimizers:
+                for group in getattr(optimizer, "param_groups", ()):
+                    known.update(map(id, group["params"]))
+            _trained = asked, not known.isdisjoint(map(id, module.parameters()))
+    return _trained[1]
 
 
 _tracing = is_compiling  # until a hook fails
@@ -286,7 +291,8 @@ def _after(optimizer: Optimizer, *_: object) -> None:
         automatic.step_ended(place)
         if device.measures or ended % STEPS == 0:
             device.step_ended(ended)
-        automatic.unusual.discard(OPERATORS)
+        if not _steps.several or _steps.looked < ended - 1:  # others may clear gradients in the next step
+            automatic.unusual.discard(OPERATORS)
         results.step_ended()
         looks, between = divmod(ended, FIRST_LOOK)
         if ended == 1:  # steps may take so long that there are few
@@ -296,6 +302,7 @@ def _after(optimizer: Optimizer, *_: object) -> None:
             return
         if looks_at_settings := ended % LOOKS_EVERY == 0 or looks & (looks - 1) == 0:  # takes all parameters
             automatic.unusual.add(OPERATORS)  # the next backward pass counts them
+            _steps.looked = ended
             with suppress(Exception):  # of classes that are not PyTorch's own: then they are not known
                 publish(_settings(optimizer))
                 publish_found(slow_numbers(optimizer))
@@ -326,9 +333,11 @@ def _settings(optimizer: Optimizer) -> dict[str, float]:
 
 
 class _Distributed:
-    """The DistributedDataParallel that is trained, if there is one."""
+    """The process group, and the DistributedDataParallel that is trained, if there are any."""
 
     def __init__(self) -> None:
+        self.is_initialized = torch.distributed.is_available() and torch.distributed.is_initialized()
+        self.failed = False  # the hook of gradients
         self.model: Callable[[], Any] = lambda: None  # that searches for unused parameters
         self.latest: Callable[[], Any] = lambda: None  # that was called
         self.synchronised = self.looked_at = 0  # backward passes since a look, and the step of that

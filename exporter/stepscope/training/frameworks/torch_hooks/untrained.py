@@ -2,7 +2,8 @@
 
 - Their parameter is in no optimizer that made a step, as of a model whose head alone is trained. Nobody wrote
   into it either, which counts a tensor's version up.
-- Or they were cleared before an update, as those of a generator whose images train a discriminator.
+- Or they were cleared before an update, as those of a generator whose images train a discriminator. On a CPU
+  that includes those set to 0 in place, if a pass of this step or the next one follows.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch.nn import Parameter
 from stepscope.training.frameworks.published import publish_found
 from stepscope.training.frameworks.torch_hooks.results import is_plain
 from stepscope.training.frameworks.torch_hooks.steps import updated
+from stepscope.training.frameworks.torch_hooks.updates import some_bytes
 from stepscope.training.layout import UNTRAINED
 from stepscope.training.session import of_run
 
@@ -26,17 +28,27 @@ if TYPE_CHECKING:
 class _Gradient:
     """A gradient that a backward pass makes, or adds to, and the version of its parameter then."""
 
-    __slots__ = ("_gradient", "is_dropped", "parameter", "version")
+    __slots__ = ("_gradient", "_made", "is_dropped", "parameter", "version")
 
     def __init__(self, parameter: Any) -> None:
         self.parameter: Callable[[], Any] = ref(parameter)
         self.version = parameter._version
         self.is_dropped = False  # cleared before anything updated the parameter
+        self._made = -1  # the version of the gradient
 
     def is_made(self) -> None:
         parameter = self.parameter()
         if parameter is not None and is_plain(parameter.grad):
             self._gradient = ref(parameter.grad, self._cleared)
+            self._made = parameter.grad._version
+
+    def look_again(self) -> None:
+        """Looks whether the gradient was set to 0 meanwhile, and the parameter was not updated."""
+        parameter = self.parameter()
+        if parameter is None or parameter._version != self.version or not is_plain(parameter.grad):
+            return
+        if self._made not in (-1, parameter.grad._version) and (some := some_bytes(parameter.grad)):
+            self.is_dropped |= not any(some)
 
     def _cleared(self, _: object) -> None:
         parameter = self.parameter()
@@ -84,12 +96,19 @@ class Untrained:
 
     def begins(self, graph: Iterable[Any]) -> None:
         """Watches the parameters of a backward pass that begins."""
+        self.look_again()
         gradients = []
         for function in graph:
             parameter = getattr(function, "variable", None)
             if isinstance(parameter, Parameter):
                 gradients.append(_Gradient(parameter))
         self._passes.append(gradients)
+
+    def look_again(self) -> None:
+        """Looks at the gradients of earlier passes before a later one."""
+        for gradients in self._passes:
+            for gradient in gradients:
+                gradient.look_again()
 
     def ended(self) -> None:
         """Watches the gradients that the latest pass has made."""
@@ -101,7 +120,7 @@ untrained = of_run(Untrained())
 CODES = tuple(
     each.__code__
     for each in (
-        *(_Gradient.__init__, _Gradient.is_made, _Gradient._cleared),
-        *(Untrained.look, Untrained.begins, Untrained.ended),
+        *(_Gradient.__init__, _Gradient.is_made, _Gradient.look_again, _Gradient._cleared),
+        *(Untrained.look, Untrained.begins, Untrained.look_again, Untrained.ended),
     )
 )
