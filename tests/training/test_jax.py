@@ -32,6 +32,8 @@ HOW = (
     "accumulated",
     "calls back",
     "parts",
+    "gradients",
+    "plain",
     "step",
     "saliency",
     "never",
@@ -91,6 +93,8 @@ WAYS = [
     ("anew", 16),
     ("twins", 16),
     ("parts", 14),
+    ("gradients", 14),
+    ("plain", 15),  # whose update is known from the loop before
     ("step", 16),
     ("optax", 15),
     ("optax twins", 15),
@@ -109,7 +113,7 @@ def test_a_loop_of_jax_makes_steps_and_the_parameters_are_as_without_hooks(
     inside = dict(zip(COMPONENTS, totals.inside["train"], strict=True))
     assert inside["forward"] > 0
     assert inside["compile"] > 0  # of the evaluation, between two steps
-    assert (inside["optimizer"] > 0) == (how in ("optax", "optax twins"))
+    assert (inside["optimizer"] > 0) == (how in ("optax", "optax twins", "gradients", "plain"))
 
 
 def test_functions_of_python_that_compiled_functions_call_are_timed(

@@ -7,7 +7,8 @@ computes, or `compile` if JAX compiled. JAX computes while Python continues, so 
 What trains is learned in the first calls of each function, from arrays that a call returned and that come
 back as arguments. A function that computes gradients trains if its own arrays come back to it. One that
 computes none trains if its own do, it gets gradients or their sums, and what it returns goes where they are
-computed. Neither evaluation, nor averages of metrics or parameters, nor sampling does that.
+computed. Neither evaluation, nor averages of metrics or parameters, nor sampling does that. What
+`jax.tree.map` maps outside of compiled functions is such a function, too.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from stepscope.training.automatic import Moment
     from stepscope.training.ledger import Ledger
 
-    Call = tuple["_Function", int | None, float]
+    Call = tuple["_Function", int | None, float, bool]
 
 LOOKS = 100  # first calls of a function in which its arrays are followed
 MOST_ARRAYS = 1000  # that are followed of one call
@@ -57,15 +58,25 @@ def install() -> None:
     if monitoring is not None:
         monitoring.register_event_duration_secs_listener(_compiled)
     for name in ("source_info_util", "traceback_util"):  # hooks are not the script's code
-        _exclude(sys.modules.get(f"jax._src.{name}"))
+        register = getattr(sys.modules.get(f"jax._src.{name}"), "register_exclusion", nothing)
+        register(timed.__code__.co_filename)
+        register(__file__)
     for name in ("jit", "pmap"):
         replace(jax, name, _following)
-    _follow_stages(sys.modules.get("jax.stages"))
+    for name in ("grad", "value_and_grad"):
+        replace(jax, name, partial(_following, gradients=True))
+    stages = sys.modules.get("jax.stages")
+    for stage, name in (("Traced", "lower"), ("Lowered", "compile")):
+        around(getattr(stages, stage, None), name, _stage_begins, _stage_ends, see=_makes)
+    ahead = partial(timed, name="Compiled", begin=_called_ahead, end=_returned, see=_saw)
+    replace(getattr(stages, "Compiled", None), "__call__", ahead)
+    for module, name in (("jax.tree", "map"), ("jax.tree_util", "tree_map")):
+        around(sys.modules.get(module), name, _map_begins, _map_ends, see=_saw)
     for owner in (api, jax):
         around(owner, "vjp", _gradient_begins)
     around(api, "_vjp", _gradient_begins)  # of older versions
     _time_waits(jax)
-    _time_callbacks()
+    replace(sys.modules.get("jax._src.callback"), "emit_python_callback", _with_timed_callback)
     after(sys.modules.get("jax.distributed"), "initialize", _distributed)
     jax_profiler.install()
 
@@ -81,14 +92,6 @@ def install_optax() -> None:
 def _compiled(event: str, *_: object, **__: object) -> None:
     if event.endswith("backend_compile_duration"):
         computing.compiles = True
-
-
-def _exclude(module: Any) -> None:
-    """Keeps the frames of hooks out of the source lines in compiled code, and of JAX's tracebacks."""
-    register = getattr(module, "register_exclusion", None)
-    if register is not None:
-        register(timed.__code__.co_filename)
-        register(__file__)
 
 
 def _distributed(*_: object, **__: object) -> None:
@@ -122,9 +125,14 @@ class _Handle:
     So once nobody can call the former function of the same code, what is known of it is known of this one.
     """
 
-    def __init__(self, compiled: Any) -> None:
-        self._codes = _codes_of(compiled)
+    def __init__(self, compiled: Any, kind: str = "") -> None:
+        codes = _codes_of(compiled)
+        self._codes: tuple[str | CodeType, ...] = (kind, *codes) if codes else ()
         self._function: _Function | None = None
+
+    def is_new(self) -> bool:
+        """Returns whether it was neither called nor traced so far."""
+        return self._function is None
 
     def function(self) -> _Function:
         """Returns what is known of the function. Its first call decides: the former may be gone then."""
@@ -138,7 +146,7 @@ class _Handle:
         return self._function
 
 
-_latest: dict[tuple[CodeType, ...], tuple[Callable[[], object], _Function]] = {}
+_latest: dict[tuple[str | CodeType, ...], tuple[Callable[[], object], _Function]] = {}
 
 
 def _codes_of(compiled: object) -> tuple[CodeType, ...]:
@@ -178,22 +186,27 @@ class _Functions:
 _running, _functions = _Running(), _Functions()
 
 
-def _following(original: Callable[..., Any]) -> Callable[..., Any]:
-    def compiling(*arguments: Any, **keywords: Any) -> Any:
-        compiled = original(*arguments, **keywords)
+def _following(original: Callable[..., Any], gradients: bool = False) -> Callable[..., Any]:
+    """Returns `jax.jit`, or `jax.grad`, of which the calls outside of compiled functions are followed."""
+
+    def making(*arguments: Any, **keywords: Any) -> Any:
+        made = original(*arguments, **keywords)
         try:
             caller = str(sys._getframe(1).f_globals.get("__name__"))
             if caller.partition(".")[0] in _NOT_FOLLOWED:
-                return compiled
-            if hasattr(compiled, "lower"):
-                return _Followed(compiled)
-            if not arguments and callable(compiled):  # a decorator with settings
-                return lambda function: _Followed(compiled(function))
+                return made
+            if gradients:
+                begin = partial(_called, _Handle(made, "gradients"))
+                return wraps(made)(timed(made, "grad", begin, _returned, see=_saw))
+            if hasattr(made, "lower"):
+                return _Followed(made)
+            if not arguments and callable(made):  # a decorator with settings
+                return lambda function: _Followed(made(function))
         except Exception as error:  # noqa: BLE001 - nothing may raise into training
             complain("jit", f"a function of jax.jit is not timed: {type(error).__name__}: {error}")
-        return compiled
+        return made
 
-    return compiling
+    return making
 
 
 class _Followed:
@@ -241,21 +254,24 @@ _Followed.__name__ = _Followed.__qualname__ = "PjitFunction"  # by which Chex kn
 
 
 def _called(handle: _Handle, /, *arguments: Any, **keywords: Any) -> Call:
-    function, functions = handle.function(), _running.functions
+    compiles, functions = handle.is_new(), _running.functions  # as it seems: that may never end
+    function = handle.function()
     if not functions and function.looks:
         _compare(function, (arguments, keywords))
     if not functions and function.trains and not computing.in_loop:
         recorder.in_automatic_step()
-    place = None if functions else computing.begin(FORWARD)
+    place = None if functions else computing.begin(COMPILE if compiles else FORWARD)
     functions.append(function)
-    return function, place, perf_counter()
+    return function, place, perf_counter(), compiles
 
 
 def _returned(call: Call, done: bool) -> None:
-    function, place, began = call
+    function, place, began, compiles = call
     functions = _running.functions
     functions.pop()
     if place is not None:
+        if compiles and not computing.compiles:
+            recorder.turns_out(FORWARD)
         computing.end(place)
     if functions or computing.in_loop or not done:
         return
@@ -301,31 +317,31 @@ def _step_ended(made_by: object) -> None:
 _stages: WeakKeyDictionary[Any, _Handle] = WeakKeyDictionary()  # traced, lowered and compiled functions
 
 
-def _follow_stages(stages: Any) -> None:
-    """Hooks what `jit(f).trace(...)`, `.lower(...)` and `.compile()` return, and the calls of the last."""
-    for stage, name in (("Traced", "lower"), ("Lowered", "compile")):
-        around(getattr(stages, stage, None), name, _known, see=_makes)
-    call = partial(timed, name="Compiled", begin=_called_ahead, end=_returned, see=_saw)
-    replace(getattr(stages, "Compiled", None), "__call__", call)
+def _stage_begins(stage: Any, *_: object, **__: object) -> tuple[_Handle, int | None] | None:
+    handle = _stages.get(stage)
+    return None if handle is None else (handle, computing.begin(COMPILE))
 
 
-def _known(stage: Any, *_: object, **__: object) -> _Handle | None:
-    return _stages.get(stage)
+def _stage_ends(begun: tuple[_Handle, int | None], _done: bool) -> None:
+    if begun[1] is not None:
+        computing.end(begun[1])
 
 
-def _makes(handle: _Handle, stage: Any) -> None:
-    _stages[stage] = handle
+def _makes(begun: tuple[_Handle, object], stage: Any) -> None:
+    _stages[stage] = begun[0]
 
 
 def _ahead(make: Callable[..., Any], handle: _Handle) -> Callable[..., Any]:
     """Returns `lower` or `trace` of a function, which then sees whether it computes gradients."""
 
-    def begin(*_: object, **__: object) -> _Handle:
+    def begin(*_: object, **__: object) -> tuple[_Handle, int | None]:
+        place = computing.begin(COMPILE)
         _running.functions.append(handle.function())
-        return handle
+        return handle, place
 
-    def end(*_: object) -> None:
+    def end(begun: tuple[_Handle, int | None], done: bool) -> None:
         _running.functions.pop()
+        _stage_ends(begun, done)
 
     return wraps(make)(timed(make, "lower", begin, end, see=_makes))
 
@@ -388,6 +404,34 @@ def _has(arrays: list[Any], returned: dict[int, Callable[[], object]]) -> bool:
 
 # -- outside of compiled functions ---------------------------------------------------------------------
 
+_maps: dict[object, _Function] = {}  # what is known of `jax.tree.map`, by the function that it maps
+
+
+def _map_begins(*arguments: Any, **_: Any) -> Call | None:
+    """Begins a map over trees. Updates by hand are such maps, of what they returned and of gradients."""
+    if not arguments or _running.functions or computing.is_inside or computing.in_loop:
+        return None
+    function, *trees = arguments
+    if len(_maps) >= MOST_KNOWN:
+        _maps.clear()
+    key = function.__code__ if type(function) is FunctionType else id(function)
+    known = _maps.setdefault(key, _Function())
+    if known.looks:
+        _compare(known, trees)
+    elif not known.updates:
+        return None
+    return known, computing.begin(OPTIMIZER) if known.updates else None, perf_counter(), False
+
+
+def _map_ends(call: Call, done: bool) -> None:
+    function, place, *_ = call
+    if place is not None:
+        computing.end(place)
+    if function.trains and done:
+        _step_ended(function)
+    else:
+        function.ended = recorder.so_far() or (perf_counter(),)
+
 
 class _Parameters:
     """Parameters that Optax updates, such as those of one model of a GAN."""
@@ -443,20 +487,14 @@ def _time_waits(jax: Any) -> None:
         array._value = property(timed(value.fget, "Array", _wait_begins, computing.end), doc=value.__doc__)
 
 
-def _time_callbacks() -> None:
-    """Hooks functions of Python that compiled functions call, in a thread of JAX: the step waits for them."""
-    replace(sys.modules.get("jax._src.callback"), "emit_python_callback", _with_timed_callback)
-
-
 def _with_timed_callback(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Times functions of Python that compiled functions call, in a thread of JAX: the step waits for them."""
+
     def emit(ctx: Any, callback: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        return original(ctx, timed(callback, "callback", _now, _called_back), *arguments, **keywords)
+        ours = timed(callback, "callback", lambda *_, **__: perf_counter(), _called_back)
+        return original(ctx, ours, *arguments, **keywords)
 
     return emit
-
-
-def _now(*_: object, **__: object) -> float:
-    return perf_counter()
 
 
 def _called_back(began: float, _done: bool) -> None:
