@@ -5,7 +5,7 @@ import math
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from stepscope.rules.parts.confidence import CORRELATED, DEVIATIONS, is_clear, margin
+from stepscope.rules.parts.judgement import CORRELATED, DEVIATIONS, is_clear, margin
 
 
 def wilson(share: float, samples: float) -> tuple[float, float]:

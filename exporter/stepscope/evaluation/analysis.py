@@ -11,8 +11,7 @@ from stepscope.evaluation.places import main_threads
 from stepscope.measurements.counted import Counted
 from stepscope.measurements.energy import Energy
 from stepscope.measurements.heatmap import Heatmap, LowGpuSamples
-from stepscope.measurements.restarts import Restart
-from stepscope.measurements.step_totals import LastStep
+from stepscope.measurements.step_totals import LastStep, Restart
 from stepscope.measurements.steps import StepDistribution
 from stepscope.measurements.timeline import StepTimeline
 from stepscope.measurements.usage import UsageRow

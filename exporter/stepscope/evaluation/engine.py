@@ -20,7 +20,7 @@ from stepscope.evaluation.problems import in_order
 from stepscope.evaluation.profile import profile_of, with_evidence, with_python
 from stepscope.evaluation.settings import Account as AccountParameters
 from stepscope.evaluation.settings import Settings
-from stepscope.evaluation.traced_time import too_little
+from stepscope.evaluation.traced_devices import too_little
 from stepscope.exporter.sampling.active_runs import UNNAMED
 from stepscope.measurements.counted import counted, flops_utilisation, with_flops
 from stepscope.measurements.energy import EnergyOfNode, energy
@@ -31,10 +31,9 @@ from stepscope.measurements.measure import Measure, NodeMeasurements, RunMeasure
 from stepscope.measurements.memory_growth import HOST_MEMORY_GROWTH
 from stepscope.measurements.own_cores import OWN_CORES
 from stepscope.measurements.own_times import OWN_TIMES, uneven_component, waited_by_turns
-from stepscope.measurements.restarts import restarts
 from stepscope.measurements.run_use import RUN_USE
 from stepscope.measurements.state import State
-from stepscope.measurements.step_totals import STEP_TOTALS
+from stepscope.measurements.step_totals import STEP_TOTALS, restarts
 from stepscope.measurements.steps import STEP_DURATIONS, StepDistribution
 from stepscope.measurements.timeline import TIMELINE
 from stepscope.measurements.training_gauges import histories_of_first_rank

@@ -7,7 +7,7 @@ from stepscope.common.words import count, duration
 from stepscope.evaluation.account import RESTART, Key
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.unexplained import LargePart, of_part
-from stepscope.measurements.restarts import Restart
+from stepscope.measurements.step_totals import Restart
 from stepscope.rules.collective_hang import CollectiveHang
 
 RESTART_RARELY = (

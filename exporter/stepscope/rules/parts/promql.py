@@ -13,8 +13,8 @@ from typing import Literal
 from stepscope.exporter.sampling.sample_tally import BOUNDS, GRID
 from stepscope.measurements.scraped import GAP, STEPS, Window
 from stepscope.measurements.scraped import OF_RUN as OF_RUN
-from stepscope.rules.parts.confidence import EARLY, margin
 from stepscope.rules.parts.expressions import Expression, LastValues, Record
+from stepscope.rules.parts.judgement import EARLY, margin
 from stepscope.rules.parts.parameters import ShareLimits, fraction, live_minimum
 
 # critical: data or hardware is at risk now; warning: money is lost now; info: it could be better; none:
@@ -203,7 +203,7 @@ def too_large(
 ) -> str:
     """Returns where the recorded `share` of the recorded number of `samples` is above the threshold.
 
-    It decides after `live_minimum`, or earlier if the share is surely above (rules/confidence.py).
+    It decides after `live_minimum`, or earlier if the share is surely above (rules/parts/judgement.py).
     """
     interval, percent = scraping.sample_interval, parameters.threshold
     return (
