@@ -33,11 +33,6 @@ MOST_LEDGERS = 10_000  # files of the directory
 LOOK_AGAIN = 1.0  # seconds, if the run has ended and there is no other one yet
 LOOK_AT_THREADS = 0.2  # seconds between two looks at the other threads of a worker
 COMPUTES = 0.1  # of the time since the last look: threads that run for less are hardly waited for
-_ENDED_AT = layout.COUNTERS_AT + layout.COUNTER_ENDED * layout.DOUBLE.size
-
-
-def _has_ended(ledger: Ledger) -> bool:
-    return bool(layout.DOUBLE.unpack_from(ledger.memory, _ENDED_AT)[0])
 
 
 class _Slot:
@@ -62,7 +57,7 @@ class _Slot:
             return False
         if self.ledger is None:
             return perf_counter() >= self.look_again
-        return _has_ended(self.ledger)
+        return bool(self.ledger.counters[layout.COUNTER_ENDED])
 
     def count(self, seconds: float, cpu_seconds: float, core_wait_seconds: float) -> None:
         """Counts a fetch. Threads share the slot: no call is between reading a sum and writing it.

@@ -75,16 +75,13 @@ def leave_out_our_frames(error: BaseException) -> None:
         trace = each.__traceback__
         while trace is not None:
             after = trace.tb_next
-            if after is not None and after.tb_next is not None and _is_ours(after):
+            file = after.tb_frame.f_code.co_filename if after is not None else ""
+            if after is not None and after.tb_next is not None and file.startswith(_OUR_FOLDER):
                 trace.tb_next = after.tb_next
             else:
                 trace = after
         causes = (each.__cause__, each.__context__)
         chain += [cause for cause in causes if cause is not None and id(cause) not in seen]
-
-
-def _is_ours(trace: TracebackType) -> bool:
-    return trace.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER)
 
 
 def note_last() -> None:

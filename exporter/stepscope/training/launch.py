@@ -38,18 +38,6 @@ class Launch:
     `of_node`: the key is of a process of this node, so other nodes cannot know it.
     """
 
-    __slots__ = (
-        "key",
-        "name",
-        "namespace",
-        "of_node",
-        "pod",
-        "prefix",
-        "scheduler",
-        "scheduler_job",
-        "unique",
-    )
-
     def __init__(self, name: str, key: str = "", unique: bool = True) -> None:
         self.name = name
         self.prefix = ""  # of the run, before its name

@@ -37,25 +37,13 @@ class Ledger:
     open while the process counts: closing any descriptor of a file drops all its `lockf` locks on it.
     """
 
-    __slots__ = (
-        "_ours",
-        "counts",
-        "fd",
-        "gauges",
-        "memory",
-        "named",
-        "naming",
-        "of_framework",
-        "path",
-        "slots",
-    )
-
     def __init__(self, path: str, fd: int, memory: mmap.mmap, slots: int = -1) -> None:
         self.path = path
         self.fd = fd
         self.slots = slots
         self._ours = [Descriptor(each) for each in (fd, slots) if each >= 0]
         self.memory = memory
+        self.counters = memoryview(memory)[layout.COUNTERS_AT : layout.WORKERS_AT].cast("d")
         self.named = memoryview(memory)[layout.GAUGES_AT :].cast("d")  # values of gauges and counts
         self.naming = allocate_lock()  # held while a name is added: two threads may begin with the same one
         self.gauges: dict[str, int] = {}  # the index in `named` of each name
@@ -93,7 +81,12 @@ class Ledger:
         """Stores a gauge of the script. Raises ValueError for a bad name, or for one too many."""
         if name not in self.gauges or name in self.of_framework:
             with self.naming:
-                self._name_gauge_of_script(name)
+                is_ours = name in self.gauges and name not in self.of_framework  # by another thread, just now
+                if not is_ours and len(self.gauges) - len(self.of_framework) == layout.SCRIPT_GAUGES:
+                    most = f"a process has at most {layout.SCRIPT_GAUGES}"
+                    raise ValueError(f"gauge {name!r} is one too many: {most}")
+                self._add_gauge(name)
+                self.of_framework.discard(name)
         self.named[self.gauges[name]] = value
 
     def offer_gauge(self, name: str, value: float) -> None:
@@ -115,7 +108,10 @@ class Ledger:
         """Adds to a count of the script. Raises ValueError for a bad name, or for one too many."""
         if name not in self.counts:
             with self.naming:
-                self._name_count(name)
+                if name not in self.counts and len(self.counts) == layout.COUNTS:
+                    most = f"a process has at most {layout.COUNTS}"
+                    raise ValueError(f"count {name!r} is one too many: {most}")
+                self._add_name("count", self.counts, layout.COUNTS_AT, layout.COUNTER_COUNTS, name)
         at = self.counts[name]
         self.named[at] += amount  # no call in between: no other thread's amount is lost
 
@@ -127,30 +123,14 @@ class Ledger:
         for name, at in ledger.counts.items():
             self.add_to_count(name, ledger.named[at])
 
-    def _name_gauge_of_script(self, name: str) -> None:
-        is_new = name not in self.gauges
-        if is_new or name in self.of_framework:
-            if len(self.gauges) - len(self.of_framework) == layout.SCRIPT_GAUGES:
-                raise ValueError(
-                    f"gauge {name!r} is one too many: a process has at most {layout.SCRIPT_GAUGES}"
-                )
-            self.of_framework.discard(name)
-        if is_new:
-            self._add_gauge(name)
-
     def _add_gauge(self, name: str) -> None:
         self._add_name("gauge", self.gauges, layout.GAUGES_AT, layout.COUNTER_GAUGES, name)
 
-    def _name_count(self, name: str) -> None:
-        if name in self.counts:
-            return
-        if len(self.counts) == layout.COUNTS:
-            raise ValueError(f"count {name!r} is one too many: a process has at most {layout.COUNTS}")
-        self._add_name("count", self.counts, layout.COUNTS_AT, layout.COUNTER_COUNTS, name)
-
-    def _add_name(self, kind: str, names: dict[str, int], first: int, counter: int, name: str) -> int:
-        """Stores the next name of a section, and returns where its value is in `named`."""
+    def _add_name(self, kind: str, names: dict[str, int], first: int, counter: int, name: str) -> None:
+        """Stores the next name of a section, unless it has the name."""
         number = len(names)
+        if name in names:
+            return
         if not _fits(name):
             raise ValueError(
                 f"{kind} name {name!r}: use 1 to {layout.GAUGE_NAME_BYTES - 1} bytes of printable text"
@@ -158,27 +138,24 @@ class Ledger:
         at = first + number * layout.GAUGE.size
         _put_text(self.memory, at + 8, layout.GAUGE_NAME_BYTES, name)
         names[name] = (at - layout.GAUGES_AT) // 8
-        counters = memoryview(self.memory)[layout.COUNTERS_AT : layout.WORKERS_AT].cast("d")
-        counters[counter] = float(number + 1)  # from here on a reader trusts the name
-        return names[name]
+        self.counters[counter] = float(number + 1)  # from here on a reader trusts the name
 
     def name_traces(self, folder: str, steps: int) -> None:
         """Stores the folder with the traces of windows, and the training steps until the last one ended."""
         if len(folder.encode("utf-8", "replace")) < layout.TRACES_BYTES:
             _put_text(self.memory, layout.TRACES_AT, layout.TRACES_BYTES, folder)
-            at = layout.COUNTERS_AT + layout.COUNTER_TRACED * layout.DOUBLE.size
-            layout.DOUBLE.pack_into(self.memory, at, steps)  # from here on a reader trusts the folder
+            self.counters[layout.COUNTER_TRACED] = float(steps)  # from here on a reader trusts the folder
 
     def look_at(self, steps: float) -> None:
         """Lets the recorder look around once it has recorded so many steps."""
-        layout.DOUBLE.pack_into(self.memory, layout.COUNTERS_AT + layout.COUNTER_LOOK_AT * 8, steps)
+        self.counters[layout.COUNTER_LOOK_AT] = steps
 
     def asks_for_window(self) -> bool:
         """Returns whether somebody has written a request for a profile window."""
         return any(self.memory[layout.WINDOW_AT : layout.WINDOW_AT + layout.DOUBLE.size])
 
     def has_steps(self) -> bool:
-        return bool(memoryview(self.memory)[layout.COUNTERS_AT : layout.WORKERS_AT].cast("d")[0])
+        return bool(self.counters[layout.COUNTER_RECORDED])
 
     def remove(self) -> None:
         """Removes the file and releases all locks."""
@@ -187,10 +164,8 @@ class Ledger:
 
     def finish(self) -> None:
         """Writes the end of the run and releases all locks; the mapping stays for its workers."""
-        counters = memoryview(self.memory)[layout.COUNTERS_AT : layout.WORKERS_AT].cast("d")
         offset = layout.HEADER.unpack_from(self.memory)[-1]  # nobody sets the clock of the steps
-        counters[layout.COUNTER_ENDED] = time.perf_counter() + offset
-        counters.release()
+        self.counters[layout.COUNTER_ENDED] = time.perf_counter() + offset
         self._close()
 
     def open_slots(self, holder: int) -> None:

@@ -34,7 +34,7 @@ from stepscope.training.layout import COMPONENTS, PHASES, STEP_BOUNDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any, Protocol
 
     class BeginStep(Protocol):
@@ -98,42 +98,6 @@ def unknown_phase(name: object) -> ValueError:
 class Recorder:
     """The functions that share the state of one process's step recording."""
 
-    __slots__ = (  # faster than a dictionary; looked up at each step
-        "adds",
-        "asks_here",
-        "attach",
-        "begin_component",
-        "begin_step",
-        "begin_wait",
-        "count_device_time",
-        "counts_here",
-        "detach",
-        "discard_step",
-        "drop_automatic_step",
-        "end_automatic_step",
-        "end_component",
-        "end_step",
-        "enter",
-        "first_batch_came",
-        "in_automatic_step",
-        "in_step",
-        "is_waiting",
-        "leave",
-        "mark",
-        "open_step",
-        "record_step",
-        "show_phase",
-        "so_far",
-        "take_step_out",
-        "time_backward",
-        "time_batches",
-        "time_modules",
-        "time_steps",
-        "turns_out",
-        "waited",
-        "waiting",
-    )
-
     begin_step: BeginStep
     mark: Callable[[str], None]
     end_step: Callable[[], None]
@@ -168,9 +132,8 @@ class Recorder:
     attach: Callable[[mmap.mmap], None]
     detach: Callable[[bool], None]
 
-    def __init__(self, **functions: Callable[..., Any]) -> None:
-        for name, function in functions.items():
-            setattr(self, name, function)
+    def __init__(self, functions: Mapping[str, Any]) -> None:
+        vars(self).update((name, functions[name]) for name in Recorder.__annotations__)
 
 
 def make_recorder(
@@ -1036,7 +999,7 @@ def make_recorder(
 
         `timed_wait` is the data_wait of a step that its caller timed.
         """
-        nonlocal owner, by_hand, timed
+        nonlocal owner, by_hand, timed, asked
         if phase not in PHASE_INDEX:
             raise unknown_phase(phase)
         if owner == _DETACHED and not start_run():
@@ -1056,8 +1019,11 @@ def make_recorder(
                 close_components(clock())
                 if not asked:
                     settle()
-            if asked and timed_wait is not None:
-                place_wait(timed_wait)
+            if asked and timed_wait is not None and timed_wait > 0.0:  # instead of the wait that was watched
+                asked = 0.0
+                settle()
+            elif asked and timed_wait is not None:
+                drop_wait()
             if phase != phase_name:
                 enter_phase(phase)
         except BaseException:  # Ctrl-C, at this very moment
@@ -1125,15 +1091,6 @@ def make_recorder(
         asked = 0.0
         settle()
 
-    def place_wait(data_wait: float) -> None:
-        """Drops a watched wait if the step that follows has its own data_wait, so it counts once."""
-        nonlocal asked
-        if data_wait > 0.0:
-            asked = 0.0
-            settle()
-        else:
-            drop_wait()
-
     def attach(ledger: mmap.mmap) -> None:
         """Records into this (new) ledger from now on."""
         nonlocal memory, counters, owner, trainer, task, asked, phase_name, recorded, ring_place, looks
@@ -1166,38 +1123,4 @@ def make_recorder(
             settle()
         owner = _DETACHED
 
-    return Recorder(
-        begin_step=begin_step,
-        mark=mark,
-        end_step=end_step,
-        record_step=record_step,
-        discard_step=discard_step,
-        in_step=in_step,
-        enter=enter,
-        leave=leave,
-        turns_out=turns_out,
-        adds=adds,
-        begin_wait=begin_wait,
-        is_waiting=is_waiting,
-        counts_here=counts_here,
-        asks_here=asks_here,
-        count_device_time=count_device_time,
-        in_automatic_step=in_automatic_step,
-        end_automatic_step=end_automatic_step,
-        drop_automatic_step=drop_automatic_step,
-        so_far=so_far,
-        open_step=open_step,
-        first_batch_came=first_batch_came,
-        show_phase=show_phase,
-        take_step_out=take_step_out,
-        begin_component=begin_component,
-        end_component=end_component,
-        waited=waited,
-        waiting=waiting,
-        time_backward=time_backward,
-        time_batches=time_batches,
-        time_modules=time_modules,
-        time_steps=time_steps,
-        attach=attach,
-        detach=detach,
-    )
+    return Recorder(locals())

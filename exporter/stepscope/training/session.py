@@ -191,7 +191,8 @@ def finish() -> None:
             session.again += "+"
             os.environ.pop(WORKER_OF, None)
             ledger.finish()
-        _forget_run()
+        for forget in session.forgets:
+            forget()
 
 
 def complain(about: str, text: str) -> None:
@@ -374,11 +375,6 @@ def _answer_requests(ledger: str) -> None:
         complain("stacks", f"`stepscope stacks` will get no stack of this process: {error}")
 
 
-def _forget_run() -> None:
-    for forget in session.forgets:
-        forget()
-
-
 _watched = False
 
 
@@ -401,4 +397,5 @@ def _forked() -> None:
     session.unnamed = None
     if session.ledger is not None:
         session.parents_ledger, session.ledger = session.ledger, None
-    _forget_run()
+    for forget in session.forgets:
+        forget()

@@ -69,13 +69,18 @@ class WindowFolder:
         self._fd = open_folder(self.path)
         self._ours = Descriptor(self._fd)
         status = os.fstat(self._fd)
-        if status.st_uid != os.geteuid() or status.st_mode & 0o022 & ~_own_group(status.st_gid):
+        others = 0o002 if status.st_gid == os.getegid() else 0o022  # but the group of this process
+        if status.st_uid != os.geteuid() or status.st_mode & others:
             os.close(self._fd)
             raise PermissionError(1, "others can write to it", self.path)
 
     def write_list(self, name: str, values: dict[str, Any]) -> None:
         """Replaces a list of windows. Raises OSError."""
-        self._write(f"{name}{LIST}", json.dumps({"format": FORMAT, **values}, indent=1).encode())
+        name, data = f"{name}{LIST}", json.dumps({"format": FORMAT, **values}, indent=1).encode()
+        remove(_hidden(name), self._fd)
+        with os.fdopen(create_file(_hidden(name), 0o644, os.O_WRONLY, self._fd), "wb") as file:
+            file.write(data)
+        move(_hidden(name), name, self._fd)
 
     def unfinished(self, name: str) -> str:
         """Returns the path of a new file for the profiler's text."""
@@ -139,17 +144,6 @@ class WindowFolder:
 
     def close(self) -> None:
         self._ours.close()
-
-    def _write(self, name: str, data: bytes) -> None:
-        remove(_hidden(name), self._fd)
-        with os.fdopen(create_file(_hidden(name), 0o644, os.O_WRONLY, self._fd), "wb") as file:
-            file.write(data)
-        move(_hidden(name), name, self._fd)
-
-
-def _own_group(group: int) -> int:
-    """Returns the bits of a mode that are harmless: those of the group, if it is that of this process."""
-    return 0o020 if group == os.getegid() else 0
 
 
 def _hidden(name: str) -> str:

@@ -36,20 +36,6 @@ GLANCE = 16  # steps, after which to look again whether a window begins at this 
 class Plan:
     """Windows to come. `first`: the number of steps at which the next one begins; inf: there is none."""
 
-    __slots__ = (
-        "at",
-        "date",
-        "every",
-        "first",
-        "kind",
-        "last",
-        "ranks",
-        "request",
-        "seconds",
-        "steps",
-        "text",
-    )
-
     def __init__(
         self, text: str = "", first: float = inf, steps: int | None = None, request: int = 0
     ) -> None:

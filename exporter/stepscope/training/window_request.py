@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from math import inf
+from typing import NamedTuple
 
 from stepscope.training import layout
 from stepscope.training.window_plans import KINDS, MOST_STEPS, OPERATORS
@@ -20,29 +21,23 @@ if TYPE_CHECKING:
 NONE, WAITS, RECORDS, WRITTEN, REFUSED = range(5)
 
 
-class Request:
+class Request(NamedTuple):
     """A window of `steps` steps that begins at the step with the number `first`."""
 
-    __slots__ = ("first", "kind", "number", "steps")
-
-    def __init__(self, number: int, first: int, steps: int, kind: str) -> None:
-        self.number = number  # from 1; unlike that of the request before
-        self.first = first
-        self.steps = steps
-        self.kind = kind  # of window_plans.KINDS
+    number: int  # from 1; unlike that of the request before
+    first: int
+    steps: int
+    kind: str  # of window_plans.KINDS
 
 
-class Answer:
+class Answer(NamedTuple):
     """How far the window is. `text`: the path of its trace, or why there is none."""
 
-    __slots__ = ("first", "last", "number", "state", "text")
-
-    def __init__(self, number: int, state: int, first: int = 0, last: int = 0, text: str = "") -> None:
-        self.number = number
-        self.state = state
-        self.first = first
-        self.last = last
-        self.text = text
+    number: int
+    state: int
+    first: int = 0
+    last: int = 0
+    text: str = ""
 
 
 # -- the process that is asked -------------------------------------------------------------------------

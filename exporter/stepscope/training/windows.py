@@ -84,19 +84,6 @@ OLDEST = f"its trace was removed: a rank keeps at most {LIMIT}, and the oldest g
 class _Open:
     """The window that is being recorded."""
 
-    __slots__ = (
-        "began",
-        "last",
-        "lines",
-        "listed",
-        "marks",
-        "may_be_on",
-        "patience",
-        "plan",
-        "profiler",
-        "thread",
-    )
-
     def __init__(self, plan: Plan, profiler: Profiler, last: float, listed: dict[str, Any]) -> None:
         self.plan, self.profiler = plan, profiler
         self.last = last  # step; inf: it ends after some time
@@ -206,8 +193,7 @@ class Windows:
 
     def _since_first_step(self) -> float:
         assert self._ledger is not None
-        at = layout.COUNTERS_AT + layout.COUNTER_FIRST_STEP * layout.DOUBLE.size
-        return time.perf_counter() - float(layout.DOUBLE.unpack_from(self._ledger.memory, at)[0])
+        return time.perf_counter() - self._ledger.counters[layout.COUNTER_FIRST_STEP]
 
     def _wait(self, plan: Plan, done: int) -> float:
         return plan.wait(done, self._since_first_step())
@@ -348,13 +334,16 @@ class Windows:
             self._give_up(window, error)
             return
         listed["pause_seconds"] += time.perf_counter() - before
-        self._remove_oldest()
+        gone = set(self._files().remove_oldest(f"rank-{self._session.ranks[0]}."))
+        for each in self._listed:
+            if each["trace"] in gone:
+                each |= {"state": "removed", "reason": OLDEST}
         self._write_list()
-        assert self._folder is not None
         assert self._ledger is not None
+        folder = self._files().path
         if window.profiler.ending == TRACE:
-            self._ledger.name_traces(self._folder.path, first + steps)
-        path = os.path.join(self._folder.path, listed["trace"])
+            self._ledger.name_traces(folder, first + steps)
+        path = os.path.join(folder, listed["trace"])
         self._answer(window.plan.request, window_request.WRITTEN, first, listed["last"], path)
 
     def _give_up(self, window: _Open, error: BaseException) -> None:
@@ -370,8 +359,7 @@ class Windows:
 
     def _write_trace(self, window: _Open) -> tuple[str, int]:
         """Returns the name of the trace and its bytes."""
-        folder, profiler, listed = self._folder, window.profiler, window.listed
-        assert folder is not None
+        folder, profiler, listed = self._files(), window.profiler, window.listed
         number = self._earlier + self._listed.index(listed)
         name = window_name(self._session.ranks[0], listed["first"], listed["last"], os.getpid(), number)
         thread = {"pid": os.getpid(), "tid": get_native_id()}
@@ -389,13 +377,6 @@ class Windows:
             return f"{name}{profiler.ending}", folder.finish(name, profiler.ending, events, world)
         finally:
             folder.forget(name)
-
-    def _remove_oldest(self) -> None:
-        assert self._folder is not None
-        gone = set(self._folder.remove_oldest(f"rank-{self._session.ranks[0]}."))
-        for listed in self._listed:
-            if listed["trace"] in gone:
-                listed |= {"state": "removed", "reason": OLDEST}
 
     def _skip(self, plan: Plan, done: int, reason: str) -> None:
         listed = _begun(plan, done)
@@ -418,12 +399,16 @@ class Windows:
 
     def _write_list(self) -> None:
         assert self._ledger is not None
-        if self._folder is None:
-            self._folder = WindowFolder(self._ledger.run)
         rank = self._session.ranks[0]
         identity = {"run": self._ledger.run, "node": gethostname(), "rank": rank, "pid": os.getpid()}
         name = f"rank-{rank}.{os.getpid()}" + (f"-{self._earlier}" if self._earlier else "")
-        self._folder.write_list(name, {**identity, "windows": self._listed})
+        self._files().write_list(name, {**identity, "windows": self._listed})
+
+    def _files(self) -> WindowFolder:
+        """Returns the folder of this run. Raises OSError."""
+        if self._folder is None:
+            self._folder = WindowFolder(self._ledger.run if self._ledger is not None else "")
+        return self._folder
 
 
 def _begun(plan: Plan, done: int) -> dict[str, Any]:
