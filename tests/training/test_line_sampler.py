@@ -33,11 +33,11 @@ from stepscope.training import line_identity, line_sampler
 from stepscope.training import line_layout as layout
 from stepscope.training.launch import Launch
 from stepscope.training.ledger_checks import LedgerError
+from stepscope.training.line_layout import text_checksum
 from stepscope.training.line_names import LineNames
 from stepscope.training.line_sampler import LineSampler, Turns, code_of, is_long
 from stepscope.training.line_table import LineTable
 from stepscope.training.main_stack import Frame
-from stepscope.training.stack_tree import text_checksum
 
 from tests.support.environment import unobserved
 from tests.support.processes import ran
@@ -1094,8 +1094,8 @@ def test_more_places_than_slots_cost_the_rarest_ones_their_names_and_no_count() 
     for number in range(1000):
         table.count(0, "hot.py:1\nhot\n\n\n", 0, 1)
         table.count(0, f"cold.py:{number}\ncold\n\n\n", 0, 1)
-    assert table.seen("hot.py:1\nhot\n\n\n") == 1000
-    assert table.total() == 2000
+    assert table._ticks(table._places[0, "hot.py:1\nhot\n\n\n"]) == 1000
+    assert sum(map(table._ticks, range(8))) == 2000
 
 
 @contextmanager

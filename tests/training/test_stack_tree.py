@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from stepscope.exporter.ledgers.line_files import read_line_file
 from stepscope.training import line_layout as layout
+from stepscope.training.line_layout import SEPARATOR
 from stepscope.training.line_names import LineNames
 from stepscope.training.line_table import LineTable
 from stepscope.training.main_stack import Frame
-from stepscope.training.stack_tree import SEPARATOR
 
 OWN = str(Path.cwd() / "train.py")
 TRAIN: Frame = (OWN, 30, "<module>")

@@ -32,7 +32,9 @@ class Identity:
             self.rank = int(layout.HEADER.unpack_from(header)[4])
             label = header[layout.RUN_AT : layout.RUN_AT + layout.RUN_BYTES]
             self.run = label.partition(b"\0")[0].decode("utf-8", "replace")
-            self.role = 1 if ledger is not None else 2 if _is_loader_worker() else 3
+            worker = sys.modules.get("torch.utils.data._utils.worker")
+            is_worker = getattr(worker, "_worker_info", None) is not None
+            self.role = 1 if ledger is not None else 2 if is_worker else 3
         else:
             ranks = read_ranks(os.environ)
             launch = read_launch(os.environ, ranks)
@@ -75,8 +77,3 @@ def _header(path: str) -> bytes:
     except OSError:
         return b""
     return header if len(header) == layout.HEADER_BYTES and header.startswith(layout.MAGIC) else b""
-
-
-def _is_loader_worker() -> bool:
-    module = sys.modules.get("torch.utils.data._utils.worker")
-    return getattr(module, "_worker_info", None) is not None

@@ -10,6 +10,7 @@ replace a rarely seen place while the file is read. The counts of the old place 
 
 from __future__ import annotations
 
+from binascii import crc32
 from struct import Struct
 
 MAGIC = b"SSLINES\0"
@@ -64,7 +65,13 @@ NODE_BYTES = 128
 NODE = Struct("<qqd")
 NODE_TEXT_AT = NODE.size
 NODE_TEXT_BYTES = NODE_BYTES - NODE_TEXT_AT
+SEPARATOR = "\n"  # between the functions of a whole stack, outermost first
 NODES = 2048
 WORKER_NODES = 256
 MAX_NODES = 16384
 LOCK_ALIVE = 0  # the byte that the process locks while it lives
+
+
+def text_checksum(number: int, text: bytes) -> int:
+    """Returns the checksum of a slot or a node, for writer and reader."""
+    return crc32(text, number & 0xFFFF)

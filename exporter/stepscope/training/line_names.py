@@ -13,8 +13,7 @@ from __future__ import annotations
 import os
 import sys
 
-from stepscope.training.line_layout import GENERATED
-from stepscope.training.stack_tree import SEPARATOR
+from stepscope.training.line_layout import GENERATED, SEPARATOR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,7 +81,10 @@ class LineNames:
                 own = frame
             elif own is None:
                 name = _name(frame)
-                if called is None or not (_is_around(name) or _is_made(frame[0])):
+                is_around = name in _AROUND or name.endswith("wrapper")
+                # A library made the code, such as methods of proxies: it is in no file.
+                is_made = frame[0].startswith("<") and not frame[0].startswith("<frozen ")
+                if called is None or not (is_around or is_made):
                     called = frame
                 if name == "fit":
                     fits = fits or frame
@@ -106,7 +108,7 @@ class LineNames:
         return "\n".join(fields + (self._place_and_function(caller) if caller else ["", ""]))
 
     def whole(self, frames: Sequence[Frame]) -> str:
-        """Returns the functions of a thread, outermost first, as stack_tree.py counts them.
+        """Returns the functions of a thread, outermost first, as line_table.py counts them.
 
         An import of a library ends the stack: hundreds of modules would fill the tree.
         """
@@ -169,7 +171,9 @@ class LineNames:
         if any(part in path for part in GENERATED) or (cache and path.startswith(cache + os.sep)):
             return _NOBODYS
         if any(part in path for part in _PACKAGES):
-            return _LIBRARYS if self._was_started or path != _main_file() else _OWN
+            main = getattr(sys.modules.get("__main__"), "__dict__", {}).get("__file__")  # runs no code of it
+            is_main = isinstance(main, str) and path == os.path.abspath(main)
+            return _OWN if is_main and not self._was_started else _LIBRARYS
         return _LIBRARYS if path.startswith(self._library) else _OWN  # the former also if it runs a script
 
     def _place_and_function(self, frame: Frame) -> list[str]:
@@ -218,11 +222,6 @@ def is_import(text: str) -> bool:
     return text.split("\n")[2] == _IMPORT
 
 
-def _main_file() -> str:
-    file = getattr(sys.modules.get("__main__"), "__dict__", {}).get("__file__")  # runs no code of the module
-    return os.path.abspath(file) if isinstance(file, str) else ""
-
-
 def last_parts(name: str, size: int, separator: str) -> str:
     """Returns the last parts of a name that together have at most `size` characters."""
     if len(name) <= size:
@@ -245,15 +244,6 @@ def _is_loop(function: str) -> bool:
 
 def _is_runner(function: str) -> bool:
     return function in _RUNNERS or _is_loop(function)
-
-
-def _is_around(function: str) -> bool:
-    return function in _AROUND or function.endswith("wrapper")
-
-
-def _is_made(name: str) -> bool:
-    """Returns whether a library made the code, such as methods of proxies: it is in no file."""
-    return name.startswith("<") and not name.startswith("<frozen ")
 
 
 def _name(frame: Frame) -> str:

@@ -34,8 +34,7 @@ from stepscope.training.line_names import LineNames, clean, is_import
 from stepscope.training.line_table import LineTable
 from stepscope.training.main_stack import NotSafeError, is_main_interpreter, stack_of_this_thread
 from stepscope.training.main_thread import RUNNING, MainThread
-from stepscope.training.other_threads import OtherThreads
-from stepscope.training.tools import tools
+from stepscope.training.tools import OtherThreads, tools
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,4 +1,8 @@
-"""Counts line samples in the memory of a file, of which line_layout.py describes the layout."""
+"""Counts line samples in the memory of a file, of which line_layout.py describes the layout.
+
+Whole stacks are a tree: those that begin alike share their nodes. When all nodes are used, a new stack counts
+for the part of it that is known, so the deepest calls are lost first.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import os
 
 from stepscope.training import line_layout as layout
 from stepscope.training.ledger_files import make_file
-from stepscope.training.stack_tree import StackTree, text_checksum
+from stepscope.training.line_layout import SEPARATOR, text_checksum
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,6 +19,9 @@ if TYPE_CHECKING:
 
 _SLOT_DOUBLES = layout.SLOT_BYTES // 8
 _NUMBERS = layout.NUMBERS_AT // 8
+_MOST_KNOWN = 2_000  # stacks whose node is remembered
+_NODE_DOUBLES = layout.NODE_BYTES // 8
+_TICKS = 2  # the double of a node
 
 
 class LineTable:
@@ -28,7 +35,7 @@ class LineTable:
         self._fd = -1
         self._slots = slots
         self._places: dict[tuple[int, str], int] = {}
-        self._tree = StackTree(nodes)
+        self._tree = _StackTree(nodes)
         self._use(bytearray(self._tree_at() + nodes * layout.NODE_BYTES))
         self._write_slot(0, (0, ""))
         self.set(layout.USED, 1.0)
@@ -57,14 +64,6 @@ class LineTable:
             if stack:
                 self._tree.count(code, stack, -ticks)
             self.count(to, text, state, ticks, stack)
-
-    def seen(self, text: str, code: int = 0) -> float:
-        """Returns the ticks of a place."""
-        return self._ticks(self._places[code, text])
-
-    def total(self) -> float:
-        """Returns the ticks of all places."""
-        return sum(map(self._ticks, range(len(self._places) + 1)))
 
     def set(self, number: int, value: float) -> None:
         self._doubles[_NUMBERS + number] = value
@@ -127,3 +126,49 @@ class LineTable:
 
     def _first_count(self, slot: int) -> int:
         return layout.HEADER_BYTES // 8 + slot * _SLOT_DOUBLES + layout.COUNTS
+
+
+class _StackTree:
+    """The nodes of this process. The first one counts what found no node at all."""
+
+    def __init__(self, nodes: int) -> None:
+        self.nodes = nodes
+        self.used = 0
+        self._children: dict[tuple[int, str], int] = {}
+        self._known: dict[tuple[int, str], int] = {}
+
+    def use(self, memory: Any) -> None:
+        """Counts in this memory from now on, which has what was counted so far."""
+        self._memory = memory
+        self._doubles = memory.cast("d")
+
+    def count(self, code: int, stack: str, ticks: float) -> None:
+        """Counts a sample; the code is 16 x phase + component (+ LONG, which makes no difference here)."""
+        key = code % layout.LONG, stack
+        node = self._known.get(key)
+        if node is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            node = self._known[key] = self._find(*key)
+        self._doubles[_NODE_DOUBLES * node + _TICKS] += ticks
+
+    def _find(self, code: int, stack: str) -> int:
+        if not self.used:
+            self._add(-1, "")
+        node = -1 - code
+        for text in stack.split(SEPARATOR):
+            child = self._children.get((node, text))
+            if child is None:
+                if self.used >= self.nodes:
+                    break
+                child = self._children[node, text] = self._add(node, text)
+            node = child
+        return max(0, node)
+
+    def _add(self, parent: int, text: str) -> int:
+        node, at = self.used, self.used * layout.NODE_BYTES
+        data = text.encode("utf-8", "replace")[: layout.NODE_TEXT_BYTES].ljust(layout.NODE_TEXT_BYTES, b"\0")
+        layout.NODE.pack_into(self._memory, at, text_checksum(parent, data), parent, 0.0)
+        self._memory[at + layout.NODE_TEXT_AT : at + layout.NODE_BYTES] = data
+        self.used += 1
+        return node

@@ -15,7 +15,7 @@ from time import clock_gettime_ns, perf_counter, perf_counter_ns, pthread_getcpu
 
 from stepscope.common.shared_files import open_file
 from stepscope.training import tools
-from stepscope.training.stack_tree import SEPARATOR
+from stepscope.training.line_layout import SEPARATOR
 from stepscope.training.window_files import PYTHON
 from stepscope.training.window_lines import WindowLines, sample_lines
 from stepscope.training.window_plans import OFF_CPU, ON_CPU
@@ -51,11 +51,11 @@ _OURS = os.path.dirname(__file__) + os.sep
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
-def _off_cpu() -> float:
-    return perf_counter() - thread_time()
-
-
-CLOCKS = {WALL: perf_counter, ON_CPU: thread_time, OFF_CPU: _off_cpu}  # of the thread that makes the steps
+CLOCKS: dict[str, Callable[[], float]] = {  # of the thread that makes the steps
+    WALL: perf_counter,
+    ON_CPU: thread_time,
+    OFF_CPU: lambda: perf_counter() - thread_time(),
+}
 
 
 def _clock_for_others(kind: str) -> Callable[[], int]:

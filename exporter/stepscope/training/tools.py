@@ -1,4 +1,6 @@
-"""The tools that are on in this process and slow what it does, such as a tracer, a profiler or a debugger.
+"""The other threads of this process, and the tools that slow it, such as a tracer, a profiler or a debugger.
+
+Threads have their CPU time, by what each of them was started to run.
 
 A trace or profile function is of one thread. So the one that makes the steps is asked: before the first of
 them, and after a step that follows each look of the line sampler. All else is of the whole process.
@@ -8,9 +10,9 @@ from __future__ import annotations
 
 import os
 import sys
+from types import FunctionType, MethodType
 
-from stepscope.training.other_threads import frame_of
-from stepscope.training.proc_files import read
+from stepscope.training.proc_files import read, thread_times
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
     from stepscope.training.main_stack import Frame
 
+MOST = 32  # threads of one look, the oldest ones
+LEAST_SECONDS = 0.01  # between two looks: a thread that ran less is not named
 # Settings for debugging: the host waits for each kernel, or ranks compare each collective before it begins.
 _FOR_DEBUGGING = {
     "CUDA_LAUNCH_BLOCKING": "1",
@@ -53,3 +57,46 @@ def tools() -> Iterator[Frame | str]:
     tracer = read("self/status").partition(b"TracerPid:\t")[2].partition(b"\n")[0].decode()
     if tracer not in ("", "0"):
         yield read(f"{tracer}/comm").decode("utf-8", "replace").strip() or "another process"
+
+
+class OtherThreads:
+    """Knows those that `threading` started, but the one that is sampled. It runs no code of theirs."""
+
+    def __init__(self) -> None:
+        self._ran: dict[int, float] = {}  # seconds with a core, by the kernel's number of the thread
+
+    def ran(self, sampled: int) -> Iterator[tuple[Frame, float]]:
+        """Yields what ran since the last call: the function that a thread runs, and its seconds with a core.
+
+        The first call yields nothing.
+        """
+        before, self._ran = self._ran, {}
+        threads = getattr(sys.modules.get("threading"), "_active", {})
+        for thread in list(threads.values())[: MOST + 1]:
+            known = getattr(thread, "__dict__", {})
+            number, frame = known.get("_native_id"), _started(thread, known)
+            if number in (None, os.getpid(), sampled) or frame is None:
+                continue
+            seconds = self._ran[number] = thread_times(number)[0]
+            if seconds - before.get(number, seconds) > LEAST_SECONDS:
+                yield frame, seconds - before[number]
+
+
+def _started(thread: object, known: dict[str, Any]) -> Frame | None:
+    """Returns the function that a thread runs, at its first line; None for one without Python code."""
+    target: Any = known.get("_target")
+    while type(target).__name__ == "partial" and type(target).__module__ == "functools":
+        target = target.func
+    if target is None:  # a subclass with its own method
+        target = next((vars(each)["run"] for each in type(thread).__mro__ if "run" in vars(each)), None)
+    return frame_of(target)
+
+
+def frame_of(function: Any) -> Frame | None:
+    """Returns a function at its first line; None for what is no function of Python."""
+    if type(function) is MethodType:
+        function = function.__func__
+    if type(function) is not FunctionType:
+        return None
+    code = function.__code__
+    return code.co_filename, code.co_firstlineno, getattr(code, "co_qualname", code.co_name)

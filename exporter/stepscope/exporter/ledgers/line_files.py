@@ -20,7 +20,7 @@ from stepscope.common.shared_files import entries, is_locked, remove
 from stepscope.training import line_layout as layout
 from stepscope.training.layout import COMPONENTS, LARGEST, MAX_RANK
 from stepscope.training.ledger_checks import LedgerError, checked_run_name, open_plain_file
-from stepscope.training.stack_tree import text_checksum
+from stepscope.training.line_layout import text_checksum
 
 logger = logging.getLogger(__name__)
 
