@@ -49,7 +49,7 @@ def test_what_is_there_is_healthy_and_needs_no_fix(node: Node, check: Any) -> No
     assert (found.status, found.fix) == (Status.HEALTHY, "")
 
 
-def said(check: Check) -> tuple[Status, str]:
+def said(check: Check | checks.Result) -> tuple[Status, str]:
     assert check.fix, "a line that is not healthy has a fix"
     return check.status, check.found
 
