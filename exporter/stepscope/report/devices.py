@@ -31,13 +31,10 @@ def headline(analysis: Analysis) -> list[str]:
     if not devices:
         return []
     worst = max(devices, key=lambda device: (device.idle + device.communication) / device.seconds)
-    return [f"{_who(worst, devices)}. Its time: {parts_in_words(worst)}. {_waited(worst)}"]
-
-
-def _who(device: DeviceTime, devices: list[DeviceTime]) -> str:
-    steps = "an unknown number of steps" if device.steps is None else count(device.steps, "step")
+    steps = "an unknown number of steps" if worst.steps is None else count(worst.steps, "step")
     of = f" (of {len(devices)} GPUs the one that waited most)" if len(devices) > 1 else ""
-    return f"{gpu_name(device)} of rank {device.rank}{of} was traced for {duration(device.seconds)}, {steps}"
+    who = f"{gpu_name(worst)} of rank {worst.rank}{of} was traced for {duration(worst.seconds)}, {steps}"
+    return [f"{who}. Its time: {parts_in_words(worst)}. {_waited(worst)}"]
 
 
 def parts_in_words(device: DeviceTime) -> str:

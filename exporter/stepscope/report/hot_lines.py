@@ -4,7 +4,7 @@ Lines are compared between the slow rank, if a rule names one, and the rank in t
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median_low
 
@@ -113,7 +113,8 @@ def compared_threads(analysis: Analysis) -> Iterable[tuple[ThreadTime, ThreadTim
         by_role.setdefault(thread.role, []).append(thread)
     slow = slow_rank(analysis)
     for threads in by_role.values():
-        typical = _typical(threads)
+        middle = median_low(map(_ran, threads))  # the rank in the middle by the time that it ran
+        typical = next(thread for thread in threads if _ran(thread) == middle)
         chosen = next((thread for thread in threads if thread.rank == slow), typical)
         yield chosen, typical if typical is not chosen else None
 
@@ -122,12 +123,6 @@ def slow_rank(analysis: Analysis) -> int | None:
     """Returns the rank that the rule Straggler accuses, if it accuses one."""
     rank = analysis.details_of(Straggler).get("rank") if analysis.found(Straggler) else None
     return rank if isinstance(rank, int) else None
-
-
-def _typical(threads: Sequence[ThreadTime]) -> ThreadTime:
-    """Returns the thread in the middle by the time that its main thread ran."""
-    middle = median_low([_ran(thread) for thread in threads])
-    return next(thread for thread in threads if _ran(thread) == middle)
 
 
 def _ran(thread: ThreadTime) -> float:

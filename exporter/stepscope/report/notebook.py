@@ -43,10 +43,12 @@ def render_notebook(
     price: float | None = None,
 ) -> str:
     """Returns the notebook, whose place is in `directory`: local `sources` are opened relative to it."""
-    cells = [
-        _cell(number, *cell)
-        for number, cell in enumerate(_cells(analysis, sources, directory, settings, price))
-    ]
+    cells: list[dict[str, Any]] = []
+    for kind, text in _cells(analysis, sources, directory, settings, price):
+        source = text.splitlines(keepends=True)
+        cells.append({"cell_type": kind, "id": f"cell-{len(cells)}", "metadata": {}, "source": source})
+        if kind == "code":
+            cells[-1] |= {"execution_count": None, "outputs": []}
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
     notebook = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
@@ -102,13 +104,3 @@ def _opened(sources: Sequence[str], directory: Path, settings: Settings, price: 
     words += [f"parameters={given!r}"] if given else []
     words += [f"price={price!r}"] if price is not None else []
     return f"stepscope.analysis.open({', '.join(words)})"
-
-
-def _cell(number: int, kind: str, text: str) -> dict[str, Any]:
-    cell = {
-        "cell_type": kind,
-        "id": f"cell-{number}",
-        "metadata": {},
-        "source": text.splitlines(keepends=True),
-    }
-    return cell | ({"execution_count": None, "outputs": []} if kind == "code" else {})

@@ -55,7 +55,8 @@ def read_price_list(path: Path) -> tuple[Machine, ...]:
     """Reads CSV (`.csv`) or YAML. Raises UserError, in one line, for what is no such list."""
     try:
         text = path.read_text(encoding="utf-8-sig")  # Excel begins UTF-8 with a mark
-        rows = _table(text) if path.suffix == ".csv" else yaml.safe_load(text)
+        table = csv.DictReader(text.splitlines(), restkey="a value without a column")
+        rows = list(table) if path.suffix == ".csv" else yaml.safe_load(text)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); give a list of prices") from None
     except (yaml.YAMLError, csv.Error, ValueError, RecursionError):  # such as a date that there is not
@@ -67,10 +68,6 @@ def read_price_list(path: Path) -> tuple[Machine, ...]:
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UserError(f"{path}: {twice} has several rows; keep one")
     return machines
-
-
-def _table(text: str) -> list[dict[str, Any]]:
-    return list(csv.DictReader(text.splitlines(), restkey="a value without a column"))
 
 
 def _text(value: Any) -> str:

@@ -5,7 +5,7 @@ Every prediction is for one change, with everything else as before. docs/right-s
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from stepscope.common.status import Status
@@ -118,16 +118,11 @@ class _Run:
         self.waits = analysis.found(DataStarved)
         self.loading = _waiting_longest(analysis.details_of(DataStarved))
 
-    @property
-    def load_judged(self) -> bool:
-        result = self.analysis.result_of(LowGPUUtilization)
-        return result is not None and result.status.judged
-
-    @property
-    def starved(self) -> bool:
-        """Returns whether data comes too late: usage would then be different with faster loading."""
-        return any(
-            rule.definition.waits_for_data and rule.status is Status.FOUND for rule in self.analysis.rules
+        result = analysis.result_of(LowGPUUtilization)
+        self.load_judged = result is not None and result.status.judged
+        # Whether data comes too late: usage would then be different with faster loading.
+        self.starved = any(
+            rule.definition.waits_for_data and rule.status is Status.FOUND for rule in analysis.rules
         )
 
 
@@ -385,13 +380,13 @@ def _predictions(analysis: Analysis, change: _Change, price: float | None) -> It
     step, run = figures.step_seconds_mean(analysis), analysis.run_seconds
     # The script decides what a step is on fewer devices: one large step, or several small ones.
     if step is not None and change.name not in ("fewer_gpus", "fewer_nodes"):
-        bounds = [step * factor for factor in _bounds(change.step or change.factor)]
+        bounds = [step * factor for factor in astuple(change.step or change.factor)]
         yield _prediction(change, "step_seconds_mean", step, bounds, change.assumption)
     if run is None or run <= 0:
         return
     training = figures.steps_seconds(analysis)
     training = run if training is None else min(training, run)
-    seconds = [run - training + training * factor for factor in _bounds(change.factor)]
+    seconds = [run - training + training * factor for factor in astuple(change.factor)]
     yield _prediction(change, "run_seconds", run, seconds, change.assumption)
     if price is not None and change.nodes is not None and analysis.nodes:
         prices = [price * factor for factor in (change.price_factor, change.price_factor, 1.0)]
@@ -443,10 +438,6 @@ def _prediction(
         sentence=f"{change.words} {would} {about}{within}.",
         assumption=assumption,
     )
-
-
-def _bounds(factor: Factor) -> tuple[float, float, float]:
-    return factor.expected, factor.low, factor.high
 
 
 # ------------------------------------------------------------------------------ reading an analysis

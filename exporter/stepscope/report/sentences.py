@@ -27,6 +27,7 @@ from stepscope.measurements.steps import StepDistribution
 from stepscope.measurements.usage import UsageRow
 from stepscope.report import shares
 from stepscope.rules import all_rules
+from stepscope.rules.overall_framework_metrics import OverallFrameworkMetrics
 from stepscope.rules.parts.remedies import HOOKS, HOW_TO_SEE_STEPS
 from stepscope.rules.parts.topics import Effect
 from stepscope.rules.step_outlier import StepOutlier
@@ -282,7 +283,7 @@ def communication(analysis: Analysis) -> str:
         f"Collective operations took {duration(whole.seconds)}, "
         f"{share(largest.seconds, whole.seconds)} of it in {largest.name}"
     )
-    exposed = shares.exposed_communication(analysis)
+    exposed = analysis.details_of(OverallFrameworkMetrics).get("communication_exposed_seconds")
     if exposed is None:
         return f"{sentence}."
     return f"{sentence}; in {share(exposed, whole.seconds)} of the time the device did nothing else."

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from stepscope.evaluation import account
 from stepscope.evaluation.analysis import Analysis
@@ -154,7 +153,7 @@ def passes(analysis: Analysis) -> Whole:
 
 def operators(analysis: Analysis) -> dict[str, Whole]:
     """Returns, by device, the time of each operator and of all others together; empty without operators."""
-    found = _framework_metrics(analysis)
+    found = analysis.details_of(OverallFrameworkMetrics)
     totals = found.get("operator_total_seconds", {})
     parts = {
         device: _with_the_rest(seconds, totals.get(device, 0.0), "All other operators")
@@ -165,19 +164,9 @@ def operators(analysis: Analysis) -> dict[str, Whole]:
 
 def communication(analysis: Analysis) -> Whole:
     """Returns the time per collective operation of all ranks together; empty without operations."""
-    found = _framework_metrics(analysis)
+    found = analysis.details_of(OverallFrameworkMetrics)
     total = found.get("communication_total_seconds", 0.0)
     return _with_the_rest(found.get("communication_seconds", {}), total, "All other operations")
-
-
-def exposed_communication(analysis: Analysis) -> float | None:
-    """Returns the seconds of collective operations while the device did nothing else; None if unknown."""
-    seconds: float | None = _framework_metrics(analysis).get("communication_exposed_seconds")
-    return seconds
-
-
-def _framework_metrics(analysis: Analysis) -> dict[str, Any]:
-    return analysis.details_of(OverallFrameworkMetrics)
 
 
 def _with_the_rest(seconds: dict[str, float], total: float, name: str) -> Whole:

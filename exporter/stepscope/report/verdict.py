@@ -104,7 +104,10 @@ def verdict(analysis: Analysis, price: float | None = None) -> RunVerdict:
     if analysis.no_steps and status is not Status.NOT_ENOUGH_DATA:
         details.append(f"No steps were seen, so only the machine was judged. {analysis.no_steps}")
     details += headline(analysis) or ([f"{traced(analysis)}."] if analysis.is_trace else [])
-    details += [*does, *_small(analysis), *only_at_times(analysis)]
+    run = analysis.run_seconds or math.inf
+    small = [one for one in small_problems(analysis) if one.seconds_lost >= MENTIONED * run]
+    named = listing([f"{one.title} {share(one.seconds_lost, run)}" for one in small])
+    details += [*does, *([f"Small things: {named} of the run."] if small else []), *only_at_times(analysis)]
     unjudged = _unjudged(analysis) if status is not Status.NOT_ENOUGH_DATA else ""
     return RunVerdict(status, sentence, details, found, unjudged)
 
@@ -173,13 +176,6 @@ def _spent(analysis: Analysis) -> str:
     most = sorted(account.leaves, key=lambda leaf: -leaf.share)[:SPENT]
     named = listing([f"{uncapitalised(name_of(leaf.key))} {share(leaf.share, 1.0)}" for leaf in most])
     return f"{share(account.useful_share, 1.0)} of the run computes. Most of its time: {named}."
-
-
-def _small(analysis: Analysis) -> list[str]:
-    whole = analysis.run_seconds or math.inf
-    small = [one for one in small_problems(analysis) if one.seconds_lost >= MENTIONED * whole]
-    said = [f"{one.title} {share(one.seconds_lost, whole)}" for one in small]
-    return [f"Small things: {listing(said)} of the run."] if said else []
 
 
 def _judged(analysis: Analysis) -> str:
