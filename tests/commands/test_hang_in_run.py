@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +20,6 @@ from tests.support.waiting import wait_until
 pytestmark = needs_torch
 
 FLAGS = ("--stacks", "--set", "CollectiveHang.threshold=0.25", "--live-interval", "1s")
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 # An unmodified script: rank 1 stays in its data loader until the file is there, and rank 0 waits in backward.
 SCRIPT = """
@@ -72,16 +70,16 @@ while True:
 """
 
 
-def observed(folder: Path, start: Sequence[str], script: str, *flags: str) -> subprocess.Popen[str]:
+def observed(folder: Path, script: str, *flags: str) -> subprocess.Popen[str]:
     """Starts two ranks of a script under `stepscope run`. They get the path of the file `go`."""
     (folder / "train.py").write_text(script)
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
     for name in ("RANK", "WORLD_SIZE", "STEPSCOPE_LEDGER_DIR"):
         environment.pop(name, None)
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "stepscope", "run", *FLAGS, "--out", str(folder / "out"), *flags),
-            *("--", *start, "train.py", str(folder / "go")),
+            *("--", *launcher(2), "train.py", str(folder / "go")),
         ],
         cwd=folder,
         env=environment,
@@ -93,7 +91,7 @@ def observed(folder: Path, start: Sequence[str], script: str, *flags: str) -> su
 
 def test_the_report_has_the_missing_rank_and_its_stack(tmp_path: Path) -> None:
     out, go = tmp_path / "out", tmp_path / "go"
-    with observed(tmp_path, launcher(2), SCRIPT) as run:
+    with observed(tmp_path, SCRIPT) as run:
         assert run.stderr is not None
         said = ""
         for line in run.stderr:
@@ -131,7 +129,7 @@ def test_a_rank_that_comes_late_is_stopped_and_is_killed(
         rows = ranks()
         return int(rows[1][-1]) if len(rows) == 2 and rows[1][-1].isdigit() else 0
 
-    with observed(tmp_path, TORCHRUN, LATE, "--name", name) as run:
+    with observed(tmp_path, LATE, "--name", name) as run:
         assert run.stderr is not None
         line = next(line for line in run.stderr if "CollectiveHang: " in line)
         assert "1 of 2 ranks has waited in init_process_group for" in line
@@ -153,7 +151,7 @@ def test_a_rank_that_comes_late_is_stopped_and_is_killed(
         wait_until(lambda: steps_of_late() > steps)
         os.kill(pid, signal.SIGKILL)
         run.stderr.read()
-        assert run.wait() == 1, "the status of torchrun, which ends the other rank"
+        assert run.wait() == 1, "the status of the launcher, which ends the other rank"
     details = json.loads((out / "profiler-reports" / "CollectiveHang.json").read_text())["Details"]
     hangs = [
         [(rank["rank"], rank["operation"] if rank["waits"] else rank["state"]) for rank in hang["ranks"]]

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,12 +11,16 @@ from stepscope.commands import profile
 from stepscope.commands.cli import main
 from stepscope.commands.run.hooks import STARTUP
 from stepscope.exporter.ledgers.asked_windows import TrainingRank
+from stepscope.exporter.ledgers.operator_seconds import SHOWN
 from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
+from stepscope.runs.traces.capture import captures_of
 from stepscope.training import layout
 
 from tests.support.environment import unobserved
+from tests.support.exporter_process import ExporterProcess
 from tests.support.places import put_counters
 from tests.support.pytorch import needs_torch
+from tests.support.ranks import launcher
 from tests.support.training_script import EXPORTER, training, wait_for_line
 from tests.support.waiting import wait_until
 
@@ -32,13 +35,14 @@ HELD = """
     hold()
 """
 HOOKED = """
-import os, torch
+import time, torch
 torch.set_num_threads(1)
 model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 while True:
     model(torch.randn(2, 4)).sum().backward()
     optimizer.step()
+    time.sleep(0.01)
 """
 
 
@@ -62,7 +66,7 @@ def _has_steps(path: Path) -> bool:
 
 
 @needs_torch
-def test_one_rank_of_two_that_trains_records_a_window_on_demand(
+def test_one_rank_of_two_that_trains_records_a_window_on_demand_and_the_exporter_publishes_its_operators(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "train.py").write_text(HOOKED)
@@ -74,26 +78,33 @@ def test_one_rank_of_two_that_trains_records_a_window_on_demand(
         "STEPSCOPE_LEDGER_DIR": str(tmp_path / "ledgers"),
         "STEPSCOPE_PROFILE_DIR": str(tmp_path / "profiles"),
         "PYTHONPATH": f"{STARTUP}{os.pathsep}{EXPORTER}",
-        "WORLD_SIZE": "2",
     }
-    ranks = [
-        subprocess.Popen([sys.executable, str(tmp_path / "train.py")], env=environment | {"RANK": rank})
-        for rank in "01"
-    ]
-    try:
-        wait_until(
-            lambda: len([1 for path in open_ledgers(tmp_path / "ledgers") if _has_steps(path)]) == len(ranks)
-        )
-        status, said = asked(capsys, tmp_path / "ledgers", "bert", "--steps", "3", "--ranks", "1")
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
+    command, name = [*launcher(2), str(tmp_path / "train.py")], "stepscope_operator_seconds_total"
+    seconds: dict[frozenset[tuple[str, str]], float] = {}
+    with subprocess.Popen(command, env=environment) as ranks:
+        try:
+            wait_until(lambda: sum(map(_has_steps, open_ledgers(tmp_path / "ledgers"))) == 2)
+            status, said = asked(capsys, tmp_path / "ledgers", "bert", "--steps", "3", "--ranks", "1")
+            with ExporterProcess(f"--ledger-dir={tmp_path / 'ledgers'}") as exporter:
+                exporter.wait_for(lambda: seconds.update(exporter.scrape().all(name)) or bool(seconds))
+                loaded = Path(f"/proc/{exporter.process.pid}/maps").read_text()
+        finally:
+            ranks.terminate()
     assert status == 0, said
     (trace,) = (tmp_path / "profiles").glob("*.gz")
     assert trace.name.startswith("rank-1.steps-")
     assert said.splitlines()[-1].endswith(str(trace))
     assert "rank 0" not in said
+    assert "numpy" not in loaded
+    (capture,) = captures_of(trace)
+    truth = {each.name: each.self_seconds for each in capture.summary.operators}
+    found = {dict(labels)["operator"]: value for labels, value in seconds.items()}
+    assert {(dict(labels)["rank"], dict(labels)["device"]) for labels in seconds} == {("1", "cpu")}
+    assert sum(found.values()) == pytest.approx(sum(truth.values()))
+    most = sorted(truth, key=lambda operator: -truth[operator])[:SHOWN]
+    assert {operator: found[operator] for operator in most} == pytest.approx(
+        {operator: truth[operator] for operator in most}
+    )
 
 
 def test_a_process_without_hooks_refuses_and_says_why(

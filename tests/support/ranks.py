@@ -1,14 +1,14 @@
-"""Starts ranks of a script as torchrun does, but imports no PyTorch for it: `python ranks.py 2 SCRIPT ...`.
+"""Starts ranks of a script as torchrun does: `python ranks.py 2 SCRIPT ...`. All share one import of PyTorch.
 
-Importing PyTorch takes two CPU seconds. tests/training/test_launch.py and others have the real torchrun.
+PyTorch, and Dynamo that its optimizers import, take several CPU seconds. So the ranks are forks of a process
+that has imported them. tests/training/test_launch.py and others have the real torchrun.
 """
 
 import os
+import runpy
 import signal
 import socket
-import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Sequence
 
@@ -33,22 +33,31 @@ def main(ranks: int, words: Sequence[str]) -> int:
         "TORCHELASTIC_RESTART_COUNT": "0",
     }
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    started: list[subprocess.Popen[bytes]] = []
+    started: set[int] = set()
+    for rank in range(ranks):
+        child = os.fork()
+        if not child:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.environ.update(launch, RANK=str(rank), LOCAL_RANK=str(rank))
+            sys.argv = [*words]
+            runpy.run_path(words[0], run_name="__main__")
+            return 0
+        started.add(child)
     try:
-        for rank in range(ranks):
-            number = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            started.append(subprocess.Popen([sys.executable, *words], env={**os.environ, **launch, **number}))
-        while any(each.poll() is None for each in started):
-            if any(each.returncode for each in started):
+        while started:
+            child, status = os.wait()
+            started.discard(child)
+            if status:
                 return 1
-            time.sleep(0.02)
-        return int(any(each.returncode for each in started))
+        return 0
     finally:
-        for each in started:
-            each.terminate()
-        for each in started:
-            each.wait()
+        for child in started:
+            os.kill(child, signal.SIGTERM)
+        for child in started:
+            os.waitpid(child, 0)
 
 
 if __name__ == "__main__":
+    import torch._dynamo  # noqa: F401
+
     sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

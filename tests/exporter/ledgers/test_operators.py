@@ -11,34 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stepscope.commands.run.hooks import STARTUP
 from stepscope.exporter.ledgers import operators
 from stepscope.exporter.ledgers.operator_seconds import KNOWN, NAME_BYTES, OTHER, SHOWN, OperatorSeconds
 from stepscope.exporter.ledgers.reader import open_ledgers
-from stepscope.runs.traces.capture import captures_of
 
 from tests.exporter.collectors.test_training import Node
 from tests.exporter.ledgers.test_folder import NOBODY, as_root
-from tests.support.exporter_process import ExporterProcess
 from tests.support.processes import ran
 from tests.support.profile_windows import event
-from tests.support.pytorch import needs_torch
 from tests.support.training_process import RESNET, TrainingProcess
-from tests.support.training_script import EXPORTER, training, wait_for_line
 from tests.support.waiting import wait_until
-
-HOOKED = """
-    import torch
-    torch.set_num_threads(1)
-    model = torch.nn.Linear(64, 64)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(12):
-        optimizer.zero_grad()
-        model(torch.randn(32, 64)).sum().backward()
-        optimizer.step()
-    hold()
-"""
-
 
 REST = operators.REST
 
@@ -322,35 +304,3 @@ def test_the_reader_has_little_memory_and_time_and_goes_first_if_memory_is_short
     )
     said = ran([sys.executable, "-c", program], check=True).stdout
     assert said.split() == [str(1 << 30), "60", "1000"]
-
-
-@needs_torch
-def test_the_exporter_publishes_the_operators_of_a_real_window_while_the_run_lives(tmp_path: Path) -> None:
-    environment = {
-        "STEPSCOPE_RUN": "bert",
-        "STEPSCOPE_LAUNCH": "one",
-        "STEPSCOPE_INSTRUMENT": "1",
-        "STEPSCOPE_PROFILE": "2:5",
-        "STEPSCOPE_PROFILE_DIR": str(tmp_path / "profiles"),
-        "PYTHONPATH": f"{STARTUP}{os.pathsep}{EXPORTER}",
-    }
-    with (
-        training(HOOKED, tmp_path / "ledgers", environment) as process,
-        ExporterProcess(f"--ledger-dir={tmp_path / 'ledgers'}") as exporter,
-    ):
-        wait_for_line(process)
-        name = "stepscope_operator_seconds_total"
-        exporter.wait_for(lambda: name in exporter.scrape())
-        scraped = exporter.scrape().all(name)
-        loaded = Path(f"/proc/{exporter.process.pid}/maps").read_text()
-    assert "numpy" not in loaded
-    (trace,) = (tmp_path / "profiles").glob("*.gz")
-    (capture,) = captures_of(trace)
-    truth = {each.name: each.self_seconds for each in capture.summary.operators}
-    found = {dict(labels)["operator"]: seconds for labels, seconds in scraped.items()}
-    assert {(dict(labels)["rank"], dict(labels)["device"]) for labels in scraped} == {("0", "cpu")}
-    assert sum(found.values()) == pytest.approx(sum(truth.values()))
-    most = sorted(truth, key=lambda operator: -truth[operator])[:SHOWN]
-    assert {operator: found[operator] for operator in most} == pytest.approx(
-        {operator: truth[operator] for operator in most}
-    )
