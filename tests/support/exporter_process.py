@@ -14,7 +14,7 @@ import requests
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.support.commands import stepscope
-from tests.support.waiting import SECONDS
+from tests.support.waiting import SECONDS, wait_until
 
 Labels = Mapping[str, str]
 OPENMETRICS = {"Accept": "application/openmetrics-text; version=1.0.0"}
@@ -79,11 +79,12 @@ class ExporterProcess:
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """Waits until it holds; fails with the log when it never does, or when the exporter has ended."""
-        deadline = time.monotonic() + SECONDS
-        while not condition():
+
+        def holds() -> bool:
             assert self.process.poll() is None, self.log
-            assert time.monotonic() < deadline, self.log
-            time.sleep(0.02)
+            return condition()
+
+        wait_until(holds, self.log)
 
     def _read_log(self, lines: queue.Queue[str | None]) -> None:
         assert self.process.stderr is not None

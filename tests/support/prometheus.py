@@ -1,7 +1,6 @@
 """A real Prometheus that scrapes one target."""
 
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.servers import Programs
-from tests.support.waiting import SECONDS
+from tests.support.waiting import SECONDS, wait_until
 
 needs_prometheus = pytest.mark.skipif(
     not (shutil.which("prometheus") and shutil.which("promtool")), reason="needs Debian's prometheus package"
@@ -53,11 +52,14 @@ class Prometheus:
         return sum(one.value for one in samples if one.name == metric)
 
     def wait_for(self, expression: str) -> list[dict[str, Any]]:
-        deadline = time.monotonic() + SECONDS
-        while not (result := self.query(expression)):
-            assert time.monotonic() < deadline, f"{expression} stays empty: {self.get('targets')}"
-            time.sleep(0.02)
-        return result
+        found: list[dict[str, Any]] = []
+
+        def answers() -> bool:
+            found.extend(self.query(expression))
+            return bool(found)
+
+        wait_until(answers, expression)
+        return found
 
 
 @contextmanager
