@@ -23,7 +23,41 @@ def run(folder: Path, *words: str, **variables: str) -> str:
     return ended.stdout
 
 
-LOOP = str(SCRIPTS / "jax_loop.py")
+LOOP, FLAX = str(SCRIPTS / "jax_loop.py"), str(SCRIPTS / "flax_loop.py")
+# Prints all that a compiled function has.
+USES = """
+import functools, inspect, pickle, weakref
+import jax, jax.numpy as jnp
+for each in (jax.jit, jax.pmap, jax.vjp, jax.block_until_ready, jax.distributed.initialize):
+    print(pickle.loads(pickle.dumps(each)) is each)
+@functools.partial(jax.jit, static_argnames="times")
+def train(value, times=2):
+    "Says something."
+    return value * times
+class Model:
+    @functools.partial(jax.jit, static_argnums=0)
+    def step(self, value):
+        return train(value) + 1
+    def __hash__(self):
+        return 1
+    def __eq__(self, other):
+        return True
+outer = jax.jit(lambda value: train(value, times=3) + jax.grad(lambda value: train(value))(value))
+print(train(2.0), train(2.0, times=3), Model().step(1.0), outer(2.0), jax.vmap(train)(jnp.ones(3)))
+print(train.__name__, train.__doc__, inspect.signature(train), train.__wrapped__(3), train._cache_size())
+print(isinstance(train, jax.stages.Wrapped), train.lower(2.0).as_text(), train.eval_shape(2.0))
+print(type(train).__name__, weakref.ref(train)() is train, callable(train))
+print(jax.jit(train, donate_argnums=0).lower(2.0).as_text())
+print(sorted(vars(train)), repr(train)[:20])
+print(outer.lower(2.0).as_text(debug_info=True), jax.make_jaxpr(outer)(2.0))
+train.clear_cache()
+try:
+    train("text")
+except TypeError as error:
+    print(str(error).partition(" at ")[0])
+with jax.disable_jit():
+    print(train(2.0))
+"""
 HOW = (
     "donated",
     "ahead",
@@ -38,15 +72,17 @@ HOW = (
     "saliency",
     "never",
     "sampling",
+    "uses",  # not first: a run begins with the framework that was imported
 )
-# Runs the script once per word, and prints a line after each. Under the hooks, each is a run of that name.
+# Runs the script of each word, and prints a line after it. Under the hooks, each is a run of that name.
 EACH = f"""
 import os, runpy, sys
 if "STEPSCOPE_INSTRUMENT" in os.environ: import stepscope
 for word in sys.argv[1:]:
-    sys.argv = [{LOOP!r}, word]
+    sys.argv = [{FLAX!r} if "nnx" in word else {LOOP!r}, word]
     if "stepscope" in sys.modules: stepscope.start(run=word)
-    runpy.run_path({LOOP!r}, run_name="__main__")
+    if word == "uses": exec({USES!r}, {{"__name__": "uses"}})
+    else: runpy.run_path(sys.argv[0], run_name="__main__")
     if "stepscope" in sys.modules: stepscope.finish()
     print("--")
 """
@@ -61,6 +97,7 @@ def each(folder: Path, *words: str, **variables: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     words = [*HOW, *(("optax", "optax twins", "optax in it") if find_spec("optax") else ())]
+    words += ["nnx, only gradients"] if find_spec("flax") else []
     return each(tmp_path_factory.mktemp("bare"), *words)
 
 
@@ -136,21 +173,17 @@ def test_a_loop_that_only_samples_begins_no_run(bare: dict[str, str], tmp_path: 
 
 
 @pytest.mark.skipif(find_spec("flax") is None, reason="Flax is not installed")
-@pytest.mark.parametrize(
-    ("how", "steps"),
-    [
-        ("nnx, only gradients", 15),
-        pytest.param("linen", 16, marks=TRIAL),
-        pytest.param("nnx", 16, marks=TRIAL),
-    ],
-)
-def test_a_loop_of_flax_makes_steps_and_its_evaluation_makes_none(
-    how: str, steps: int, tmp_path: Path
-) -> None:
-    script = str(SCRIPTS / "flax_loop.py")
-    assert run(tmp_path, script, how, **HOOKED) == run(tmp_path, script, how)
+def test_a_loop_of_flax_makes_steps_and_its_evaluation_makes_none(hooked: dict[str, LedgerTotals]) -> None:
+    assert hooked["nnx, only gradients"].steps == {"train": 15}
+
+
+@TRIAL
+@pytest.mark.skipif(find_spec("flax") is None, reason="Flax is not installed")
+@pytest.mark.parametrize("how", ["linen", "nnx"])
+def test_a_compiled_loop_of_flax_makes_steps_and_its_evaluation_makes_none(how: str, tmp_path: Path) -> None:
+    assert run(tmp_path, FLAX, how, **HOOKED) == run(tmp_path, FLAX, how)
     (totals,) = seen(tmp_path).values()
-    assert totals.steps == {"train": steps}
+    assert totals.steps == {"train": 16}
 
 
 def test_threads_that_compile_and_call_functions_meanwhile_end_no_hook(
@@ -186,43 +219,11 @@ def test_threads_that_compile_and_call_functions_meanwhile_end_no_hook(
     assert (len(made), update.updates) == (5, False)
 
 
-def test_a_compiled_function_has_all_that_it_has_without_hooks(tmp_path: Path) -> None:
-    uses = """
-import functools, inspect, pickle, weakref
-import jax, jax.numpy as jnp
-for each in (jax.jit, jax.pmap, jax.vjp, jax.block_until_ready, jax.distributed.initialize):
-    print(pickle.loads(pickle.dumps(each)) is each)
-@functools.partial(jax.jit, static_argnames="times")
-def train(value, times=2):
-    "Says something."
-    return value * times
-class Model:
-    @functools.partial(jax.jit, static_argnums=0)
-    def step(self, value):
-        return train(value) + 1
-    def __hash__(self):
-        return 1
-    def __eq__(self, other):
-        return True
-outer = jax.jit(lambda value: train(value, times=3) + jax.grad(lambda value: train(value))(value))
-print(train(2.0), train(2.0, times=3), Model().step(1.0), outer(2.0), jax.vmap(train)(jnp.ones(3)))
-print(train.__name__, train.__doc__, inspect.signature(train), train.__wrapped__(3), train._cache_size())
-print(isinstance(train, jax.stages.Wrapped), train.lower(2.0).as_text(), train.eval_shape(2.0))
-print(type(train).__name__, weakref.ref(train)() is train, callable(train))
-print(jax.jit(train, donate_argnums=0).lower(2.0).as_text())
-print(sorted(vars(train)), repr(train)[:20])
-print(outer.lower(2.0).as_text(debug_info=True), jax.make_jaxpr(outer)(2.0))
-train.clear_cache()
-try:
-    train("text")
-except TypeError as error:
-    print(str(error).partition(" at ")[0])
-with jax.disable_jit():
-    print(train(2.0))
-"""
-    script = tmp_path / "uses.py"
-    script.write_text(uses)
-    assert run(tmp_path, str(script), **HOOKED) == run(tmp_path, str(script))
+def test_a_compiled_function_has_all_that_it_has_without_hooks(
+    bare: dict[str, str], hooked: dict[str, LedgerTotals]
+) -> None:
+    assert len(bare["uses"].splitlines()) > 50, "which `hooked` compares"
+    assert not hooked["uses"].steps
 
 
 def test_a_jax_without_the_internals_that_hooks_use_trains_as_ever(

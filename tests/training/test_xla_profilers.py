@@ -6,7 +6,7 @@ import subprocess
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from stepscope.commands.run.hooks import STARTUP
@@ -17,8 +17,12 @@ from tests.support.framework_scripts import run_python
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
 pytestmark = pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
-LOOP = """
-import jax, jax.numpy as jnp, os
+# What is trained in one process, part by part: each is a run with windows of its own.
+PART = """
+import jax, jax.numpy as jnp, os, stepscope
+os.environ["STEPSCOPE_PROFILE"], os.environ["STEPSCOPE_PROFILE_DIR"] = {plan!r}, {folder!r}
+stepscope.start(run={name!r})
+print("--")
 
 @jax.jit
 def train(weights, batch):
@@ -27,6 +31,8 @@ def train(weights, batch):
 weights, batch = jnp.full((300, 300), 0.01), jnp.ones((300, 300))
 for number in range(16):
     weights = train(weights, batch)
+{rest}
+stepscope.finish()
 """
 
 
@@ -35,12 +41,6 @@ def profiled(folder: Path, plan: str, *words: str, **variables: str) -> subproce
     hooks = {"STEPSCOPE_INSTRUMENT": "1", "PYTHONPATH": str(STARTUP), "STEPSCOPE_PROFILE": plan}
     places = {"STEPSCOPE_PROFILE_DIR": str(folder / "profiles"), "TMPDIR": str(folder)}
     return run_python(folder, *words, **QUIET, **hooks, **places, **variables)
-
-
-def script(folder: Path, rest: str) -> str:
-    path = folder / "train.py"
-    path.write_text(LOOP + rest)
-    return str(path)
 
 
 def windows(folder: Path) -> list[tuple[int, int, str, str]]:
@@ -57,13 +57,58 @@ def read(folder: Path) -> tuple[KinetoTraces, Steps]:
     return source, steps
 
 
-def test_a_window_of_jax_has_the_operators_of_its_steps_and_changes_no_result(tmp_path: Path) -> None:
-    path = script(tmp_path, "print(weights.tobytes().hex())")
-    trained = profiled(tmp_path, "3:6", path)
-    assert (trained.stdout, trained.stderr) == (run_python(tmp_path, path, **QUIET).stdout, "")
-    assert windows(tmp_path) == [(3, 6, "written", "")]
-    assert not list(tmp_path.glob("stepscope-*"))  # the folder in which JAX wrote
-    source, steps = read(tmp_path)
+RESULT = "print(weights.tobytes().hex())"
+OWN = """
+    if number == 5: jax.profiler.start_trace({folder!r})
+    if number == 9: jax.profiler.stop_trace()
+try:
+    jax.profiler.stop_trace()
+except RuntimeError as error:
+    print(error, len(list(__import__("pathlib").Path({folder!r}).rglob("*.xplane.pb"))))
+"""
+LEAVES = """
+    if number == 6:
+        child = os.fork()
+        if not child:
+            os._exit(7)  # as multiprocessing does; JAX crashes if its functions of atexit run here
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+raise SystemExit
+"""
+
+
+class Parts(NamedTuple):
+    folder: Path
+    printed: dict[str, str]
+
+    def windows(self, name: str) -> list[tuple[int, int, str, str]]:
+        return windows(self.folder / name)
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
+    """Trains all parts, of which the last one ends the process."""
+    folder = tmp_path_factory.mktemp("parts")
+    plans = {
+        "none": ("", RESULT),
+        "operators": ("3:6", RESULT),
+        "own": ("1:6 8:9 12:20", OWN.format(folder=str(folder / "own" / "traces"))),
+        "refused": ("2:4,memory 6:8,shapes", ""),
+        "leaves": ("2:90", LEAVES),
+    }
+    scripts = [
+        PART.format(name=name, plan=plan, folder=str(folder / name / "profiles"), rest=rest)
+        for name, (plan, rest) in plans.items()
+    ]
+    (folder / "train.py").write_text("".join(scripts))
+    _, *printed = profiled(folder, "", str(folder / "train.py")).stdout.split("--\n")
+    return Parts(folder, dict(zip(plans, printed, strict=True)))
+
+
+def test_a_window_of_jax_has_the_operators_of_its_steps_and_changes_no_result(parts: Parts) -> None:
+    assert parts.printed["operators"] == parts.printed["none"] != ""
+    assert parts.windows("operators") == [(3, 6, "written", "")]
+    assert not list(parts.folder.glob("stepscope-*"))  # the folders in which JAX wrote
+    source, steps = read(parts.folder / "operators")
     assert list(steps.numbers) == [3, 4, 5, 6]
     ((trace, _),) = source.trace_files()
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
@@ -80,46 +125,21 @@ def test_a_window_of_jax_has_the_operators_of_its_steps_and_changes_no_result(tm
     assert 0 < inside <= steps.durations.sum()
 
 
-OWN = """
-    if number == 5: jax.profiler.start_trace("own")
-    if number == 9: jax.profiler.stop_trace()
-try:
-    jax.profiler.stop_trace()
-except RuntimeError as error:
-    print(error, len(list(__import__("pathlib").Path("own").rglob("*.xplane.pb"))))
-"""
-
-
-def test_the_scripts_own_profiler_of_jax_goes_first(tmp_path: Path) -> None:
-    path = script(tmp_path, OWN.replace('"own"', repr(str(tmp_path / "own"))))
-    trained = profiled(tmp_path, "1:6 8:9 12:20", path)
-    assert trained.stdout == "No profile started 1\n"
-    assert [each[2:] for each in windows(tmp_path)] == [
+def test_the_scripts_own_profiler_of_jax_goes_first(parts: Parts) -> None:
+    assert parts.printed["own"] == "No profile started 1\n"
+    assert [each[2:] for each in parts.windows("own")] == [
         ("written", "the script started its own profiler"),
         ("skipped", "the script's own profiler of JAX is active"),
         ("written", "the script started its own profiler"),
     ]
 
 
-LEAVES = """
-    if number == 6:
-        child = os.fork()
-        if not child:
-            os._exit(7)  # as multiprocessing does; JAX crashes if its functions of atexit run here
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-raise SystemExit
-"""
+def test_a_fork_leaves_the_window_to_the_parent_and_the_end_of_the_script_ends_it(parts: Parts) -> None:
+    assert parts.printed["leaves"] == "7\n"
+    assert [each[2:] for each in parts.windows("leaves")] == [("written", "the run ended")]
 
 
-def test_a_fork_leaves_the_window_to_the_parent_and_the_end_of_the_script_ends_it(tmp_path: Path) -> None:
-    trained = profiled(tmp_path, "2:90", script(tmp_path, LEAVES))
-    assert trained.stdout == "7\n"
-    assert [each[2:] for each in windows(tmp_path)] == [("written", "the run ended")]
-    assert not list(tmp_path.glob("stepscope-*"))
-
-
-def test_a_window_of_memory_or_shapes_is_refused_with_the_reason(tmp_path: Path) -> None:
-    profiled(tmp_path, "2:4,memory 6:8,shapes", script(tmp_path, ""))
+def test_a_window_of_memory_or_shapes_is_refused_with_the_reason(parts: Parts) -> None:
     refused = ("what operators allocate", "the shapes of their inputs")
     reasons = [("failed", f"JAX's profiler does not say {what}") for what in refused]
-    assert [each[2:] for each in windows(tmp_path)] == reasons
+    assert [each[2:] for each in parts.windows("refused")] == reasons
