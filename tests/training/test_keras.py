@@ -98,13 +98,13 @@ for os.environ["KERAS"] in sys.argv[3:]:
 os.environ["KERAS"] = "keras"
 runpy.run_path({str(SCRIPTS / "keras_callback.py")!r}, run_name="__main__")
 """
-# Runs scripts one after the other: each is a run of its name.
+# Runs scripts one after the other: each is a run of its name, but one that makes its own runs.
 IN_RUNS = f"""
 import runpy, stepscope, sys
-for name in sys.argv[1:]:
-    stepscope.start(run=name)
+for name in sys.argv[3:]:
+    if name != "keras_fit": stepscope.start(run=name)
     runpy.run_path({str(SCRIPTS)!r} + f"/{{name}}.py", run_name="__main__")
-    stepscope.finish()
+    if name != "keras_fit": stepscope.finish()
 """
 
 
@@ -164,16 +164,32 @@ def test_each_batch_of_keras_is_a_step_and_the_weights_are_as_without_hooks(
         assert trained.words.startswith(bare(backend, workers))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """That of the variants, with the window of one."""
-    return tmp_path_factory.mktemp("variants")
+class OfTensorFlow(NamedTuple):
+    """What one process has trained: small loops, and then the variants of `fit`, with the window of one."""
+
+    folder: Path
+    small: dict[str, Trained]
+    variants: dict[str, Trained]
 
 
 @pytest.fixture(scope="module")
-def variants(folder: Path) -> dict[str, Trained]:
+def of_tensorflow(tmp_path_factory: pytest.TempPathFactory) -> OfTensorFlow:
+    folder = tmp_path_factory.mktemp("variants")
     places = {"STEPSCOPE_PROFILE_DIR": str(folder / "profiles"), "TMPDIR": str(folder)}
-    return train(folder, "keras_fit", "0.01", str(folder / "of.weights.h5"), VARIANTS="1", **places)
+    found = small_loops(folder, "tensorflow", "keras_fit", VARIANTS="1", **places)
+    lines = next(iter(found.values())).words.splitlines(keepends=True)
+    small, variants = "".join(lines[:2]), "".join(lines[2:])
+    names = {"tensorflow_loop", "eager loop", "inside"} | {name for name in found if name[:6] == "keras_"}
+    return OfTensorFlow(
+        folder,
+        {name: trained._replace(words=small) for name, trained in found.items() if name in names},
+        {name: trained._replace(words=variants) for name, trained in found.items() if name not in names},
+    )
+
+
+@pytest.fixture(scope="module")
+def variants(of_tensorflow: OfTensorFlow) -> dict[str, Trained]:
+    return of_tensorflow.variants
 
 
 def weights(trained: Trained) -> dict[str, str]:
@@ -339,11 +355,11 @@ def test_functions_of_python_that_graphs_call_are_timed_apart_from_those_of_pipe
 
 
 def test_a_window_of_keras_has_the_operators_of_its_steps_and_changes_no_weight(
-    variants: dict[str, Trained], folder: Path
+    of_tensorflow: OfTensorFlow,
 ) -> None:
-    trained = variants["profiled"]
+    trained = of_tensorflow.variants["profiled"]
     assert weights(trained)["profiled"] == bare(*PLAIN).strip()
-    has_operator_in_each_step(folder, "Conv2D")
+    has_operator_in_each_step(of_tensorflow.folder, "Conv2D")
 
 
 @pytest.mark.trial
@@ -364,39 +380,51 @@ def has_operator_in_each_step(folder: Path, operator: str) -> None:
     assert 4 in [each.calls for each in source.facts.operators if operator in each.operator]
 
 
-BACKENDS = pytest.mark.parametrize("backend", smallest(("tensorflow", *REST), {0}))
+BACKENDS = pytest.mark.parametrize("small", smallest(("tensorflow", *REST), {0}), indirect=True)
 
 
-@cache
-def small_loops(backend: str) -> dict[str, Trained]:
+def small_loops(folder: Path, backend: str, *more: str, **variables: str) -> dict[str, Trained]:
     """Trains with `train_on_batch`, as the first in its process, then in other loops that the backend has."""
-    if find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
     scripts = ["keras_on_batch", *["tensorflow_loop"] * (backend == "tensorflow")]
     scripts += ["keras_callback"] * (backend in ("tensorflow", "tf_keras"))
-    scripts += ["keras_interrupted"]
-    with TemporaryDirectory() as folder:
-        return runs_of(Path(folder), "-c", IN_RUNS, *scripts, **{"KERAS": "keras", **settings(backend, "")})
+    words = "0.01", str(folder / "of.weights.h5"), *scripts, "keras_interrupted", *more
+    return runs_of(folder, "-c", IN_RUNS, *words, **{"KERAS": "keras", **settings(backend, ""), **variables})
 
 
-def test_a_loop_of_tensorflow_makes_steps_with_its_optimizer_and_reading_makes_none() -> None:
-    found = small_loops("tensorflow")
+@pytest.fixture(scope="module")
+def small(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, dict[str, Trained]]:
+    """The backend, and what its small loops have trained."""
+    backend: str = request.param
+    if find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    if backend == "tensorflow":
+        of_tensorflow: OfTensorFlow = request.getfixturevalue("of_tensorflow")
+        return backend, of_tensorflow.small
+    return backend, small_loops(tmp_path_factory.mktemp("small"), backend)
+
+
+def test_a_loop_of_tensorflow_makes_steps_with_its_optimizer_and_reading_makes_none(
+    of_tensorflow: OfTensorFlow,
+) -> None:
+    found = of_tensorflow.small
     assert found["inside"].totals.gauges["tensorflow_graphs_fetch"] == 1
-    for name in ("tensorflow_loop", "eager"):
+    for name in ("tensorflow_loop", "eager loop"):
         trained = found[name]
         assert "tensorflow_graphs_fetch" not in trained.totals.gauges
         assert trained.complaints == []
         assert trained.totals.steps == {"train": 16, "eval": 8}
         fetched = {loader.phase: sum(loader.wait_counts) for loader in trained.totals.loaders}
         assert fetched == trained.totals.steps
-        parts = ("backward", "optimizer") if name == "eager" else ("compile",)
+        parts = ("backward", "optimizer") if name == "eager loop" else ("compile",)
         for component in ("data_wait", "forward", *parts):
             assert trained.seconds("train", component) > 0, (name, component)
 
 
 @BACKENDS
-def test_the_first_call_of_train_on_batch_is_a_step_too(backend: str) -> None:
-    trained = small_loops(backend)["keras_on_batch"]
+def test_the_first_call_of_train_on_batch_is_a_step_too(small: tuple[str, dict[str, Trained]]) -> None:
+    backend, trained = small[0], small[1]["keras_on_batch"]
     assert trained.complaints == []
     assert trained.totals.steps == {"train": 16}
     if backend != "torch":
@@ -404,15 +432,17 @@ def test_the_first_call_of_train_on_batch_is_a_step_too(backend: str) -> None:
 
 
 @BACKENDS
-def test_steps_after_an_interrupted_loop_of_keras_count(backend: str) -> None:
-    trained = small_loops(backend)["keras_interrupted"]
+def test_steps_after_an_interrupted_loop_of_keras_count(small: tuple[str, dict[str, Trained]]) -> None:
+    trained = small[1]["keras_interrupted"]
     assert (trained.words.splitlines()[-1], trained.complaints) == ("2", [])
     assert trained.totals.steps == {"train": 3 + 16, "eval": 2}
 
 
-@pytest.mark.parametrize("backend", smallest(("tensorflow", "tf_keras"), {0}))
-def test_what_a_callback_computes_is_code_of_the_user_and_no_forward_pass(backend: str) -> None:
-    trained = small_loops(backend)["keras_callback"]
+@pytest.mark.parametrize("small", smallest(("tensorflow", "tf_keras"), {0}), indirect=True)
+def test_what_a_callback_computes_is_code_of_the_user_and_no_forward_pass(
+    small: tuple[str, dict[str, Trained]],
+) -> None:
+    backend, trained = small[0], small[1]["keras_callback"]
     if backend == "tensorflow":
         assert trained.words == in_one_process()["callback"] + "2\n"
     assert trained.totals.steps == {"train": 16, "eval": 4}

@@ -50,7 +50,7 @@ epochs(tf.function(train), tf.function(evaluate), lambda dataset: dataset)
 import stepscope  # noqa: E402
 
 stepscope.finish()
-stepscope.start(run="eager")
+stepscope.start(run="eager loop")
 epochs(train, evaluate, fetched)
 stepscope.finish()
 stepscope.start(run="inside")

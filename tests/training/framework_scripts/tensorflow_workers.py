@@ -1,4 +1,4 @@
-"""Trains with two workers of MultiWorkerMirroredStrategy, which this process starts: 12 batches each.
+"""Trains with two workers of MultiWorkerMirroredStrategy, which this process forks: 12 batches each.
 
 Then `fit` of Keras 2 trains on them twice, in a run of its own. The data of worker 1 come late.
 """
@@ -6,35 +6,31 @@ Then `fit` of Keras 2 trains on them twice, in a run of its own. The data of wor
 import json
 import os
 import socket
-import subprocess
 import sys
 import time
 from importlib import import_module
 from importlib.util import find_spec
 
-WORKERS = 2
+import keras
+import numpy as np
+import tensorflow as tf
 
-
-def start() -> int:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(WORKERS)]
-    addresses = [f"localhost:{each.getsockname()[1]}" for each in sockets]
-    for each in sockets:
-        each.close()
-    ranks = []
-    for index in range(WORKERS):
-        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-        variables = {**os.environ, "TF_CONFIG": json.dumps(task)}
-        ranks.append(subprocess.Popen([sys.executable, __file__, "worker"], env=variables))
-    return max(rank.wait() for rank in ranks)
-
-
-if "worker" not in sys.argv:
-    sys.exit(start())
-
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
-import tensorflow as tf  # noqa: E402
-
+if find_spec("tf_keras"):
+    tf_keras = import_module("tf_keras")
+sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+addresses = [f"localhost:{each.getsockname()[1]}" for each in sockets]
+for each in sockets:
+    each.close()
+ranks = []
+for index in range(2):  # forks, before TensorFlow has a thread: it is imported once
+    ranks.append(os.fork())
+    if not ranks[-1]:
+        own = index
+        break
+else:
+    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks))
+task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": own}}
+os.environ["TF_CONFIG"] = json.dumps(task)
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 values = np.random.default_rng(0).random((192, 8)).astype("float32")
 options = tf.data.Options()
@@ -64,10 +60,9 @@ sys.stdout.write(f"{len(losses)} {losses[-1].numpy():.6f}\n")
 if find_spec("tf_keras"):
     import stepscope
 
-    tf_keras = import_module("tf_keras")
     stepscope.finish()
     stepscope.start(run="fit")
-    late = 0.05 if json.loads(os.environ["TF_CONFIG"])["task"]["index"] else 0.0
+    late = 0.05 * own
 
     def slowly(value: np.ndarray) -> np.ndarray:
         time.sleep(late)
