@@ -1,10 +1,7 @@
-"""Traces of the PyTorch profiler: made-up ones of GPUs with exact numbers, and a real one of the CPU."""
+"""Traces of the PyTorch profiler: made-up ones of GPUs, with exact numbers."""
 
 import gzip
 import json
-import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stepscope.commands.cli import main
 from stepscope.common.errors import UserError
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.problems import problems_of
@@ -26,7 +22,6 @@ from stepscope.runs.traces.trace import SLICES, TraceSummary
 
 from tests.support.commands import refusal
 from tests.support.few_rules import of_rule
-from tests.support.pytorch import needs_torch
 
 BASE = 1_700_000_000  # seconds since the epoch
 LOADING = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
@@ -760,54 +755,6 @@ def test_a_corrupt_trace_gives_one_clear_line(tmp_path: Path, content: bytes, me
 def test_a_directory_without_a_trace_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no trace"):
         KinetoTraces(tmp_path)
-
-
-TRAINING = """
-import sys
-import time
-import torch
-from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
-from torch.utils.data import DataLoader
-
-def batch(items):
-    time.sleep(0.02)  # less than 10 ms would be too little to judge
-    return (torch.stack(items),)
-
-model = torch.nn.Linear(64, 8)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-loader = DataLoader(torch.randn(48, 64), batch_size=8, collate_fn=batch)
-plan = schedule(wait=1, warmup=1, active=3, repeat=1)
-handler = tensorboard_trace_handler(sys.argv[1], use_gzip=True)
-with profile(activities=[ProfilerActivity.CPU], schedule=plan, on_trace_ready=handler) as profiler:
-    for (batch,) in loader:
-        model(batch).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        profiler.step()
-"""
-
-
-@needs_torch
-def test_a_real_trace_of_the_installed_pytorch_is_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    subprocess.run(
-        [sys.executable, "-c", TRAINING, str(tmp_path / "traces")], check=True, capture_output=True
-    )
-    steps, summaries, facts = read(tmp_path / "traces")
-    assert [one.numbers.tolist() for one in steps] == [[2, 3, 4]]
-    for step in summaries[0].steps:
-        assert sum(step.slices.values()) == pytest.approx(step.seconds, abs=1e-9)
-        assert step.slices["kernel"] == 0
-        assert 0 < step.slices["data loading"] <= step.components["data_wait"]
-        assert 0 < sum(step.components.values()) < step.seconds
-    operators = {one.operator: one for one in facts.operators}
-    assert operators["aten::linear"].calls == 3
-    assert 0 < (operators["aten::linear"].self_seconds or 0) < operators["aten::linear"].seconds
-    assert [one.calls for one in facts.activities] == [3]
-    assert main(["report", str(tmp_path / "traces"), "--out", str(tmp_path / "out")]) == 0
-    assert re.match("(✓ Healthy|▲ found): ", capsys.readouterr().err), "a verdict and no warning"
-    assert (tmp_path / "out" / "report.html").exists()
 
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15)), max_size=12)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stepscope.commands.cli import main
 from stepscope.exporter.ledgers.reader import LedgerTotals
 from stepscope.runs.traces.source import KinetoTraces
 from stepscope.training.window_files import MODULE
@@ -249,6 +250,24 @@ train()
 said()
 print(len(done) == 1 and done[0] > 20)
 """
+IN_FOLDER = """
+def together(items):
+    time.sleep(0.02)  # less than 10 ms would be too little to judge
+    return (torch.stack(items),)
+model = nn.Linear(64, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(torch.randn(48, 64), batch_size=8, collate_fn=together)
+schedule = torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1)
+folder = os.path.join(os.path.dirname(os.environ["STEPSCOPE_PROFILE_DIR"]), "traces")
+ready = torch.profiler.tensorboard_trace_handler(folder, use_gzip=True)
+activities = [torch.profiler.ProfilerActivity.CPU]
+with torch.profiler.profile(activities=activities, schedule=schedule, on_trace_ready=ready) as profile:
+    for (batch,) in loader:
+        model(batch).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        profile.step()
+"""
 NO_PLAN = """
 train()
 print("stepscope.training.windows" in sys.modules, torch.autograd._profiler_enabled())
@@ -352,7 +371,7 @@ for number, (x, y) in enumerate(loader):
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Parts:
     """Trained without hooks."""
     parts = {"alone": ("", TRAINS), "by hand": ("", BY_HAND), "own profiler": ("", OWN_PROFILER)}
-    parts["compiled"], parts["flops"] = ("", COMPILES), ("", FLOPS)
+    parts |= {"compiled": ("", COMPILES), "flops": ("", FLOPS), "in a folder": ("", IN_FOLDER)}
     return in_parts(tmp_path_factory.mktemp("bare"), parts, STEPSCOPE="off")
 
 
@@ -531,6 +550,27 @@ def test_the_scripts_own_profiler_goes_first(bare: Parts, windows: Parts) -> Non
         ("written", ""),
     ]
     assert "the script's own profiler is active" in windows.trained.errors
+
+
+def test_a_trace_of_the_scripts_own_profiler_is_read(
+    bare: Parts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    traces = bare.folder / "in a folder" / "traces"
+    source = KinetoTraces(traces)
+    (steps,) = source.read()
+    assert list(steps.numbers) == [2, 3, 4]  # type: ignore[union-attr]
+    for step in source.summaries[0].steps:
+        assert sum(step.slices.values()) == pytest.approx(step.seconds, abs=1e-9)
+        assert step.slices["kernel"] == 0
+        assert 0 < step.slices["data loading"] <= step.components["data_wait"]
+        assert 0 < sum(step.components.values()) < step.seconds
+    operators = {one.operator: one for one in source.facts.operators}
+    assert operators["aten::linear"].calls == 3
+    assert 0 < (operators["aten::linear"].self_seconds or 0) < operators["aten::linear"].seconds
+    assert [one.calls for one in source.facts.activities] == [3]
+    assert main(["report", str(traces), "--out", str(tmp_path / "out")]) == 0
+    assert re.match("(✓ Healthy|▲ found): ", capsys.readouterr().err), "a verdict and no warning"
+    assert (tmp_path / "out" / "report.html").exists()
 
 
 def test_an_exception_in_a_window_leaves_its_steps(windows: Parts) -> None:
