@@ -183,12 +183,6 @@ def quantized_for_training_by_fx() -> object:
 
 
 @use
-def quantized_dynamically() -> object:
-    quantized = torch.ao.quantization.quantize_dynamic(trained(), {nn.Linear}, dtype=torch.qint8)
-    return kinds(quantized), digest(quantized(X))
-
-
-@use
 def quantized_eagerly() -> object:
     model = torch.ao.quantization.QuantWrapper(trained()).eval()
     model.qconfig = torch.ao.quantization.get_default_qconfig("x86")
@@ -261,16 +255,6 @@ def compiled_module() -> object:
 
 
 @use
-def compiled_as_one_graph() -> object:
-    return _compiled(lambda _: lambda model: torch.compile(model, backend="aot_eager", fullgraph=True))
-
-
-@use
-def compiled_function() -> object:
-    return _compiled(lambda c: lambda model: c(lambda x: model(x) * 2.0))
-
-
-@use
 def compiled_with_a_graph_break_inside_and_between_modules() -> object:
     class Breaks(Net):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -287,19 +271,6 @@ def compiled_with_a_graph_break_inside_and_between_modules() -> object:
         return call
 
     return _compiled(lambda c: c, Breaks), _compiled(lambda c: lambda model: c(in_between(model)))
-
-
-@use
-def compiled_in_place() -> object:
-    from torch._dynamo.utils import counters
-
-    torch._dynamo.reset()
-    counters.clear()
-    model = net()
-    before = model._compiled_call_impl is None
-    model.compile(backend="eager", fullgraph=True)
-    train(model)
-    return before, dict(counters["stats"]), dict(counters["graph_break"]), digest(model), sorted(vars(model))
 
 
 def _with_hooks() -> Net:
@@ -362,16 +333,6 @@ def gradients_per_sample() -> object:
 
 
 @use
-def ensemble_of_stacked_modules() -> object:
-    models = [trained() for _ in range(3)]
-    parameters, buffers = torch.func.stack_module_state(models)
-    base = copy.deepcopy(models[0]).to("meta")
-    return digest(
-        torch.func.vmap(lambda p, b: torch.func.functional_call(base, (p, b), (X,)))(parameters, buffers)
-    )
-
-
-@use
 def parametrized() -> object:
     from torch.nn.utils import parametrizations, parametrize
 
@@ -382,17 +343,6 @@ def parametrized() -> object:
     train(model)
     parametrize.remove_parametrizations(model.heads[0], "weight")
     return kinds(model), digest(model), sorted(model.state_dict())
-
-
-@use
-def pruned() -> object:
-    from torch.nn.utils import prune
-
-    model = trained()
-    prune.l1_unstructured(model.heads[0], "weight", amount=0.5)
-    train(model)
-    prune.remove(model.heads[0], "weight")
-    return digest(model), sorted(vars(model.heads[0]))
 
 
 @use
@@ -462,23 +412,6 @@ def checkpointed_activations() -> object:
         model, call=lambda x: model.heads[1](checkpoint_sequential(model.backbone, 2, x, use_reentrant=False))
     )
     return calls, digest(model)
-
-
-@use
-def own_function_of_autograd() -> object:
-    class Double(torch.autograd.Function):
-        @staticmethod
-        def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
-            return x * 2.0
-
-        @staticmethod
-        def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:
-            return gradients[0] * 2.0
-
-    inner = net()
-    train(inner, call=lambda x: Double.apply(inner(x)))
-    x = X.double().requires_grad_()
-    return digest(inner), torch.autograd.gradcheck(Double.apply, x), sorted(vars(Double))
 
 
 @use
@@ -787,16 +720,6 @@ def errors_of_a_model() -> object:
         return str(error), [
             f.line for f in frames if f.filename == __file__ or f.name in ("forward", "_call_impl")
         ]
-    return None
-
-
-@use
-def a_model_after_an_error() -> object:
-    model = trained()
-    try:
-        model(X[:, :3])
-    except RuntimeError as error:
-        return str(error), digest(train(model))
     return None
 
 
