@@ -185,11 +185,11 @@ SPAWNED = """import torch.multiprocessing
 def rank(number):
     {}["dog"]
 if __name__ == "__main__":
-    torch.multiprocessing.spawn(rank, nprocs=1)
+    torch.multiprocessing.start_processes(rank, nprocs=1, start_method="fork")  # imports torch once
 """
 
 
-def test_the_exception_of_a_rank_that_torch_spawns_counts_before_its_parents(case: Case) -> None:
+def test_the_exception_of_a_rank_that_torch_starts_counts_before_its_parents(case: Case) -> None:
     kept = case.run(SPAWNED)
     assert kept == {**KEPT, "place": "crash.py:3"}
     assert "ProcessRaisedException" in case.ended.stderr

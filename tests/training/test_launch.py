@@ -28,15 +28,19 @@ with_torch = pytest.mark.skipif(not TORCHRUN.exists(), reason="torch is not inst
 
 STEP = "with stepscope.step(): pass\n"
 TRAINS = f"import stepscope\n{STEP}"
+# As two nodes with a rank each; PyTorch is imported once for both.
 TRAINS_TOGETHER = f"""\
-import os, sys
+import os
 import torch.distributed
+forked = os.fork()
+os.environ["RANK"] = os.environ["GROUP_RANK"] = "0" if forked else "1"
 import stepscope
 stepscope.start()
 torch.distributed.init_process_group("gloo")
 {STEP}
 torch.distributed.barrier()
 torch.distributed.destroy_process_group()
+if forked: assert os.waitpid(forked, 0)[1] == 0
 """
 
 
@@ -134,15 +138,13 @@ def test_each_torchrun_is_one_run_with_all_its_ranks_and_neither_a_wrapper_nor_a
 def test_nodes_without_a_key_of_their_launcher_share_one_through_the_store(
     ledgers: Path, script: Path, launches: int
 ) -> None:
-    """Static torchrun: two agents, run id `none`, and the same port for each launch."""
+    """What static torchrun tells its ranks: run id `none`, and the same port for each launch."""
     script.write_text(TRAINS_TOGETHER)
-    port = free_port()
-    flags = f"--nnodes 2 --nproc-per-node 1 --master-addr 127.0.0.1 --master-port {port}"
+    static = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0", "GROUP_WORLD_SIZE": "2"}
+    local = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     for _ in range(launches):
-        shell(
-            f"{TORCHRUN} {flags} --node-rank 1 {script} & {TORCHRUN} {flags} --node-rank 0 {script}; wait",
-            ledgers,
-        )
+        shell(f"{sys.executable} {script}", ledgers, {**static, **local, **meet})
     assert list(runs(ledgers).values()) == [{0, 1}] * launches
     assert all(header.launch_key for header in headers(ledgers))
 
