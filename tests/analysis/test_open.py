@@ -15,7 +15,7 @@ from stepscope.evaluation.analysis import Analysis
 from stepscope.runs.recording.files import RunFile
 from stepscope.runs.recording.writer import RecordingWriter
 
-from tests.support.backfill import Backfill, run_of, seconds_of
+from tests.support.backfill import every_scenario, run_of, seconds_of
 from tests.support.prometheus import needs_prometheus
 from tests.support.recording import START, header, sample, step
 from tests.support.scenarios import WrittenScenarios
@@ -68,9 +68,7 @@ def test_traces_open_and_have_steps_but_no_samples(tmp_path: Path) -> None:
 
 @needs_prometheus
 def test_a_run_in_prometheus_opens(tmp_path: Path) -> None:
-    storage = Backfill(tmp_path)
-    storage.add([SCENARIO])
-    with storage.serving() as server:
+    with every_scenario(tmp_path).serving() as server:
         run = stepscope.analysis.open(f"prometheus+{server.url}?run={run_of(SCENARIO)}")
         assert run.name == run_of(SCENARIO)
         assert run.ranks == list(range(8))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from stepscope.commands.cli import main
 
-from tests.support.backfill import Backfill, run_of
+from tests.support.backfill import every_scenario, run_of
 from tests.support.processes import ran
 from tests.support.prometheus import needs_prometheus
 from tests.support.rented_nodes import rented_nodes
@@ -229,9 +229,7 @@ def test_a_scenario_gates_and_is_as_good_from_debuggers_output(
 def test_a_run_in_prometheus_is_compared_with_its_recording_and_no_password_is_shown(
     compare: Compare, scenarios: WrittenScenarios, tmp_path: Path
 ) -> None:
-    backfill = Backfill(tmp_path)
-    backfill.add(["few-dataloaders"])
-    with backfill.serving() as server:
+    with every_scenario(tmp_path).serving() as server:
         host = server.url.removeprefix("http://")
         place = f"prometheus+http://anna:secret@{host}?run={run_of('few-dataloaders')}"
         recording = scenarios.written("few-dataloaders").recording_directory

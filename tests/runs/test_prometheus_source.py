@@ -25,7 +25,7 @@ from stepscope.runs.prometheus.address import ENVIRONMENT, TOKEN, Address
 from stepscope.runs.prometheus.connection import Connection
 from stepscope.runs.prometheus.series import OF_RUN, LastValues
 
-from tests.support.backfill import Backfill, instance_of, run_of, seconds_of
+from tests.support.backfill import Backfill, every_scenario, instance_of, run_of, seconds_of
 from tests.support.commands import refusal
 from tests.support.demo import START
 from tests.support.prometheus import Prometheus, needs_prometheus
@@ -33,19 +33,13 @@ from tests.support.scenarios import WrittenScenarios
 from tests.support.smallest import smallest
 
 TOKEN_FILE = f"{ENVIRONMENT}TOKEN_FILE"
+ALL = ", ".join(map(run_of, sorted(all_scenarios())))
 SCENARIOS = ("cpu-bottleneck", "few-dataloaders", "memory-leak", "straggler")
 
 
 @pytest.fixture(scope="module")
-def storage(tmp_path_factory: pytest.TempPathFactory) -> Backfill:
-    backfill = Backfill(tmp_path_factory.mktemp("prometheus"))
-    backfill.add(SCENARIOS)
-    return backfill
-
-
-@pytest.fixture(scope="module")
-def url(storage: Backfill) -> Iterator[str]:
-    with storage.serving() as server:
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with every_scenario(tmp_path_factory.mktemp("prometheus")).serving() as server:
         yield server.url
 
 
@@ -168,7 +162,7 @@ def test_the_report_of_a_run_in_prometheus_is_written(url: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("prometheus+{url}?run=other", f"has no run other; there are {', '.join(map(run_of, SCENARIOS))}"),
+        ("prometheus+{url}?run=other", f"has no run other; there are {ALL}"),
         ("prometheus+{url}", "give a run with ?run=NAME; there are simulated-cpu-bottleneck, "),
         (
             f"prometheus+{{url}}?run={run_of('straggler')}&start=2001-01-01&end=2001-01-02T00:00:00Z",
