@@ -87,8 +87,8 @@ def test_a_heatmap_has_the_chosen_rows_in_bins_of_their_means() -> None:
     ]
     assert [row["used"] for row in rows if row["row"] == "GPU 0"] == pytest.approx([0.05, 0.525, 1.0])
     assert {row["row"] for row in rows} == {"GPU 0", "GPU 1"}  # the network was not read
-    long = of(node_samples(np.full((5000, 150), 0.5), gpu=np.full((5000, 2), 0.5)))
-    assert len(values(long.plot.heatmap())) <= MOST_MARKS
+    long = of(node_samples(np.full((500, 150), 0.5), gpu=np.full((500, 2), 0.5)))
+    assert len(long.plot.heatmap().data.values) <= MOST_MARKS  # a check of each cell would take seconds
     rates = of(node_samples(np.full((4, 1), 0.5), network=[50.0, 50.0, 75.0, 125.0])).plot.heatmap(
         ["network"]
     )

@@ -158,20 +158,39 @@ def test_a_name_that_is_no_utf_8_and_a_terminal_that_is_ascii_cost_nothing(runs:
     newest = reported(runs, "train-é", 1000)
     assert f'"../{link}"' in (newest / "report.html").read_text()
     assert f'"{link}"' in (runs / "index.html").read_text()
+    both = f"stepscope-runs/{name}", str(newest)
+    listed, of_list, opened, compared, reported_again, markdown = printed(
+        ["list"],
+        ["list", "--json"],
+        ["open", "--print", "train-é"],
+        ["compare", *both, "--format", "json"],
+        ["report", str(newest), "--format", "json"],
+        ["report", str(newest), "--format", "markdown"],
+    )
+    assert "\\xe9: " in listed
+    found = [run["directory"] for run in json.loads(of_list)["runs"]]
+    assert found == ["stepscope-runs/train-é", f"stepscope-runs/{name}"]
+    assert opened.endswith("train-\\xe9/report.html\n")
+    assert [json.loads(compared)[each]["source"] for each in "ab"] == [*both]
+    assert json.loads(reported_again)["verdict"]["sentences"]
+    assert markdown.startswith("## Training run ")
+
+
+# Types commands one after the other, as if each were the only one of its process.
+TYPES = """
+import sys
+from stepscope.commands.cli import main
+for sys.argv[1:] in {}:
+    assert main() == 0
+    print(end="\\0")
+"""
+
+
+def printed(*typed: list[str]) -> list[str]:
+    """Returns what commands print on a terminal that is ASCII."""
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-
-    def printed(*words: str) -> str:
-        command = [sys.executable, "-m", "stepscope", *words]
-        return ran(command, env=environment, check=True).stdout
-
-    assert "\\xe9: " in printed("list")
-    listed = json.loads(printed("list", "--json"))["runs"]
-    assert [run["directory"] for run in listed] == ["stepscope-runs/train-é", f"stepscope-runs/{name}"]
-    assert printed("open", "--print", "train-é").endswith("train-\\xe9/report.html\n")
-    compared = json.loads(printed("compare", f"stepscope-runs/{name}", str(newest), "--format", "json"))
-    assert [compared[each]["source"] for each in "ab"] == [f"stepscope-runs/{name}", str(newest)]
-    assert json.loads(printed("report", str(newest), "--format", "json"))["verdict"]["sentences"]
-    assert printed("report", str(newest), "--format", "markdown").startswith("## Training run ")
+    ended = ran([sys.executable, "-c", TYPES.format(ascii(typed))], env=environment, check=True)
+    return ended.stdout.split("\0")[:-1]
 
 
 @pytest.mark.parametrize(

@@ -98,20 +98,15 @@ def test_a_comparison_names_the_gaps_of_both_runs(
     assert [gap["count"] for gap in document["b"]["gaps"]] == [120]
 
 
-def test_a_cross_check_names_the_gaps_of_the_recording(
-    damaged: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["crosscheck", "--recording", str(damaged)]) in (0, 1)
-    assert capsys.readouterr().out.splitlines()[1] == sentence(damaged)
-
-
 @pytest.mark.parametrize("command", [["report"], ["crosscheck", "--recording"]])
 def test_the_name_of_a_node_in_a_gap_does_not_control_the_terminal(
     damaged: Path, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
     (damaged / "n1").rename(damaged / "n\x1b[31m1")
     assert main([*command, str(damaged)]) in (0, 1)
-    assert "\x1b" not in "".join(capsys.readouterr())
+    printed = "".join(capsys.readouterr())
+    assert "120 samples of n1 are missing between 2023-11-14 22:14:59 UTC and" in printed
+    assert "\x1b" not in printed
 
 
 def test_a_notebook_gets_the_gaps_as_a_table(damaged: Path) -> None:
