@@ -11,7 +11,6 @@ from math import nan
 from typing import Any, NamedTuple, TypeVar
 
 from stepscope.exporter.nvidia.health import HARDWARE_FIELDS, HARDWARE_SECONDS, hardware_values
-from stepscope.exporter.nvidia.mig import MigDevice, MigReading, mig_devices, read_mig
 from stepscope.exporter.nvidia.nvml import (
     ALL_LINKS,
     GPM_METRICS,
@@ -75,8 +74,21 @@ RENUMBERED_FIELDS, RENUMBERED_IN = frozenset({269, 270, 271}), 580
 SLOW_FIELDS = ((POWER_LIMIT, 0), (CORRECTED, 0), (UNCORRECTED, 0))
 
 
+GPM_PARTS = ("sm", "tensor", "dram")  # in the order of GPM_METRICS
 HEAT = {"sw_thermal", "hw_thermal"}
 POWER = {"sw_power_cap", "hw_power_brake"}
+
+
+class MigDevice(NamedTuple):
+    """A part of a divided GPU, a device itself. Its label has both numbers, as in nvidia-smi: "0:1".
+
+    NVML gives memory and processes of each, but no utilisation: that stays missing. Power, temperature,
+    clocks and errors are of the whole GPU.
+    """
+
+    label: str
+    handle: Handle
+    identity: Identity
 
 
 class Gpu:
@@ -88,9 +100,9 @@ class Gpu:
         self.lost = True
         self.handle: Handle = None
         self.sample = GpuSample()  # of the last `read`
-        # Compute processes and their bytes, at most PROCESSES_SECONDS old; None: not known.
-        self.processes: dict[int, float] | None = None
-        self.mig: list[MigReading] = []  # its MIG devices, at the last `read`
+        self.samples: dict[str, GpuSample] = {}  # this one, and those of its MIG devices, by label
+        # The compute processes on each of them and their bytes, at most PROCESSES_SECONDS old, where known.
+        self.processes: dict[str, dict[int, float]] = {}
         self._mig_devices: list[MigDevice] = []
         self._is_mig = False
         self._nvml = nvml
@@ -107,7 +119,7 @@ class Gpu:
         self._ecc_uncorrected_errors = nan
         self._info: Value = ("gpu_info", (), 1)
         self._last_read: float | None = None
-        self._slow_due = self._hardware_due = self._pids_due = self._mig_due = 0.0
+        self._due: dict[str, float] = {}  # when each slow reading is due
 
     def attach(self, handle: Handle, identity: Identity, driver_version: str) -> None:
         """Uses the handle of a GPU after NVML was initialised, or after the GPU was lost."""
@@ -117,7 +129,7 @@ class Gpu:
         self._cannot.clear()
         self._fast, self._slow = FieldBatch(fast_fields(driver_version)), FieldBatch(SLOW_FIELDS)
         self._hardware = FieldBatch(HARDWARE_FIELDS)
-        self._slow_due = self._hardware_due = self._pids_due = self._mig_due = 0.0
+        self._due.clear()
         if self._ask(self._nvml.gpm_supported):
             self._gpm = self._ask(lambda _handle: Gpm(self._nvml))
         self._is_mig = bool(self._ask(self._nvml.mig_enabled))
@@ -129,8 +141,7 @@ class Gpu:
     def detach(self) -> None:
         """Drops the handle, because NVML ends."""
         self.lost, self.handle = True, None
-        self.processes = None
-        self.mig, self._mig_devices = [], []
+        self.samples, self.processes, self._mig_devices = {}, {}, []
         if self._gpm is not None:
             self._gpm.close()
             self._gpm = None
@@ -144,10 +155,6 @@ class Gpu:
         for traffic in self._pcie.values():
             traffic.forget()
 
-    def give_sign_of_life(self) -> None:
-        """Raises `NvmlError` if the GPU does not answer to its old handle."""
-        self._memory()
-
     def read(self, now: float, longest_gap: float) -> list[Value]:
         """Fills `sample`, and returns what has more labels. Raises `NvmlError` if the GPU is lost.
 
@@ -155,12 +162,13 @@ class Gpu:
         """
         elapsed = 0.0 if self._last_read is None else min(now - self._last_read, longest_gap)
         self._last_read = now
-        if now >= self._hardware_due:
+        if now >= self._due.get("hardware", 0.0):
             is_mig = self._ask(self._nvml.mig_enabled)
             if is_mig is not None and is_mig != self._is_mig:  # it was divided, or is whole again
                 self.attach(self.handle, self.identity, self._info[1][3])
         self.sample = GpuSample(lost=0.0, model=self.identity.model, uuid=self.identity.uuid)
-        if (memory := self._memory()) is not None:
+        self.samples = {self.label: self.sample}
+        if (memory := self.memory()) is not None:
             self.sample.memory_used_bytes, self.sample.memory_total_bytes = memory
         self._read_utilization(elapsed)
         values: list[Value] = [("gpu_up", self._labels, 1), self._info]
@@ -170,11 +178,11 @@ class Gpu:
         values += self._read_slow(now)
         values += self._read_hardware(now)
         if self._is_mig:
-            values += self._read_mig(now)
-            return values  # a process belongs to a MIG device
-        self._read_processes(now)
-        if self.processes is not None:
-            self.sample.compute_processes = len(self.processes)
+            values += self._read_mig(now)  # a process belongs to a MIG device
+        else:
+            self._read_processes(now)
+        for label, processes in self.processes.items():
+            self.samples[label].compute_processes = len(processes)
         return values
 
     def measure_pcie(self, direction: str, now: float) -> None:
@@ -186,44 +194,36 @@ class Gpu:
         if kilobytes_per_second is not None:
             self._pcie[direction].add_rate(kilobytes_per_second * 1000.0, now)
 
-    def _ask(self, question: Callable[[Handle], Answer]) -> Answer | None:
+    def _ask(self, question: Callable[[Handle], Answer], is_sign: bool = False) -> Answer | None:
         """Returns the answer, or None. A question that the GPU does not support is not asked again."""
         if question in self._cannot:
             return None
         try:
             return question(self.handle)
         except NvmlError as error:
-            if error.lost or error.uninitialised:
+            if error.lost or (is_sign and error.unclear):
                 raise
             if error.unsupported:
                 self._cannot.add(question)
             return None
 
     def _ask_either(
-        self, question: Callable[[Handle], Answer], instead: Callable[[Handle], Answer]
+        self,
+        question: Callable[[Handle], Answer],
+        instead: Callable[[Handle], Answer],
+        is_sign: bool = False,
     ) -> Answer | None:
         """Asks the second question only if the GPU does not support the first question."""
-        answer = self._ask(question)
-        return self._ask(instead) if question in self._cannot else answer
+        answer = self._ask(question, is_sign)
+        return self._ask(instead, is_sign) if question in self._cannot else answer
 
-    def _memory(self) -> tuple[int, int] | None:
+    def memory(self) -> tuple[int, int] | None:
         """Returns the bytes used and in total. This is read first, as the sign of life.
 
         Here, UNKNOWN and INVALID_ARGUMENT also mean that the GPU is lost. Some drivers report UNKNOWN for
         a GPU that fell off the bus, and INVALID_ARGUMENT for a handle that is no longer valid.
         """
-        for question in (self._nvml.memory_v2, self._nvml.memory):
-            if question in self._cannot:
-                continue
-            try:
-                return question(self.handle)
-            except NvmlError as error:
-                if error.lost or error.uninitialised or error.unclear:
-                    raise
-                if not error.unsupported:
-                    return None
-                self._cannot.add(question)
-        return None
+        return self._ask_either(self._nvml.memory_v2, self._nvml.memory, is_sign=True)
 
     def _read_utilization(self, elapsed: float) -> None:
         percent = self._ask(self._nvml.utilization)
@@ -254,7 +254,7 @@ class Gpu:
         try:
             answers = self._nvml.fields(self.handle, batch)
         except NvmlError as error:
-            if error.lost or error.uninitialised:
+            if error.lost:
                 raise
             return {}, FieldBatch(()) if error.unsupported else batch
         never = batch.unsupported() if len(answers) < len(batch.fields) else set()
@@ -322,24 +322,18 @@ class Gpu:
         if self._gpm is None:
             return
         try:
-            sm, tensor, dram = self._gpm.read(self.handle, now)
+            for part, percent in zip(GPM_PARTS, self._gpm.read(self.handle, now), strict=True):
+                if percent is not None:
+                    setattr(self.sample, f"{part}_active_ratio", percent / 100)
         except NvmlError as error:
-            if error.lost or error.uninitialised:
+            if error.lost:
                 raise
             if error.unsupported:  # as by a GPU in MIG mode, only here
                 self._gpm.close()
                 self._gpm = None
-            return
-        if sm is not None:
-            self.sample.sm_active_ratio = sm / 100
-        if tensor is not None:
-            self.sample.tensor_active_ratio = tensor / 100
-        if dram is not None:
-            self.sample.dram_active_ratio = dram / 100
 
     def _read_slow(self, now: float) -> list[Value]:
-        if now >= self._slow_due:
-            self._slow_due = self._due(now, SLOW_SECONDS, first=self._slow_due == 0)
+        if self._is_due("slow", now, SLOW_SECONDS):
             self._slow_values = list(self._slow_tier())
         self.sample.power_limit_watts = self._power_limit_watts
         self.sample.ecc_uncorrected_errors = self._ecc_uncorrected_errors
@@ -357,8 +351,7 @@ class Gpu:
                 yield "gpu_ecc_errors_total", (self.label, severity), answers[field]
 
     def _read_hardware(self, now: float) -> list[Value]:
-        if now >= self._hardware_due:
-            self._hardware_due = self._due(now, HARDWARE_SECONDS, first=self._hardware_due == 0)
+        if self._is_due("hardware", now, HARDWARE_SECONDS):
             answers, self._hardware = self._read_fields(self._hardware)
             self._hardware_values = [*hardware_values(self.label, answers), *self._pcie_link()]
         return self._hardware_values
@@ -375,41 +368,51 @@ class Gpu:
                 yield name, self._labels, answer
 
     def _read_processes(self, now: float) -> None:
-        if now >= self._pids_due:
-            self._pids_due = self._due(now, PROCESSES_SECONDS, first=self._pids_due == 0)
+        if self._is_due("processes", now, PROCESSES_SECONDS):
             nvml = self._nvml
             processes = self._ask_either(nvml.compute_processes, nvml.compute_processes_v2)
-            self.processes = None if processes is None else dict(processes)
+            self.processes = {} if processes is None else {self.label: dict(processes)}
 
     def _read_mig(self, now: float) -> Iterable[Value]:
         """Reads the MIG devices. They may come and go at any time."""
-        if now >= self._mig_due:
-            self._mig_due = now + PROCESSES_SECONDS
+        if now >= self._due.get("mig", 0.0):
+            self._due["mig"] = now + PROCESSES_SECONDS
             self._mig_devices = self._list_mig()
-        self.mig = []
-        for device in self._mig_devices:
+        self.processes = {}
+        for label, handle, (uuid, model, pci_bus_id) in self._mig_devices:
             try:
-                reading = read_mig(self._nvml, device)
+                used, total = self._nvml.memory_v2(handle)
+                self.samples[label] = GpuSample(
+                    memory_used_bytes=used, memory_total_bytes=total, model=model, uuid=uuid
+                )
+                self.processes[label] = dict(self._nvml.compute_processes(handle))
             except NvmlError as error:
-                if error.lost or error.uninitialised:
+                if error.lost:
                     raise
-                self._mig_due = 0.0  # it is gone
-                continue
-            self.mig.append(reading)
-            label, _, (uuid, model, pci_bus_id) = device
+                if label not in self.samples:
+                    self._due["mig"] = 0.0  # it is gone
+                    continue
             yield "gpu_info", (label, uuid, model, self._info[1][3], pci_bus_id), 1
 
     def _list_mig(self) -> list[MigDevice]:
+        nvml, found = self._nvml, []
         try:
-            return mig_devices(self._nvml, self.handle, self.label, self.identity)
+            for number in range(nvml.most_mig_devices(self.handle)):
+                if (device := nvml.mig_handle(self.handle, number)) is not None:
+                    identity = nvml.mig_identity(device, self.identity)
+                    found.append(MigDevice(f"{self.label}:{number}", device, identity))
         except NvmlError as error:
-            if error.lost or error.uninitialised:
+            if error.lost:
                 raise
             return []
+        return found
 
-    def _due(self, now: float, period: float, first: bool) -> float:
-        """Returns the time of the next reading: the GPUs' slow readings are spread over several ticks."""
-        return now + (period * (1 + int(self.label) % 8) / 8 if first else period)
+    def _is_due(self, what: str, now: float, period: float) -> bool:
+        """Returns whether to read now. The GPUs' slow readings are spread over several ticks."""
+        due = self._due.get(what, 0.0)
+        if is_due := now >= due:
+            self._due[what] = now + (period if due else period * (1 + int(self.label) % 8) / 8)
+        return is_due
 
 
 def _sum_of(seconds: Iterable[float]) -> float:

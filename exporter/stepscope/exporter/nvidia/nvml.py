@@ -52,6 +52,7 @@ _UNSUPPORTED = {
 _LOST = {
     pynvml.NVML_ERROR_GPU_IS_LOST,
     pynvml.NVML_ERROR_RESET_REQUIRED,
+    pynvml.NVML_ERROR_UNINITIALIZED,
     _GPU_NOT_FOUND,
 }
 
@@ -70,7 +71,7 @@ class NvmlError(Exception):
 
     @property
     def lost(self) -> bool:
-        """Returns whether the GPU is out of reach."""
+        """Returns whether the GPU is out of reach, also because NVML must be initialised again."""
         return self.code in _LOST
 
     @property
@@ -162,9 +163,9 @@ class _Process(Structure):
     )
 
 
-def _asks(function: str, *arguments: Any) -> Callable[["Nvml", Handle], int]:
-    """Returns a method that returns what a function says about a device, an unsigned int."""
-    return lambda nvml, handle: nvml._number(function, handle, *arguments)
+def _asks(function: str, *arguments: Any, into: str = "_unsigned") -> Callable[["Nvml", Handle], int]:
+    """Returns a method that returns what a function says about a device, a number."""
+    return lambda nvml, handle: nvml._number(function, handle, *arguments, into=into)
 
 
 class Nvml:
@@ -186,8 +187,7 @@ class Nvml:
         self._memory_v2 = pynvml.c_nvmlMemory_v2_t()
         self._memory_v2.version = pynvml.nvmlMemory_v2
         self._temperature = _Temperature(version=sizeof(_Temperature) | 1 << 24, sensor=0)
-        self._unsigned = c_uint()
-        self._reasons = c_ulonglong()
+        self._unsigned, self._reasons = c_uint(), c_ulonglong()
         self._metrics = pynvml.c_nvmlGpmMetricsGet_t()
         self._metrics.version = pynvml.NVML_GPM_METRICS_GET_VERSION
         self._metrics.numMetrics = len(GPM_METRICS)
@@ -282,16 +282,6 @@ class Nvml:
         self._call("nvmlDeviceGetTemperatureV", handle, byref(self._temperature))
         return int(self._temperature.temperature)
 
-    def clock_reasons(self, handle: Handle) -> int:
-        """Returns the reasons for low clocks now: bits nvmlClocksEventReason*."""
-        self._call("nvmlDeviceGetCurrentClocksEventReasons", handle, byref(self._reasons))
-        return self._reasons.value
-
-    def throttle_reasons(self, handle: Handle) -> int:
-        """Returns the same bits, from the function's name before R535."""
-        self._call("nvmlDeviceGetCurrentClocksThrottleReasons", handle, byref(self._reasons))
-        return self._reasons.value
-
     def compute_processes(self, handle: Handle) -> list[tuple[int, float]]:
         """Lists processes with a compute context: the pid, and the bytes of memory (NaN: not known)."""
         return self._processes("nvmlDeviceGetComputeRunningProcesses_v3", handle)
@@ -299,6 +289,20 @@ class Nvml:
     def compute_processes_v2(self, handle: Handle) -> list[tuple[int, float]]:
         """Lists the same processes with drivers before R535."""
         return self._processes("nvmlDeviceGetComputeRunningProcesses_v2", handle)
+
+    def _processes(self, function: str, handle: Handle) -> list[tuple[int, float]]:
+        room = 0
+        while True:
+            processes = (_Process * room)()
+            number = c_uint(room)
+            try:
+                self._call(function, handle, byref(number), processes if room else None)
+            except NvmlError as error:
+                if error.code != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
+                    raise
+                room = number.value * 2 + 5  # there may be more at the next call
+            else:
+                return [(process.pid, _known(process.used_bytes)) for process in processes[: number.value]]
 
     def gpm_supported(self, handle: Handle) -> bool:
         """Returns whether the GPU has GPM, the performance metrics of Hopper and later."""
@@ -352,6 +356,9 @@ class Nvml:
     temperature = _asks("nvmlDeviceGetTemperature", c_uint(0))  # degrees Celsius; CUDA 14 removes it
     power = _asks("nvmlDeviceGetPowerUsage")  # milliwatts; since Ampere (except GA100) a mean over one second
     power_limit = _asks("nvmlDeviceGetEnforcedPowerLimit")  # milliwatts
+    # The reasons for low clocks now: bits nvmlClocksEventReason*. The latter is the name before R535.
+    clock_reasons = _asks("nvmlDeviceGetCurrentClocksEventReasons", into="_reasons")
+    throttle_reasons = _asks("nvmlDeviceGetCurrentClocksThrottleReasons", into="_reasons")
     sm_clock = _asks("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM)  # megahertz
     memory_clock = _asks("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM)  # megahertz
     # KB/s over PCIe in the 20 ms that the call takes.
@@ -363,24 +370,11 @@ class Nvml:
     pcie_max_generation = _asks("nvmlDeviceGetMaxPcieLinkGeneration")
     most_mig_devices = _asks("nvmlDeviceGetMaxMigDeviceCount")
 
-    def _number(self, function: str, *arguments: Any) -> int:
-        """Returns what a function writes to its last argument, an unsigned int."""
-        self._call(function, *arguments, byref(self._unsigned))
-        return self._unsigned.value
-
-    def _processes(self, function: str, handle: Handle) -> list[tuple[int, float]]:
-        room = 0
-        while True:
-            processes = (_Process * room)()
-            number = c_uint(room)
-            try:
-                self._call(function, handle, byref(number), processes if room else None)
-            except NvmlError as error:
-                if error.code != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
-                    raise
-                room = number.value * 2 + 5  # there may be more at the next call
-            else:
-                return [(process.pid, _known(process.used_bytes)) for process in processes[: number.value]]
+    def _number(self, function: str, *arguments: Any, into: str = "_unsigned") -> int:
+        """Returns what a function writes to its last argument, a number of the type of `into`."""
+        written = getattr(self, into)
+        self._call(function, *arguments, byref(written))
+        return int(written.value)
 
     def _call(self, name: str, *arguments: Any) -> None:
         function = self._functions.get(name) or self._function(name)

@@ -101,10 +101,6 @@ class Session:
         except NvmlError as error:
             logger.debug("between two readings: %s", error)  # the next reading handles it
 
-    def close(self) -> None:
-        """Stops counting XID errors, and ends NVML."""
-        self._stop()
-
     def _start(self) -> None:
         """Starts NVML and finds the GPUs, or stores the reason why it cannot."""
         self._nvml.subject = "the driver"
@@ -123,12 +119,12 @@ class Session:
             kind, reason = NoReadingError, f"no answer from the driver ({error})"
         if reason:
             self._not_started = kind(f"{reason}; looking again every {self._retry_seconds:g} s")
-            self._stop()
+            self.close()
         else:
             self._xids.start(self._gpus)
 
-    def _stop(self) -> None:
-        """Ends NVML, unless the thread for XID errors hangs in it."""
+    def close(self) -> None:
+        """Stops counting XID errors and ends NVML, unless the thread for XID errors hangs in it."""
         for gpu in self._gpus:
             gpu.detach()
         if self._started and self._xids.stop():
@@ -184,16 +180,11 @@ class Session:
                 return
             for each in self._gpus:
                 each.lose()
-            self._stop()
+            self.close()
             raise NoReadingError(f"NVML must be restarted ({error})") from error
         reading.values += values
-        reading.samples[gpu.label] = gpu.sample
-        if gpu.processes is not None:
-            reading.processes[gpu.label] = gpu.processes
-        for part in gpu.mig:
-            reading.samples[part.device.label] = part.sample
-            if part.processes is not None:
-                reading.processes[part.device.label] = part.processes
+        reading.samples |= gpu.samples
+        reading.processes |= gpu.processes
 
     def _lose(self, gpu: Gpu, error: NvmlError) -> None:
         logger.warning("GPU %s is lost: %s", gpu.label, error)
@@ -216,7 +207,7 @@ class Session:
             self._restart_wait = min(self._restart_wait * 2, self._retry_seconds * LONGEST_RETRY_FACTOR)
             # NVML lists and opens GPUs only when it starts. The counters kept here continue.
             if self._xids.stop():
-                self._stop()
+                self.close()
                 self._start()
         lost = [gpu for gpu in self._gpus if gpu.lost]
         if not lost:
@@ -226,7 +217,7 @@ class Session:
     def _revive(self, gpu: Gpu) -> None:
         handle = gpu.handle
         try:
-            gpu.give_sign_of_life()
+            gpu.memory()
             identity = self._nvml.identity(handle)
         except NvmlError as error:
             logger.debug("GPU %s is still lost: %s", gpu.label, error)
