@@ -40,8 +40,6 @@ OTHER_FILES = {
     "stepscope/commands/hooks.py": "site-packages of the Python that the user names",
     "stepscope/exporter/processes/cgroup.py": "procfs and cgroups",
     "stepscope/exporter/processes/neighbours.py": "procfs",
-    "stepscope/exporter/processes/pauses.py": "procfs",
-    "stepscope/exporter/processes/pressure.py": "procfs and cgroups",
     "stepscope/exporter/processes/stacks.py": "procfs",
     "stepscope/exporter/processes/tree.py": "procfs",
     "stepscope/exporter/processes/used.py": "procfs",

@@ -38,7 +38,7 @@ def test_a_module_that_cannot_be_imported_is_a_collector_that_fails(folder: Path
     add_flags(parser, [broken])
     registry = Registry(enabled(vars(parser.parse_args([])), [broken]))
     registry.collect(Sample(time=0.0))
-    success, *_ = registry.own_families()
+    success, *_ = registry.own_families
     assert success.samples == {("quantum",): 0}
     assert list(registry.families()) == []
     registry.close()

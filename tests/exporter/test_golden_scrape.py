@@ -24,7 +24,7 @@ from stepscope.exporter.collectors.run_gpus import RunGpusCollector
 from stepscope.exporter.collectors.run_processes import RunProcessesCollector
 from stepscope.exporter.collectors.training import TrainingCollector
 from stepscope.exporter.exporter import Exporter
-from stepscope.exporter.ledgers.operator_seconds import OperatorSeconds
+from stepscope.exporter.ledgers.run_totals import OperatorSeconds
 from stepscope.exporter.sampling.exposition import Format
 from stepscope.exporter.sampling.sampler import Clock
 

@@ -80,7 +80,6 @@ def totals(steps: int, end: float | None = None) -> LedgerTotals:
         step_squared_seconds={},
         phase_seconds={"train": steps * 0.4, "initialization": 1.0, "other": 0.5},
         component_seconds={"forward": steps * 0.1},
-        component_device_seconds={},
         loaders=(
             LoaderTotals("train", 4, True, 2, (1, 2, 3), 0.6, None, 32),
             LoaderTotals("eval", None, None, None, (1,), 0.1, None),

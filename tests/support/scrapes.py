@@ -80,7 +80,7 @@ def scraped_steps(
             totals = counted.until(now)
             seen: Any = _Run(steps, totals, now, None if end is None or now < end else end, loaders or {})
             families.publish({run: seen}, now, 0, {})
-            yield families.all
+            yield families.values()
 
     taken = f'stepscope_samples_total{{job="stepscope",instance="{instance}",run="{run}"}}'
     samples: Series = {taken: [float(ROWS_A_SCRAPE * number) for number in range(scrapes)]}

@@ -165,12 +165,7 @@ def _totals(rank: int, elapsed: float, alive: bool) -> LedgerTotals:
         step_squared_seconds={},
         phase_seconds={},
         component_seconds={},
-        component_device_seconds={},
         loaders=loaders,
-        fetch_counts=(0,),
-        fetch_sum=0.0,
-        fetch_cpu_seconds=0.0,
-        fetch_core_wait_seconds=0.0,
         steps_recorded=0,
         gauges=gauges,
     )

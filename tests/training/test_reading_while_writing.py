@@ -4,7 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from stepscope.exporter.ledgers.reader import LedgerReader, StepRecord
+from stepscope.exporter.ledgers.reader import StepRecord
 from stepscope.training import layout
 
 from tests.support.training_script import go_on, only_ledger, training, wait_for_line
@@ -76,11 +76,6 @@ def test_an_overrun_of_the_ring_is_counted_as_lost_and_the_counters_stay_exact(l
             wait_for_line(process)
             more, lost = reader.new_steps()
             assert ([step.number for step in more], lost) == (list(range(10)), 0)
-            position = reader.position
-
-            with LedgerReader(reader.path, position=position - 4) as restarted:
-                again, lost = restarted.new_steps()
-            assert (again, lost) == (more[-4:], 0)
 
 
 def test_a_killed_trainer_leaves_a_readable_ledger_that_is_not_alive(ledgers: Path) -> None:

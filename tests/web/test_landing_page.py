@@ -4,7 +4,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from stepscope.exporter.collectors.training import RUN_INFO, Families
+from stepscope.exporter.collectors.training import Families
 from stepscope.exporter.sampling.families import Family
 from stepscope.web.messages import Request
 from stepscope.web.pages import MOST_RUNS, Pages
@@ -13,9 +13,9 @@ from stepscope.web.serving import Serving
 
 def page(runs: dict[str, str], collectors: dict[str, float]) -> str:
     """Returns the page of an exporter with these runs, by user, and collectors."""
-    info = Families().info
+    info = Families()["run_info"]
     rows = [{"run": run, "user": user} for run, user in runs.items()]
-    info.publish({tuple(row.get(name, "") for name in RUN_INFO): 1.0 for row in rows})
+    info.publish({tuple(row.get(name, "") for name in info.labels): 1.0 for row in rows})
     success = Family("stepscope_collector_success", "gauge", "Whether it worked.", ("collector",))
     success.publish({(name,): value for name, value in collectors.items()})
     exporter: Any = SimpleNamespace(node="gpu-1", simulated="", families=lambda: [info, success])

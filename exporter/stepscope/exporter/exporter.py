@@ -22,7 +22,7 @@ from stepscope.common.watchdog import Watchdog
 from stepscope.exporter.collectors.training import TrainingCollector
 from stepscope.exporter.sampling.collector import Collector
 from stepscope.exporter.sampling.exposition import Exposition, Format
-from stepscope.exporter.sampling.families import Family
+from stepscope.exporter.sampling.families import Family, FamilyTable
 from stepscope.exporter.sampling.limits import Limits, ReachedLimits
 from stepscope.exporter.sampling.profiles import Profile, ProfileFilter
 from stepscope.exporter.sampling.registry import PATIENCE_SECONDS, Registry, Sink
@@ -152,7 +152,7 @@ class Exporter:
 
     def _own_families(self) -> list[Family]:
         return [
-            *self._registry.own_families(),
+            *self._registry.own_families,
             *self._sampler.families,
             *self._reached.families,
             *self._process.families,
@@ -199,6 +199,24 @@ def _attempt(what: str, act: Callable[[], None]) -> bool:
     return True
 
 
+METRICS = """
+info stepscope_exporter_build_info{version,python_version,python_implementation,profile,simulated}
+    Versions of this exporter and of Python, and its profile of metrics; the value is always 1.
+counter process_cpu_seconds_total
+    CPU time spent, user and system.
+gauge process_virtual_memory_bytes
+    Virtual memory size.
+gauge process_resident_memory_bytes
+    Resident memory size.
+gauge process_start_time_seconds
+    Start of the process, since the epoch.
+gauge process_open_fds
+    Open file descriptors.
+gauge process_max_fds
+    Most file descriptors that may be open.
+"""
+
+
 class ProcessMetrics:
     """Process metrics, read at each scrape from the real /proc: --path.procfs is for the node's metrics.
 
@@ -207,26 +225,13 @@ class ProcessMetrics:
 
     def __init__(self, profile: Profile, simulated: str = "") -> None:
         self._self = psutil.Process()
-        self._cpu = Family("process_cpu_seconds_total", "counter", "CPU time spent, user and system.")
-        self._virtual = Family("process_virtual_memory_bytes", "gauge", "Virtual memory size.")
-        self._resident = Family("process_resident_memory_bytes", "gauge", "Resident memory size.")
-        self._start = Family("process_start_time_seconds", "gauge", "Start of the process, since the epoch.")
-        self._open = Family("process_open_fds", "gauge", "Open file descriptors.")
-        self._limit = Family("process_max_fds", "gauge", "Most file descriptors that may be open.")
-        self._build = Family(
-            "stepscope_exporter_build_info",
-            "info",
-            "Versions of this exporter and of Python, and its profile of metrics; the value is always 1.",
-            (
-                *("version", "python_version", "python_implementation", "profile"),
-                *(("simulated",) if simulated else ()),
-            ),
-        )
-        memory = self._virtual, self._resident
-        self.families = (self._build, self._cpu, *memory, self._start, self._open, self._limit)
+        self.families = tuple(FamilyTable(METRICS).values())
+        build, self._cpu, self._virtual, self._resident, start, self._open, self._limit = self.families
         python = (platform.python_version(), platform.python_implementation())
-        self._build.publish({(__version__, *python, profile, *((simulated,) if simulated else ())): 1})
-        self._start.publish({(): self._self.create_time()})
+        values = (__version__, *python, profile, *((simulated,) if simulated else ()))
+        build.labels = build.labels[: len(values)]
+        build.publish({values: 1})
+        start.publish({(): self._self.create_time()})
 
     def read(self) -> None:
         """Publishes the resources that the process uses now; not its memory if that cannot be read."""

@@ -12,7 +12,7 @@ Scrape a run either here or at the exporter: rules would count it twice. docs/tr
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path
 from threading import Lock
@@ -33,7 +33,8 @@ from stepscope.exporter.collectors.training import Families
 from stepscope.exporter.ledgers.ages import Now
 from stepscope.exporter.ledgers.reader import LedgerError, LedgerReader, open_ledgers
 from stepscope.exporter.ledgers.run_totals import Ledger, Run
-from stepscope.exporter.sampling.families import Family
+from stepscope.exporter.sampling.exposition import SUFFIXES
+from stepscope.exporter.sampling.families import Family, Kind
 from stepscope.training import ledger as own_ledger
 from stepscope.training.ledger_files import ledger_directory
 from stepscope.training.session import session
@@ -50,6 +51,13 @@ OF_EXPORTER = (
     "stepscope_ledgers_refused_total",
     "stepscope_ledger_records_lost_total",
 )
+KINDS: dict[Kind, Callable[..., Metric]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+    "info": InfoMetricFamily,
+    "unknown": UnknownMetricFamily,
+}
 
 
 class StepscopeCollector(Collector):
@@ -81,7 +89,7 @@ class StepscopeCollector(Collector):
             return [_filled(family) for family in self._published()]
 
     def _published(self) -> Iterator[Family]:
-        return (family for family in self._families.all if family.name not in OF_EXPORTER)
+        return (family for family in self._families.values() if family.name not in OF_EXPORTER)
 
     def _look(self) -> None:
         own = session.ledger
@@ -136,15 +144,8 @@ class _OwnLedger(LedgerReader):
 
 def _metric(family: Family) -> Metric:
     """Returns the family of prometheus_client, which adds the suffix of its kind to the name itself."""
-    name, labels = family.name, family.labels
-    if family.kind == "counter":
-        return CounterMetricFamily(name.removesuffix("_total"), family.help, labels=labels)
-    if family.kind == "histogram":
-        return HistogramMetricFamily(name, family.help, labels=labels)
-    if family.kind == "info":
-        return InfoMetricFamily(name.removesuffix("_info"), family.help, labels=labels)
-    kind = GaugeMetricFamily if family.kind == "gauge" else UnknownMetricFamily
-    return kind(name, family.help, labels=labels)
+    name = family.name.removesuffix(SUFFIXES.get(family.kind, ""))
+    return KINDS[family.kind](name, family.help, labels=family.labels)
 
 
 def _filled(family: Family) -> Metric:
@@ -156,7 +157,6 @@ def _filled(family: Family) -> Metric:
             buckets = list(zip(bounds, below, strict=True))[histogram.first :]
             metric.add_metric(labels, buckets, histogram.sum)
     else:
-        suffix = {"counter": "_total", "info": "_info"}.get(family.kind, "")
         for labels, value in family.samples.items():
-            metric.add_sample(metric.name + suffix, dict(zip(family.labels, labels, strict=True)), value)
+            metric.add_sample(family.name, dict(zip(family.labels, labels, strict=True)), value)
     return metric

@@ -21,7 +21,7 @@ from stepscope.common.whole_file import replacing
 from stepscope.common.words import capitalised, count, duration, number
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.problems import problems_of, small_problems
-from stepscope.exporter.processes.pressure import RESOURCES
+from stepscope.exporter.processes.cgroup import RESOURCES
 from stepscope.measurements.arrivals import clocks_ahead
 from stepscope.report.shares import NAMES
 from stepscope.report.trace_file import TraceFile, Track

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.common.errors import UserError
-from stepscope.exporter.processes.pressure import RESOURCES
+from stepscope.exporter.processes.cgroup import RESOURCES
 from stepscope.exporter.sampling.sample import GPU_QUANTITIES, RUN_QUANTITIES
 from stepscope.runs.gauge_history import GaugeHistory
 from stepscope.runs.rank_dump import RankDump

@@ -213,7 +213,7 @@ def test_a_hang_costs_the_exporter_only_the_gpu_metrics_and_one_line_in_the_log(
 
     def success() -> float:
         (family,) = (
-            family for family in registry.own_families() if family.name == "stepscope_collector_success"
+            family for family in registry.own_families if family.name == "stepscope_collector_success"
         )
         return family.samples[("gpu",)]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from stepscope.exporter.ledgers import operators
-from stepscope.exporter.ledgers.operator_seconds import KNOWN, NAME_BYTES, OTHER, SHOWN, OperatorSeconds
 from stepscope.exporter.ledgers.reader import open_ledgers
+from stepscope.exporter.ledgers.run_totals import KNOWN, NAME_BYTES, OTHER_OPERATORS, SHOWN, OperatorSeconds
 
 from tests.exporter.collectors.test_training import Node
 from tests.exporter.ledgers.test_folder import NOBODY, as_root
@@ -118,12 +118,12 @@ def test_operators_of_later_windows_take_the_place_of_those_without_time_and_no_
     many = {f"op_{number}": 0.001 * (200 - number) for number in range(150)}
     case.write(trainer, folder, 2, of_operators(**many))
     before = case.read()
-    assert set(before) == {*(f"op_{number}" for number in range(SHOWN)), OTHER}
+    assert set(before) == {*(f"op_{number}" for number in range(SHOWN)), OTHER_OPERATORS}
     assert sum(before.values()) == pytest.approx(sum(many.values()))
     case.write(trainer, folder, 8, of_operators(late=9.0, op_3=0.5, op_20=0.01))
     after = case.read()
     gone = before.pop("op_19")  # had least seconds; op_20 has more now, but not twice as many
-    changed = {"late": 9.0, "op_3": before["op_3"] + 0.5, OTHER: before[OTHER] + 0.01}
+    changed = {"late": 9.0, "op_3": before["op_3"] + 0.5, OTHER_OPERATORS: before[OTHER_OPERATORS] + 0.01}
     assert after == pytest.approx(before | changed)
     case.write(trainer, folder, 14, of_operators(op_19=1.0))
     assert case.read()["op_19"] == pytest.approx(gone + 1.0)  # it continues

@@ -59,7 +59,7 @@ def published(registry: Registry) -> dict[str, float]:
 
 
 def success(registry: Registry) -> dict[str, float]:
-    family, *_ = registry.own_families()
+    family, *_ = registry.own_families
     return {labels[0]: value for labels, value in family.samples.items()}
 
 
@@ -68,7 +68,7 @@ def test_every_collector_is_read_and_timed() -> None:
     tick(registry)
     assert published(registry) == {"a_value": 1, "b_value": 1}
     assert success(registry) == {"a": 1, "b": 1}
-    _, duration, _ = registry.own_families()
+    _, duration, _ = registry.own_families
     assert all(seconds >= 0 for seconds in duration.samples.values())
     registry.close()
 

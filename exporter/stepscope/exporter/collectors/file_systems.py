@@ -12,14 +12,19 @@ from threading import Thread
 from time import monotonic
 
 from stepscope.exporter.sampling.collector import Collector, collector
-from stepscope.exporter.sampling.families import Family, LabelValues
+from stepscope.exporter.sampling.families import FamilyTable, LabelValues
 from stepscope.exporter.sampling.sample import Sample
 
 SECONDS = 60.0  # between two readings
 LONGEST_SECONDS = 10.0  # that file systems may take to answer
 MOST_THREADS = 32  # that may wait for file systems when others start
-LABELS = ("run", "mountpoint")
 ESCAPED = re.compile(r"\\(\d{3})")  # a space in a mount point is \040
+METRICS = """
+gauge stepscope_run_file_system_free_bytes{run,mountpoint}
+    Space that the run may still use where its processes have their working directory.
+gauge stepscope_run_file_system_size_bytes{run,mountpoint}
+    Its whole space.
+"""
 
 
 @collector
@@ -35,14 +40,7 @@ class FileSystemsCollector(Collector):
         self._due = 0.0
         self._asking: dict[str, tuple[Thread, float]] = {}  # by run, and since when
         self._spaces: dict[str, Mapping[LabelValues, tuple[float, float]]] = {}  # by run
-        self.free = Family(
-            "stepscope_run_file_system_free_bytes",
-            "gauge",
-            "Space that the run may still use where its processes have their working directory.",
-            LABELS,
-        )
-        self.size = Family("stepscope_run_file_system_size_bytes", "gauge", "Its whole space.", LABELS)
-        self.families = (self.free, self.size)
+        self.free, self.size = self.families = tuple(FamilyTable(METRICS).values())
 
     def collect(self, sample: Sample) -> None:
         pids = {

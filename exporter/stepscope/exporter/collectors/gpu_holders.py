@@ -8,10 +8,14 @@ from time import monotonic
 from stepscope.common.users import user_name
 from stepscope.exporter.processes.used import user_of
 from stepscope.exporter.sampling.collector import Collector, collector
-from stepscope.exporter.sampling.families import Family, LabelValues
+from stepscope.exporter.sampling.families import FamilyTable, LabelValues
 from stepscope.exporter.sampling.sample import Sample
 
 LONGEST_GAP = 10.0  # seconds between two samples that count as seen
+METRICS = """
+gauge stepscope_gpu_held_idle_seconds{gpu,run,user,pid}
+    For how long the GPU has done no work while this process holds memory of it; 0 if it works.
+"""
 
 
 @collector
@@ -31,13 +35,7 @@ class GpuHoldersCollector(Collector):
         self._clock = clock
         self._last = clock()
         self._idle: dict[str, tuple[int, float]] = {}  # by GPU: the holder, and its seconds without work
-        self._family = Family(
-            "stepscope_gpu_held_idle_seconds",
-            "gauge",
-            "For how long the GPU has done no work while this process holds memory of it; 0 if it works.",
-            ("gpu", "run", "user", "pid"),
-        )
-        self.families = (self._family,)
+        (self._family,) = self.families = tuple(FamilyTable(METRICS).values())
 
     def collect(self, sample: Sample) -> None:
         now = self._clock()

@@ -6,10 +6,15 @@ microseconds in which at least one task waited. The metric has node_exporter's n
 
 from pathlib import Path
 
-from stepscope.exporter.processes.pressure import RESOURCES, read_waiting_seconds
+from stepscope.exporter.processes.cgroup import RESOURCES, read_waiting_seconds
 from stepscope.exporter.sampling.collector import Collector, collector
-from stepscope.exporter.sampling.families import Family
+from stepscope.exporter.sampling.families import FamilyTable
 from stepscope.exporter.sampling.sample import Sample
+
+METRICS = """
+counter stepscope_pressure_waiting_seconds_total{resource}
+    Time in which at least one task waited for the resource, since boot.
+"""
 
 
 @collector
@@ -21,18 +26,8 @@ class PressureCollector(Collector):
 
     def __init__(self, procfs: Path) -> None:
         self.directory = procfs / "pressure"
-        self.waiting = Family(
-            "stepscope_pressure_waiting_seconds_total",
-            "counter",
-            "Time in which at least one task waited for the resource, since boot.",
-            ("resource",),
-        )
-        self.families = (self.waiting,)
+        (self.waiting,) = self.families = tuple(FamilyTable(METRICS).values())
 
     def collect(self, sample: Sample) -> None:
-        waited: dict[tuple[str, ...], float] = {}
-        for resource in RESOURCES:
-            seconds = read_waiting_seconds(self.directory / resource)
-            if seconds is not None:
-                waited[(resource,)] = seconds
-        self.waiting.publish(waited)
+        waited = {resource: read_waiting_seconds(self.directory / resource) for resource in RESOURCES}
+        self.waiting.publish({(name,): seconds for name, seconds in waited.items() if seconds is not None})

@@ -18,6 +18,7 @@ from stepscope.common.errors import raise_if_exhausted
 from stepscope.exporter.processes.cgroup import (
     Cgroup,
     Hierarchies,
+    Throttling,
     allowed_cores,
     cpu_limit,
     cpu_list,
@@ -37,7 +38,7 @@ from stepscope.exporter.processes.used import (
     read_process,
 )
 from stepscope.exporter.sampling.collector import Collector, collector
-from stepscope.exporter.sampling.families import Family, Kind, LabelValues, flat
+from stepscope.exporter.sampling.families import FamilyTable, LabelValues, flat
 from stepscope.exporter.sampling.kept_counters import KeptCounters
 from stepscope.exporter.sampling.sample import RUN_QUANTITIES, HostUse, Sample
 
@@ -52,6 +53,16 @@ TICKS = os.sysconf("SC_CLK_TCK")  # per second
 KIBIBYTE = 1024
 ANONYMOUS = re.compile(r"^(?:RssAnon|VmSwap):\s+(\d+) kB", re.MULTILINE)
 PUBLISHED = [each for each in RUN_QUANTITIES.values() if each.help]
+METRICS = """
+gauge stepscope_run_cpus{run}
+    Cores that the run's processes may use.
+info stepscope_run_cpu_info{run,cpus}
+    The cores that the run's processes may use.
+counter stepscope_run_pressure_waiting_seconds_total{run,resource}
+    Time in which at least one task of the run's cgroup waited for the resource.
+counter stepscope_run_neighbour_cpu_seconds_total{run,user}
+    CPU time of other processes on the cores that the run may use, by user, once they use many.
+"""
 
 
 @collector
@@ -73,29 +84,10 @@ class RunProcessesCollector(Collector):
             {each.attribute: each.family() for each in PUBLISHED if each.kind == kind}
             for kind in ("counter", "gauge")
         )
-        self._cpus = _family("cpus", "gauge", "Cores that the run's processes may use.")
-        self._cpu_info = _family("cpu_info", "info", "The cores that the run's processes may use.", "cpus")
-        self._pressure = _family(
-            "pressure_waiting_seconds_total",
-            "counter",
-            "Time in which at least one task of the run's cgroup waited for the resource.",
-            "resource",
-        )
-        self._users = _family(
-            "neighbour_cpu_seconds_total",
-            "counter",
-            "CPU time of other processes on the cores that the run may use, by user, once they use many.",
-            "user",
-        )
-        self.kept: KeptCounters = KeptCounters([*self._counters.values(), self._pressure, self._users])
-        self.families = (
-            *self._counters.values(),
-            *self._gauges.values(),
-            self._cpus,
-            self._cpu_info,
-            self._pressure,
-            self._users,
-        )
+        self._cpus, self._cpu_info, self._pressure, self._users = others = FamilyTable(METRICS).values()
+        self.families = (*self._counters.values(), *self._gauges.values(), *others)
+        kept = (family for family in self.families if family.kind == "counter")
+        self.kept: KeptCounters = KeptCounters(kept)
 
     def collect(self, sample: Sample) -> None:
         elapsed, self._last_time = sample.monotonic - self._last_time, sample.monotonic
@@ -147,9 +139,8 @@ class RunProcessesCollector(Collector):
         for name, family in self._gauges.items():
             family.publish(_known(name, now))
         self._cpus.publish({(label,): len(use.cpus) for label, use in now.items() if use.cpus})
-        self._cpu_info.publish(
-            {(label, cpu_list(map(int, use.cpus))): 1 for label, use in now.items() if use.cpus}
-        )
+        cores = {label: cpu_list(map(int, use.cpus)) for label, use in now.items() if use.cpus}
+        self._cpu_info.publish(dict.fromkeys(cores.items(), 1))
         counted[self._pressure.name] = flat({(label,): use.waiting_seconds for label, use in runs.items()})
         counted[self._users.name] = flat({(label,): use.neighbour_cpu_seconds for label, use in runs.items()})
         self.kept.publish(counted)
@@ -172,7 +163,7 @@ class _Run:
         self._disks: dict[int, Process] = {}  # with the bytes that they have read and written
         self._read = TreeCounter("disk_read_bytes", continues)
         self._written = TreeCounter("disk_written_bytes", continues)
-        self._periods, self._throttled, self._stopped = Gains(), Gains(), Gains()
+        self._limited = {name: Gains() for name in Throttling._fields}
         self._waited_or_stopped = 0.0, 0.0  # seconds at the last look
         self._waits = 0.0  # without those for which the CPU limit stopped the run
         self._kills = Gains()
@@ -222,11 +213,11 @@ class _Run:
         use.anonymous_memory_bytes = sum(anonymous) if anonymous else nan
         limits = [each for each in (use.memory_limit_bytes, sample.memory_total_bytes) if not isnan(each)]
         use.memory_capacity_bytes = min(limits, default=nan)
-        self._waited_or_stopped = self._waited.total, self._stopped.total
+        self._waited_or_stopped = self._waited.total, self._limited["throttled_seconds"].total
         if not isnan(use.main_threads_ran_seconds):
             if self.looks:  # less those waits for which the CPU limit stopped the run
-                waited, stopped = before_look
-                self._waits += max(0.0, self._waited.total - waited - (self._stopped.total - stopped))
+                (waited, stopped), (waits, stops) = before_look, self._waited_or_stopped
+                self._waits += max(0.0, waits - waited - (stops - stopped))
             use.main_threads_waited_seconds = self._waits
         before = use.cpus
         cores = frozenset().union(*(place.cores for place in places))
@@ -289,12 +280,9 @@ class _Run:
         limits = {cpu_limit(line) for line in {cgroup.cpu for cgroup in cgroups}}
         use.cpu_limit_cores = sum(limit.cores for limit in limits) if limits else nan
         stopped = {limit.group: throttling(limit.group) for limit in limits if limit.group is not None}
-        if stopped:
-            self._periods.add({group: counts.periods for group, counts in stopped.items()})
-            self._throttled.add({group: counts.throttled_periods for group, counts in stopped.items()})
-            self._stopped.add({group: counts.throttled_seconds for group, counts in stopped.items()})
-            use.cpu_periods, use.cpu_throttled_periods = self._periods.total, self._throttled.total
-            use.cpu_throttled_seconds = self._stopped.total
+        for name, gains in self._limited.items() if stopped else ():
+            gains.add({group: getattr(counts, name) for group, counts in stopped.items()})
+            setattr(use, f"cpu_{name}", gains.total)
         lines = {cgroup.memory for cgroup in cgroups if cgroup.memory}
         memories = {each.group: each for each in map(memory, lines)}.values()
         use.memory_bytes = sum(each.used_bytes for each in memories) if memories else nan
@@ -334,10 +322,6 @@ def _place(procfs: Path, hierarchies: Hierarchies, pid: int) -> _Place | None:
     kibibytes = ANONYMOUS.findall(status)
     memory_bytes = float(sum(map(int, kibibytes)) * KIBIBYTE) if kibibytes else nan
     return _Place(cores & cpuset if cpuset else cores, cgroup, memory_bytes)
-
-
-def _family(name: str, kind: Kind, text: str, *labels: str) -> Family:
-    return Family(f"stepscope_run_{name}", kind, text, ("run", *labels))
 
 
 def _known(name: str, uses: Mapping[str, HostUse]) -> dict[LabelValues, float]:

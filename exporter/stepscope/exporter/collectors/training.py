@@ -28,16 +28,18 @@ from stepscope.exporter.ledgers.run_processes import Command, RunProcesses
 from stepscope.exporter.ledgers.run_totals import Ledger, RankTotals, Run
 from stepscope.exporter.sampling.collector import Collector, collector
 from stepscope.exporter.sampling.exposition import number
-from stepscope.exporter.sampling.families import Family, Kind, LabelValues, flat
+from stepscope.exporter.sampling.families import FamilyTable, LabelValues, flat
 from stepscope.exporter.sampling.sample import Sample
 from stepscope.training.layout import FETCH_BOUNDS, FLOPS, STEP_BOUNDS, WAIT_BOUNDS
 
-LOADERS = {  # by the field of LoaderTotals
-    "workers": "Data-loading workers.",
-    "pin_memory": "Whether batches are put in pinned memory.",
-    "prefetch_factor": "Batches that each worker prepares ahead.",
-    "batch_size": "Items per batch of this rank.",
-    "queue_depth": "Batches that were ready when training took the last batch.",
+LOADERS = ("workers", "pin_memory", "prefetch_factor", "batch_size", "queue_depth")  # fields of LoaderTotals
+# Families of numbers by name, with the attribute of RankTotals.
+BY_NAME = {
+    "step_duration_squared_seconds_total": "squared_seconds",
+    "phase_seconds_total": "phase_seconds",
+    "step_component_seconds_total": "component_seconds",
+    "step_component_device_seconds_total": "device_seconds",
+    "account_seconds_total": "spent",
 }
 
 
@@ -79,7 +81,7 @@ class TrainingCollector(Collector):
         self.presences: Sequence[Presence] = ()  # of `ranks`
         self.looked = 0.0  # when that was, in seconds since the epoch
         self._families = Families()
-        self.families = self._families.all
+        self.families = tuple(self._families.values())
 
     def remember_in(self, directory: Path) -> None:
         """Keeps the totals of removed ledgers in a file of this directory, over a restart of the exporter."""
@@ -148,7 +150,7 @@ class TrainingCollector(Collector):
         if self.keep_steps:
             self.ranks = [(self._header(each), each.totals, each.alive) for each in ledgers]
             self.presences, self.looked = [each.presence for each in ledgers], now.wall
-        self._families.ended.publish(dict.fromkeys(self._endings(runs).items(), 1))
+        self._families["run_ended_info"].publish(dict.fromkeys(self._endings(runs).items(), 1))
         self._families.publish(runs, now.monotonic, self._lost, self.folder.refused)
 
     def _endings(self, runs: Mapping[str, Run]) -> dict[str, str]:
@@ -193,12 +195,10 @@ class TrainingCollector(Collector):
             if now.monotonic - ledger.failing_since > PATIENCE_SECONDS:
                 self.folder.refuse(ledger, error)
             return
-        except LedgerError as error:
-            self.folder.refuse(ledger, error)
-            return
         except Exception as error:  # noqa: BLE001 - whatever no check foresaw: a ledger costs only itself
             raise_if_exhausted(error)
-            self.folder.refuse(ledger, LedgerError(ledger.reader.path, "unreadable", describe(error)))
+            unforeseen = LedgerError(ledger.reader.path, "unreadable", describe(error))
+            self.folder.refuse(ledger, error if isinstance(error, LedgerError) else unforeseen)
             return
         if ledger.header.run != ledger.key.run:
             self.folder.rename(ledger)
@@ -210,259 +210,192 @@ class TrainingCollector(Collector):
                 self._steps.append((self._header(ledger), records))
 
 
-class Families:
+METRICS = """
+info stepscope_run_info{run,name,user,attempt,framework,framework_version,
+                        world_size,scheduler,scheduler_job,namespace,pod}
+    Name, user, framework, size and scheduler of the run; attempt: restarts by its launcher so far.
+gauge stepscope_run_launch_unknown{run}
+    1: the nodes of the run share no unique text, so another launch of it looks like the same run.
+gauge stepscope_run_start_time_seconds{run}
+    Start of the run, since the epoch.
+gauge stepscope_run_first_step_time_seconds{run}
+    Start of the first step, since the epoch.
+gauge stepscope_run_last_step_time_seconds{run}
+    End of the last step so far, since the epoch.
+gauge stepscope_run_end_time_seconds{run}
+    End of the last training process, since the epoch.
+info stepscope_run_ended_info{run,reason}
+    How the run ended: finished, exit status N, signal NAME, out of memory, or unknown.
+info stepscope_run_exception_info{run,rank,type,place}
+    The exception that ended a rank of a run that has ended: of the rank that ended first.
+gauge stepscope_run_age_seconds{run}
+    Time since the run's start, while a process of it lives.
+gauge stepscope_run_last_step_age_seconds{run}
+    Time since a living process of the run last finished a step.
+gauge stepscope_phase_age_seconds{run,rank,phase}
+    Time that a living rank has spent in its present phase, without a phase ending.
+gauge stepscope_run_world_size{run}
+    Ranks of the run, on all nodes.
+gauge stepscope_rank_component_age_seconds{run,rank,component,operation}
+    Time that a living rank has spent in its component, from 10 s on; host: in no component.
+gauge stepscope_rank_process_state{run,rank,state}
+    1: the rank's process is running (or gets on), waiting, stopped, dead, or has ended.
+histogram stepscope_step_duration_seconds{run,rank,phase}
+    Duration of steps.
+counter stepscope_step_duration_squared_seconds_total{run,rank,phase}
+    Sum of the squares of step durations, for their standard deviation.
+unknown stepscope_step_duration_bound_seconds{le}
+    The bounds of step_duration_seconds as values, so that PromQL can compare with them.
+counter stepscope_phase_seconds_total{run,rank,phase}
+    Time in steps of each phase, between them (other), before (initialization) and after (finalization).
+counter stepscope_step_component_seconds_total{run,rank,component}
+    Host time in each component.
+counter stepscope_step_component_device_seconds_total{run,rank,component}
+    Device time in each component.
+counter stepscope_account_seconds_total{run,rank,part}
+    Time of the rank's processes by part, as it passes. The parts sum to their wall time: before the
+    first step, each component of each phase (host: in none), and between steps.
+counter stepscope_step_own_seconds_total{run,rank}
+    Time in training steps without communication, in which ranks wait for each other.
+counter stepscope_step_own_squared_seconds_total{run,rank}
+    Sum of the squares of these times, step by step, for their standard error.
+counter stepscope_operator_seconds_total{run,rank,device,operator}
+    Time of operators in profile windows, without their calls: 20 per device, and other.
+histogram stepscope_dataloader_wait_seconds{run,rank}
+    Waits for a batch.
+histogram stepscope_dataloader_fetch_seconds{run,rank}
+    Fetches of data-loading workers.
+gauge stepscope_dataloader_workers{run,rank,phase}
+    Data-loading workers.
+gauge stepscope_dataloader_pin_memory{run,rank,phase}
+    Whether batches are put in pinned memory.
+gauge stepscope_dataloader_prefetch_factor{run,rank,phase}
+    Batches that each worker prepares ahead.
+gauge stepscope_dataloader_batch_size{run,rank,phase}
+    Items per batch of this rank.
+gauge stepscope_dataloader_queue_depth{run,rank,phase}
+    Batches that were ready when training took the last batch.
+gauge stepscope_run_gauge{run,rank,name}
+    Numbers that the training script or its framework publishes, such as its loss.
+counter stepscope_run_counted_total{run,rank,name}
+    Totals that the training script counts, such as its tokens, samples and flops, or the latter by a
+    profile window.
+counter stepscope_ledgers_refused_total{reason}
+    Ledgers that were refused, by reason; the log names the files.
+counter stepscope_ledger_records_lost_total
+    Step records that were overwritten before this exporter read them; their totals are not lost.
+"""
+# `unknown`, because a gauge may not have the label `le`, on which PromQL joins it.
+OF_STEP_BOUNDS: dict[LabelValues, float] = {(number(bound),): bound for bound in STEP_BOUNDS}
+
+
+class Families(FamilyTable):
     """The metric families of runs, steps, components and data loading (design: "Metrics")."""
 
     def __init__(self) -> None:
-        self.all: list[Family] = []
-        gauge, counter = partial(self._add, "gauge"), partial(self._add, "counter")
-        histogram = partial(self._add, "histogram")
-        run, rank, phase = ("run",), ("run", "rank"), ("run", "rank", "phase")
-        component = ("run", "rank", "component")
-        self.info = self._add(
-            "info",
-            "run_info",
-            "Name, user, framework, size and scheduler of the run; attempt: restarts by its launcher so far.",
-            RUN_INFO,
-        )
-        self.launch_unknown = gauge(
-            "run_launch_unknown",
-            "1: the nodes of the run share no unique text, so another launch of it looks like the same run.",
-            run,
-        )
-        self.start = gauge("run_start_time_seconds", "Start of the run, since the epoch.", run)
-        self.first_step = gauge(
-            "run_first_step_time_seconds", "Start of the first step, since the epoch.", run
-        )
-        self.last_step = gauge(
-            "run_last_step_time_seconds", "End of the last step so far, since the epoch.", run
-        )
-        self.end = gauge("run_end_time_seconds", "End of the last training process, since the epoch.", run)
-        self.ended = self._add(
-            "info",
-            "run_ended_info",
-            "How the run ended: finished, exit status N, signal NAME, out of memory, or unknown.",
-            ("run", "reason"),
-        )
-        self.exception = self._add(
-            "info",
-            "run_exception_info",
-            "The exception that ended a rank of a run that has ended: of the rank that ended first.",
-            ("run", "rank", "type", "place"),
-        )
-        self.age = gauge("run_age_seconds", "Time since the run's start, while a process of it lives.", run)
-        self.last_step_age = gauge(
-            "run_last_step_age_seconds", "Time since a living process of the run last finished a step.", run
-        )
-        self.phase_age = gauge(
-            "phase_age_seconds",
-            "Time that a living rank has spent in its present phase, without a phase ending.",
-            phase,
-        )
-        self.world_size = gauge("run_world_size", "Ranks of the run, on all nodes.", run)
-        self.component_age = gauge(
-            "rank_component_age_seconds",
-            "Time that a living rank has spent in its component, from 10 s on; host: in no component.",
-            (*component, "operation"),
-        )
-        self.process_state = gauge(
-            "rank_process_state",
-            "1: the rank's process is running (or gets on), waiting, stopped, dead, or has ended.",
-            ("run", "rank", "state"),
-        )
-        self.steps = histogram("step_duration_seconds", "Duration of steps.", phase, STEP_BOUNDS)
-        self.squared = counter(
-            "step_duration_squared_seconds_total",
-            "Sum of the squares of step durations, for their standard deviation.",
-            phase,
-        )
-        # `unknown`, because a gauge may not have the label `le`, on which PromQL joins it.
-        self.bounds = self._add(
-            "unknown",
-            "step_duration_bound_seconds",
-            "The bounds of step_duration_seconds as values, so that PromQL can compare with them.",
-            ("le",),
-        )
-        self.phase = counter(
-            "phase_seconds_total",
-            "Time in steps of each phase, between them (other), before (initialization) and after"
-            " (finalization).",
-            phase,
-        )
-        self.component = counter("step_component_seconds_total", "Host time in each component.", component)
-        self.device = counter(
-            "step_component_device_seconds_total", "Device time in each component.", component
-        )
-        self.account = counter(
-            "account_seconds_total",
-            "Time of the rank's processes by part, as it passes. The parts sum to their wall time: before the"
-            " first step, each component of each phase (host: in none), and between steps.",
-            ("run", "rank", "part"),
-        )
-        self.own = counter(
-            "step_own_seconds_total",
-            "Time in training steps without communication, in which ranks wait for each other.",
-            rank,
-        )
-        self.own_squared = counter(
-            "step_own_squared_seconds_total",
-            "Sum of the squares of these times, step by step, for their standard error.",
-            rank,
-        )
-        self.operators = counter(
-            "operator_seconds_total",
-            "Time of operators in profile windows, without their calls: 20 per device, and other.",
-            ("run", "rank", "device", "operator"),
-        )
-        self.wait = histogram("dataloader_wait_seconds", "Waits for a batch.", rank, WAIT_BOUNDS)
-        self.fetch = histogram(
-            "dataloader_fetch_seconds", "Fetches of data-loading workers.", rank, FETCH_BOUNDS
-        )
-        self.loaders = {name: gauge(f"dataloader_{name}", text, phase) for name, text in LOADERS.items()}
-        self.gauge = gauge(
-            "run_gauge",
-            "Numbers that the training script or its framework publishes, such as its loss.",
-            ("run", "rank", "name"),
-        )
-        self.counted = counter(
-            "run_counted_total",
-            "Totals that the training script counts, such as its tokens, samples and flops, or the latter by "
-            "a profile window.",
-            ("run", "rank", "name"),
-        )
-        self.refused = counter(
-            "ledgers_refused_total",
-            "Ledgers that were refused, by reason; the log names the files.",
-            ("reason",),
-        )
-        self.lost = counter(
-            "ledger_records_lost_total",
-            "Step records that were overwritten before this exporter read them; their totals are not lost.",
-        )
+        loading = {"dataloader_wait_seconds": WAIT_BOUNDS, "dataloader_fetch_seconds": FETCH_BOUNDS}
+        super().__init__(METRICS, {"step_duration_seconds": STEP_BOUNDS, **loading})
 
     def publish(self, runs: Mapping[str, Run], now: float, lost: int, refused: Mapping[str, int]) -> None:
         """Publishes all runs. A family has no sample of a run without data for it.
 
         `now` is the exporter's monotonic time: ages do not depend on any wall clock.
         """
-        self.refused.publish({(reason,): count for reason, count in refused.items()})
+        self["ledgers_refused_total"].publish({(reason,): count for reason, count in refused.items()})
+        self["ledger_records_lost_total"].publish({(): lost})
         self._publish_runs(runs)
-        self._publish_ages(runs, now)
-        ranks = {
-            (run, str(rank)): (totals, runs[run], rank)
-            for run in runs
-            for rank, totals in runs[run].ranks().items()
+        self._publish_present(runs, now)
+        ranks: dict[LabelValues, tuple[RankTotals, Run, int]] = {
+            (name, str(rank)): (totals, run, rank)
+            for name, run in runs.items()
+            for rank, totals in run.ranks().items()
         }
         totals = {key: entry[0] for key, entry in ranks.items()}
-        self.steps.publish_histograms(
+        self["step_duration_seconds"].publish_histograms(
             {
                 (*key, phase): histogram.value(run.exemplars(rank, phase))
                 for key, (total, run, rank) in ranks.items()
                 for phase, histogram in total.steps.items()
             }
         )
-        self.squared.publish(flat({key: total.squared_seconds for key, total in totals.items()}))
-        self.phase.publish(flat({key: total.phase_seconds for key, total in totals.items()}))
-        self.component.publish(flat({key: total.component_seconds for key, total in totals.items()}))
-        self.device.publish(flat({key: total.device_seconds for key, total in totals.items()}))
-        self.account.publish(flat({key: total.spent for key, total in totals.items()}))
-        self.counted.publish(flat({key: _counts(*entry) for key, entry in ranks.items()}))
+        for name, attribute in BY_NAME.items():
+            self[name].publish(flat({key: getattr(total, attribute) for key, total in totals.items()}))
+        self["run_counted_total"].publish(flat({key: _counts(*entry) for key, entry in ranks.items()}))
         own = {key: total for key, total in totals.items() if "train" in total.steps}
         own = {key: total for key, total in own.items() if not isnan(total.own_seconds)}
-        self.own.publish({key: total.own_seconds for key, total in own.items()})
-        self.own_squared.publish({key: total.own_squared_seconds for key, total in own.items()})
-        self.operators.publish(
-            {
-                (run, str(rank), device, operator): seconds
-                for run in runs
-                for (rank, device), operators in runs[run].operators.items()
-                for operator, seconds in operators.values().items()
-            }
-        )
-        self.bounds.publish(_BOUND_SAMPLES if any(total.steps for total in totals.values()) else {})
-        self.wait.publish_histograms(
-            {key: total.waits.value() for key, total in totals.items() if total.waits is not None}
-        )
-        self.fetch.publish_histograms(
-            {key: total.fetches.value() for key, total in totals.items() if any(total.fetches.counts)}
-        )
-        self._publish_present(runs)
-        self.lost.publish({(): lost})
+        self["step_own_seconds_total"].publish({key: total.own_seconds for key, total in own.items()})
+        squares = {key: total.own_squared_seconds for key, total in own.items()}
+        self["step_own_squared_seconds_total"].publish(squares)
+        operators: dict[LabelValues, dict[str, float]] = {
+            (name, str(rank), device): operators.values()
+            for name, run in runs.items()
+            for (rank, device), operators in run.operators.items()
+        }
+        self["operator_seconds_total"].publish(flat(operators))
+        bounds = OF_STEP_BOUNDS if any(total.steps for total in totals.values()) else {}
+        self["step_duration_bound_seconds"].publish(bounds)
+        waits = {key: total.waits.value() for key, total in totals.items() if total.waits is not None}
+        self["dataloader_wait_seconds"].publish_histograms(waits)
+        fetches = {key: total.fetches.value() for key, total in totals.items() if any(total.fetches.counts)}
+        self["dataloader_fetch_seconds"].publish_histograms(fetches)
 
     def _publish_runs(self, runs: Mapping[str, Run]) -> None:
-        times = {run: runs[run].times() for run in runs}
-        self.info.publish({_info_labels(run, runs[run]): 1 for run in runs})
-        self.world_size.publish(
-            {(run,): max(each.header.world_size for each in runs[run].ledgers) for run in runs}
-        )
-        self.launch_unknown.publish({(run,): 1 for run in runs if not runs[run].launch_known()})
-        self.start.publish({(run,): start for run, (start, _, _) in times.items()})
-        self.first_step.publish({(run,): first for run, (_, first, _) in times.items() if first is not None})
-        self.last_step.publish({(run,): last for run, (_, _, last) in times.items() if last is not None})
-        ended = {run: end for run in runs if (end := runs[run].end()) is not None}
-        self.end.publish({(run,): end for run, end in ended.items()})
-        raised = {run: runs[run].exception() for run in ended}
-        self.exception.publish(
+        info = self["run_info"]
+        info.publish({_info_labels(info.labels, name, run): 1 for name, run in runs.items()})
+        sizes = {name: max(each.header.world_size for each in run.ledgers) for name, run in runs.items()}
+        self._publish_known("run_world_size", sizes)
+        unknown = {name: None if run.launch_known() else 1 for name, run in runs.items()}
+        self._publish_known("run_launch_unknown", unknown)
+        times = {name: run.times() for name, run in runs.items()}
+        for place, moment in enumerate(("start", "first_step", "last_step")):
+            self._publish_known(
+                f"run_{moment}_time_seconds", {run: each[place] for run, each in times.items()}
+            )
+        ended = {name: run.end() for name, run in runs.items()}
+        self._publish_known("run_end_time_seconds", ended)
+        raised = {run: runs[run].exception() for run, end in ended.items() if end is not None}
+        self["run_exception_info"].publish(
             {(run, str(each[0]), *each[1:]): 1 for run, each in raised.items() if each is not None}
         )
 
-    def _publish_ages(self, runs: Mapping[str, Run], now: float) -> None:
-        began = {run: runs[run].began() for run in runs}
-        self.age.publish({(run,): now - start for run, start in began.items() if start is not None})
-        steps = {run: runs[run].last_step() for run in runs}
-        self.last_step_age.publish({(run,): now - step for run, step in steps.items() if step is not None})
-        self.phase_age.publish(
-            {
-                (run, str(rank), ledger.ages.phase): now - ledger.ages.phase_began
-                for run in runs
-                for rank, ledger in runs[run].newest().items()
-                if ledger.alive
-            }
-        )
-        presences = {(run, str(rank)): found for run in runs for rank, found in runs[run].presences().items()}
-        self.component_age.publish(
-            {
-                (*key, found.place.component, found.place.operation): found.seconds
-                for key, found in presences.items()
-                if found.place is not None
-            }
-        )
-        self.process_state.publish(
-            {(*key, found.state): 1 for key, found in presences.items() if found.state}
-        )
+    def _publish_known(self, name: str, values: Mapping[str, float | None]) -> None:
+        """Publishes a number of each run that has it."""
+        self[name].publish({(run,): value for run, value in values.items() if value is not None})
 
-    def _publish_present(self, runs: Mapping[str, Run]) -> None:
-        loaders = {
-            (run, str(rank), loader.phase): loader
-            for run in runs
-            for rank, ledger in runs[run].newest().items()
+    def _publish_present(self, runs: Mapping[str, Run], now: float) -> None:
+        """Publishes what living processes do, and for how long."""
+        began = {name: moment for name, run in runs.items() if (moment := run.began()) is not None}
+        steps = {name: moment for name, run in runs.items() if (moment := run.last_step()) is not None}
+        self["run_age_seconds"].publish({(run,): now - moment for run, moment in began.items()})
+        self["run_last_step_age_seconds"].publish({(run,): now - moment for run, moment in steps.items()})
+        living: dict[LabelValues, Ledger] = {
+            (name, str(rank)): ledger
+            for name, run in runs.items()
+            for rank, ledger in run.newest().items()
             if ledger.alive
-            for loader in ledger.totals.loaders
         }
-        for setting, family in self.loaders.items():
-            values = {key: getattr(loader, setting) for key, loader in loaders.items()}
-            family.publish({key: int(value) for key, value in values.items() if value is not None})
-        self.gauge.publish(
+        phases = {(*key, each.ages.phase): now - each.ages.phase_began for key, each in living.items()}
+        self["phase_age_seconds"].publish(phases)
+        presences: dict[LabelValues, Presence] = {
+            (name, str(rank)): each for name, run in runs.items() for rank, each in run.presences().items()
+        }
+        self["rank_component_age_seconds"].publish(
             {
-                (run, str(rank), name): value
-                for run in runs
-                for rank, ledger in runs[run].newest().items()
-                if ledger.alive
-                for name, value in ledger.totals.gauges.items()
+                (*key, each.place.component, each.place.operation): each.seconds
+                for key, each in presences.items()
+                if each.place is not None
             }
         )
-
-    def _add(
-        self,
-        kind: Kind,
-        name: str,
-        help: str,
-        labels: tuple[str, ...] = (),
-        bounds: Sequence[float] = (),
-    ) -> Family:
-        family = Family(f"stepscope_{name}", kind, help, labels, bounds)
-        self.all.append(family)
-        return family
+        states = {(*key, each.state): 1 for key, each in presences.items() if each.state}
+        self["rank_process_state"].publish(states)
+        loaders = {
+            (*key, each.phase): each for key, ledger in living.items() for each in ledger.totals.loaders
+        }
+        for setting in LOADERS:
+            values = {key: getattr(loader, setting) for key, loader in loaders.items()}
+            known = {key: int(value) for key, value in values.items() if value is not None}
+            self[f"dataloader_{setting}"].publish(known)
+        self["run_gauge"].publish(flat({key: ledger.totals.gauges for key, ledger in living.items()}))
 
 
 def _counts(totals: RankTotals, run: Run, rank: int) -> dict[str, float]:
@@ -472,38 +405,9 @@ def _counts(totals: RankTotals, run: Run, rank: int) -> dict[str, float]:
     return measured | totals.counts
 
 
-RUN_INFO = (
-    "run",
-    "name",
-    "user",
-    "attempt",
-    "framework",
-    "framework_version",
-    "world_size",
-    "scheduler",
-    "scheduler_job",
-    "namespace",
-    "pod",
-)
-
-
-def _info_labels(label: str, run: Run) -> LabelValues:
-    """Returns the values of RUN_INFO."""
+def _info_labels(names: Sequence[str], label: str, run: Run) -> LabelValues:
+    """Returns the values of the labels of stepscope_run_info, by their names."""
     newest = max(run.ledgers, key=lambda each: (bool(each.header.framework), each.header.start))
-    header = newest.header
-    return (
-        label,
-        header.name,
-        user_name(newest.key.owner),
-        str(max(ledger.header.attempt for ledger in run.ledgers)),
-        header.framework,
-        header.framework_version,
-        str(header.world_size),
-        header.scheduler,
-        header.scheduler_job,
-        header.namespace,
-        header.pod,
-    )
-
-
-_BOUND_SAMPLES: dict[LabelValues, float] = {(number(bound),): bound for bound in STEP_BOUNDS}
+    attempts = max(ledger.header.attempt for ledger in run.ledgers)
+    known = {"run": label, "user": user_name(newest.key.owner), "attempt": attempts}
+    return tuple(str(known[name] if name in known else getattr(newest.header, name)) for name in names)

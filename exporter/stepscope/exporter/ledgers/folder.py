@@ -118,6 +118,8 @@ class LedgerFolder:
         self._fd = -1
         self._seen_at = 0  # the directory's last change, in ns, when it was read
         self._next_scan = 0.0
+        self._now, self._limits = 0.0, Limits()  # of the present look
+        self._later: list[str] = []  # files that wait for the next one
         self._complaints: set[str] = set()
         self._logged = 0
         self.descriptors = max(8, min(256, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8))
@@ -128,23 +130,23 @@ class LedgerFolder:
         """Opens new ledgers and removes dead ones. Raises OSError, UserError if the directory is unusable."""
         if not self._directory_is_open():
             return
+        self._now, self._limits, self._later = now, limits, []
         if self._scan():
-            self._try_again(now, limits)
+            self._try_again()
         deadline = monotonic() + LOOK_SECONDS
-        later: list[str] = []
         try:
             while self._new and monotonic() < deadline:
-                self._examine(self._new.next(), now, limits, later)
+                self._examine(self._new.next())
             deadline = min(deadline, monotonic() + DEAD_SECONDS)
             while self._dead and not self._new and monotonic() < deadline:
-                self._examine_dead(self._dead.next(), now, limits, later)
-            if not (self._complete or self._new or self._dead or later):
+                self._examine_dead(self._dead.next())
+            if not (self._complete or self._new or self._dead or self._later):
                 self._complete = True
                 waiting = {self._files[name].key for name in self._left_out}
                 for key in self.note.runs.keys() - waiting:  # gone: a later run of the name begins at 0
                     del self.note.runs[key]
         finally:
-            for name in later:
+            for name in self._later:
                 self._new.add(name, self._files[name])
 
     def tidy(self, now: float) -> None:
@@ -257,14 +259,14 @@ class LedgerFolder:
             self._new.add(name, self._files[name])
         return due
 
-    def _try_again(self, now: float, limits: Limits) -> None:
+    def _try_again(self) -> None:
         """Looks again at some ledgers that a limit leaves out: there may be room by now."""
-        room = limits.ledgers - len(self.ledgers)
+        room = self._limits.ledgers - len(self.ledgers)
         tried: Counter[int] = Counter()
         for name in sorted(self._left_out):
             file = self._files[name]
             dead, owner = file.expires < inf, file.key.owner if file.key else 0
-            if dead and file.expires <= now:
+            if dead and file.expires <= self._now:
                 self._count_to_the_end(name)
             elif room > 0 or (not dead and tried[owner] < TRIED_AGAIN):
                 room -= 1
@@ -306,54 +308,49 @@ class LedgerFolder:
 
     # -- one file --------------------------------------------------------------------------------------
 
-    def _examine(self, name: str, now: float, limits: Limits, later: list[str]) -> None:
+    def _examine(self, name: str) -> None:
         """Opens a new file, and reads it from now on if its process is alive."""
         if name not in self._files or self._files[name].state not in ("new", "left out"):
             return
-        reader = self._opened(name, later)
+        reader = self._guarded(name, lambda: self._open_ledger(self.path / name))
         if reader is None:
             return
-        alive = self._guarded(name, later, reader.alive)
-        unnamed_since = min(self._files[name].unnamed_since, now)
-        if alive and not reader.header.named and now - unnamed_since < UNNAMED_SECONDS:
+        alive = self._guarded(name, reader.alive)
+        unnamed_since = min(self._files[name].unnamed_since, self._now)
+        if alive and not reader.header.named and self._now - unnamed_since < UNNAMED_SECONDS:
             reader.close()
-            self._leave_out(name, RunKey(reader.header.run, reader.owner), "", inf)
+            self._leave_out(name, RunKey(reader.header.run, reader.owner), "")
             self._files[name].unnamed_since = unnamed_since
             return
         if alive:
-            self._admit(name, reader, limits, later)
+            self._admit(name, reader)
             return
         reader.close()
         if alive is not None:
             self._files[name].state = "dead"
             self._dead.add(name, self._files[name])
 
-    def _examine_dead(self, name: str, now: float, limits: Limits, later: list[str]) -> None:
+    def _examine_dead(self, name: str) -> None:
         """Reads a dead ledger if it died recently or its run still trains; otherwise removes it."""
         if name not in self._files or self._files[name].state != "dead":
             return
-        reader = self._opened(name, later)
+        reader = self._guarded(name, lambda: self._open_ledger(self.path / name))
         if reader is None:
             return
-        totals = self._guarded(name, later, reader.totals, reader)
+        totals = self._guarded(name, reader.totals, reader)
         if totals is None:
             reader.close()
             return
         key = RunKey(reader.header.run, reader.owner)
         end = totals.end or totals.last_step_end or reader.header.start
-        expires = min(end, now) + self._retention
-        if key in self.runs or key in self.note.runs or now <= expires:
-            self._admit(name, reader, limits, later, expires)
+        expires = min(end, self._now) + self._retention
+        if key in self.runs or key in self.note.runs or self._now <= expires:
+            self._admit(name, reader, expires)
         else:
             reader.close()
             self._count_to_the_end(name)
 
-    def _opened(self, name: str, later: list[str]) -> LedgerReader | None:
-        return self._guarded(name, later, lambda: self._open_ledger(self.path / name))
-
-    def _guarded(
-        self, name: str, later: list[str], read: Callable[[], T], reader: LedgerReader | None = None
-    ) -> T | None:
+    def _guarded(self, name: str, read: Callable[[], T], reader: LedgerReader | None = None) -> T | None:
         """Calls `read`. Returns None if the file is refused, gone, or must wait for the next look."""
         try:
             return read()
@@ -363,7 +360,7 @@ class LedgerFolder:
             self._forget_file(name)
         except OSError as error:  # too many open files, no memory: it may pass
             self._complain(f"a ledger in {self.path} cannot be opened now: {error.strerror}")
-            later.append(name)
+            self._later.append(name)
             if self._files[name].state == "dead":
                 self._files[name].state = "new"
         return None
@@ -396,21 +393,16 @@ class LedgerFolder:
 
     # -- admission -------------------------------------------------------------------------------------
 
-    def _admit(
-        self, name: str, reader: LedgerReader, limits: Limits, later: list[str], expires: float = inf
-    ) -> None:
+    def _admit(self, name: str, reader: LedgerReader, expires: float = inf) -> None:
         """Reads the ledger from now on, unless a limit leaves it out; `expires` is of a dead one."""
         key = RunKey(reader.header.run, reader.owner)
-        limit = self._reached(key, reader.header.rank, limits, expires == inf)
-        ledger = (
-            None
-            if limit
-            else self._guarded(name, later, lambda: Ledger(reader, counts_losses=self._complete), reader)
-        )
+        if limit := self._reached(key, reader.header.rank, expires == inf):
+            reader.close()
+            self._leave_out(name, key, limit, expires)
+            return
+        ledger = self._guarded(name, lambda: Ledger(reader, counts_losses=self._complete), reader)
         if ledger is None:
             reader.close()
-            if limit:
-                self._leave_out(name, key, limit, expires)
             return
         if key not in self.runs:
             self.runs[key] = self.note.runs.pop(key, Run())
@@ -425,17 +417,15 @@ class LedgerFolder:
         self.ledgers.append(ledger)
         self.runs[key].ledgers.append(ledger)
 
-    def _reached(self, key: RunKey, rank: int, limits: Limits, alive: bool) -> str:
+    def _reached(self, key: RunKey, rank: int, alive: bool) -> str:
         """Returns the limit that leaves a ledger out; "": none, after making room for it."""
         if key in self.runs:
             ranks = {ledger.header.rank for ledger in self.runs[key].ledgers}
-            if rank not in ranks and len(ranks) >= limits.ranks:
+            if rank not in ranks and len(ranks) >= self._limits.ranks:
                 return "ranks"
-        if len(self.ledgers) < limits.ledgers:
+        if len(self.ledgers) < self._limits.ledgers:
             return ""
-        if not alive:
-            return "ledgers"
-        displaced = self._displaced_by(key.owner)
+        displaced = self._displaced_by(key.owner) if alive else None
         if displaced is None:
             return "ledgers"
         dead = displaced.died is not None
@@ -444,10 +434,10 @@ class LedgerFolder:
             if dead:
                 self._count_to_the_end(name)
             else:
-                self._leave_out(name, displaced.key, "ledgers", inf)
+                self._leave_out(name, displaced.key, "ledgers")
         return ""
 
-    def _leave_out(self, name: str, key: RunKey, limit: str, expires: float) -> None:
+    def _leave_out(self, name: str, key: RunKey, limit: str, expires: float = inf) -> None:
         self._files[name] = _File(self._files[name].inode, "left out", key=key, limit=limit, expires=expires)
         self._left_out.add(name)
 

@@ -16,9 +16,8 @@ from math import inf
 
 from stepscope.common.errors import describe
 from stepscope.common.fresh_python import fresh_python
-from stepscope.exporter.ledgers.operator_seconds import NAME_BYTES, OperatorSeconds
 from stepscope.exporter.ledgers.reader import LedgerError
-from stepscope.exporter.ledgers.run_totals import Ledger, Run
+from stepscope.exporter.ledgers.run_totals import NAME_BYTES, Ledger, OperatorSeconds, Run
 from stepscope.exporter.sampling.limits import cut
 from stepscope.training.layout import LARGEST
 
@@ -51,7 +50,12 @@ class WindowOperators:
             self._reading, self._not_before = None, now + REST * (now - reading.since)
         if now < self._not_before:
             return
-        waiting = [(each, run) for run in runs for each in run.ledgers if _is_new(each)]
+        waiting = [
+            (each, run)
+            for run in runs
+            for each in run.ledgers
+            if os.geteuid() in (0, each.key.owner) and each.totals.traced_steps > each.traced_steps
+        ]
         if waiting:
             ledger, run = min(waiting, key=lambda pair: self._served.get(pair[0].key.owner, -inf))
             self._served[ledger.key.owner] = now
@@ -73,11 +77,6 @@ class WindowOperators:
     def close(self) -> None:
         if self._reading is not None:
             self._reading.end()
-
-
-def _is_new(ledger: Ledger) -> bool:
-    may_read = os.geteuid() in (0, ledger.key.owner)
-    return may_read and ledger.totals.traced_steps > ledger.traced_steps
 
 
 class _Reading:
@@ -127,8 +126,11 @@ class _Reading:
         ledger.traced_steps = min(max(found, ledger.traced_steps + 1), self._until)
         with suppress(ValueError, RecursionError):
             seconds, flops = _checked(json.loads(text))
+            counted, rank = self._run.operators, ledger.header.rank
             for device, operators in seconds.items():
-                _add(self._run.operators, ledger.header.rank, device, operators)
+                key = rank, cut(device, NAME_BYTES)
+                if key in counted or sum(known == rank for known, _ in counted) < DEVICES:
+                    counted.setdefault(key, OperatorSeconds()).add(operators)
             if flops is not None:  # of the first window: a counter follows
                 self._run.flops_per_step.setdefault(ledger.header.rank, flops)
 
@@ -150,12 +152,3 @@ def _checked(values: object) -> tuple[dict[str, dict[str, float]], float | None]
 
 def _is_amount(value: object) -> bool:
     return type(value) in (int, float) and 0 <= value <= LARGEST  # type: ignore[operator] # nor is NaN
-
-
-def _add(
-    counted: dict[tuple[int, str], OperatorSeconds], rank: int, device: str, operators: dict[str, float]
-) -> None:
-    """Adds the seconds of a window."""
-    device = cut(device, NAME_BYTES)
-    if (rank, device) in counted or sum(known == rank for known, _ in counted) < DEVICES:
-        counted.setdefault((rank, device), OperatorSeconds()).add(operators)

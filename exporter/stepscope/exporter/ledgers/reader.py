@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from errno import ENOENT
-from functools import partial
 from math import nan
 from operator import gt, sub
 from pathlib import Path
@@ -37,6 +36,11 @@ _COUNTERS = Struct(f"<{layout.COUNTER_DOUBLES}d")
 _SLOT = Struct(f"<{layout.WORKER_DOUBLES}d")
 _SLOTS_AT_ONCE = 8
 _ONE = Struct("<d")
+_TEXTS = (
+    *("framework", "framework_version", "launch_key", "name", "scheduler", "scheduler_job", "namespace"),
+    *("pod", "visible_devices"),
+)
+_DEVICES_AT = [layout.DEVICES_AT + number * layout.DEVICE_BYTES for number in range(layout.DEVICES)]
 _TRIES = 10  # to copy the counters while no step finishes
 
 
@@ -108,13 +112,13 @@ class LedgerTotals:
     step_squared_seconds: dict[str, float]
     phase_seconds: dict[str, float]
     component_seconds: dict[str, float]  # host time, every component
-    component_device_seconds: dict[str, float]  # device time, only components above 0
-    loaders: tuple[LoaderTotals, ...]
-    fetch_counts: tuple[int, ...]  # len(FETCH_BOUNDS) + 1 counts, all workers together
-    fetch_sum: float
-    fetch_cpu_seconds: float
-    fetch_core_wait_seconds: float  # ready to run, but no core was free
     steps_recorded: int  # finished steps, all phases
+    component_device_seconds: dict[str, float] = field(default_factory=dict)  # only components above 0
+    loaders: tuple[LoaderTotals, ...] = ()
+    fetch_counts: tuple[int, ...] = (0,) * layout.FETCH_BUCKETS  # all workers together
+    fetch_sum: float = 0.0
+    fetch_cpu_seconds: float = 0.0
+    fetch_core_wait_seconds: float = 0.0  # ready to run, but no core was free
     gauges: dict[str, float] = field(default_factory=dict)  # of the training script
     counts: dict[str, float] = field(default_factory=dict)  # of the training script
     open_phase: str = ""  # of the step that is open; "": none is
@@ -153,19 +157,16 @@ _UNKNOWN = (0, 0)  # an inode
 class LedgerReader:
     """One open ledger of another process.
 
-    `position` is the number of step records that an earlier reader of the same file has read:
-    `new_steps` continues after it.
-
     Never open a ledger in the process that writes it: closing any descriptor of a file drops all
     `lockf` locks that the process holds on it, and then the process seems dead.
 
     Raises LedgerError if the file is refused, now or when it is read, and OSError if it cannot be opened.
     """
 
-    def __init__(self, path: str | os.PathLike[str], position: int = 0) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.position = position
-        self._base: tuple[float, ...] | None = None  # running component totals at `position`
+        self._position = 0  # the number of step records that have been read
+        self._base: tuple[float, ...] | None = None  # running component totals at `_position`
         self._counters: tuple[float, ...] = ()  # as of the last look, and per phase
         self._phases: list[float] = []
         self._fetched: list[float] = []
@@ -255,15 +256,16 @@ class LedgerReader:
         record that is left is only the base of that difference, so it counts as lost, too.
         """
         recorded = self._recorded()
-        if recorded < self.position:
+        if recorded < self._position:
             raise LedgerError(self.path, "falling", "corrupt ledger: the number of steps fell")
-        # A reader that continues an earlier reader also needs the record before its position.
-        known = self.position == 0 or self._base is not None
-        records = self._records(self.position if known else self.position - 1, recorded)
+        # After a record was overwritten unread, the totals before the next one are those of the record there.
+        known = self._position == 0 or self._base is not None
+        ring, after = self._sections.ring, self._position if known else self._position - 1
+        records = self._ring(ring, layout.RECORD, max(after, recorded - ring.items), recorded)
         # The writer may have lapped the reader: this is the index of the slot that it writes now.
         overwritten = self._recorded() + 1 - self._sections.ring.items
         steps: list[StepRecord] = []
-        base, base_index = self._base, self.position
+        base, base_index = self._base, self._position
         for record in records:
             if not overwritten < record[0] <= recorded:
                 continue
@@ -273,9 +275,9 @@ class LedgerReader:
             if base is not None and index == base_index + 1:
                 steps.append(self._step(record, base))
             base, base_index = record[7:], index
-        lost = recorded - self.position - len(steps)
+        lost = recorded - self._position - len(steps)
         self._base = base if base_index == recorded else None
-        self.position = recorded
+        self._position = recorded
         return steps, lost
 
     # -- reading -------------------------------------------------------------------------------------
@@ -315,11 +317,10 @@ class LedgerReader:
         self.clock_offset = offset
         attempt = layout.IDENTITY.unpack_from(raw, layout.IDENTITY_AT)[1]
         label = _bytes(raw, layout.RUN_AT, layout.RUN_BYTES)
-        texts = _texts(raw)
-        launch_key = _text(raw, layout.LAUNCH_KEY_AT, layout.LAUNCH_KEY_BYTES)
+        texts = {name: _named_text(raw, name) for name in _TEXTS}
         named = bool(label) or not texts["name"]
         if not named:
-            label = Launch(texts["name"], launch_key).run.encode()
+            label = Launch(texts["name"], texts["launch_key"]).run.encode()
         return LedgerHeader(
             run=checked_run_name(self.path, label),
             named=named,
@@ -328,11 +329,8 @@ class LedgerReader:
             world_size=world_size,
             pid=pid,
             start=start,
-            framework=_text(raw, layout.FRAMEWORK_AT, layout.FRAMEWORK_BYTES),
-            framework_version=_text(raw, layout.FRAMEWORK_VERSION_AT, layout.FRAMEWORK_VERSION_BYTES),
             attempt=attempt if 0 <= attempt <= layout.MAX_RANK else 0,
-            launch_key=launch_key,
-            devices=tuple(filter(None, map(partial(_device, raw), range(layout.DEVICES)))),
+            devices=tuple(filter(None, (_text(raw, at, layout.DEVICE_BYTES) for at in _DEVICES_AT))),
             **texts,
         )
 
@@ -346,11 +344,6 @@ class LedgerReader:
     def _record(self, index: int) -> tuple[float, ...] | None:
         (record,) = self._ring(self._sections.ring, layout.RECORD, index - 1, index)
         return checked_record(self.path, record) if record[0] == index else None
-
-    def _records(self, after: int, last: int) -> list[tuple[float, ...]]:
-        """Returns the records with indices after+1..last, at most a whole ring."""
-        ring = self._sections.ring
-        return self._ring(ring, layout.RECORD, max(after, last - ring.items), last)
 
     def _ring(self, section: Section, item: Struct, first: int, end: int) -> list[tuple[Any, ...]]:
         """Returns the items of a ring by their numbers from 0: first..end-1, at most a whole ring."""
@@ -520,19 +513,10 @@ def _text(raw: bytes, at: int, size: int) -> str:
     return "".join(character if character.isprintable() else "_" for character in text)
 
 
-def _texts(raw: bytes) -> dict[str, str]:
-    return {
-        "name": _text(raw, layout.NAME_AT, layout.NAME_BYTES),
-        "scheduler": _text(raw, layout.SCHEDULER_AT, layout.SCHEDULER_BYTES),
-        "scheduler_job": _text(raw, layout.SCHEDULER_JOB_AT, layout.SCHEDULER_JOB_BYTES),
-        "namespace": _text(raw, layout.NAMESPACE_AT, layout.NAMESPACE_BYTES),
-        "pod": _text(raw, layout.POD_AT, layout.POD_BYTES),
-        "visible_devices": _text(raw, layout.VISIBLE_DEVICES_AT, layout.VISIBLE_DEVICES_BYTES),
-    }
-
-
-def _device(raw: bytes, number: int) -> str:
-    return _text(raw, layout.DEVICES_AT + number * layout.DEVICE_BYTES, layout.DEVICE_BYTES)
+def _named_text(raw: bytes, name: str) -> str:
+    """Returns the text of the header that has this field of LedgerHeader."""
+    at, size = (getattr(layout, f"{name.upper()}_{what}") for what in ("AT", "BYTES"))
+    return _text(raw, at, size)
 
 
 def _operation(counters: tuple[float, ...]) -> str:

@@ -9,14 +9,20 @@ from operator import add
 from typing import Any, NamedTuple
 
 from stepscope.exporter.ledgers.ages import Ages, Now
-from stepscope.exporter.ledgers.operator_seconds import OperatorSeconds
 from stepscope.exporter.ledgers.presence import RUNNING, Presence, left, presence
 from stepscope.exporter.ledgers.reader import LedgerHeader, LedgerReader, LedgerTotals, StepRecord
 from stepscope.exporter.ledgers.spent import Spent
 from stepscope.exporter.sampling.families import Exemplar, HistogramValue
-from stepscope.training.layout import FETCH_BOUNDS, STEP_BOUNDS, WAIT_BOUNDS
+from stepscope.exporter.sampling.limits import cut
+from stepscope.training.layout import FETCH_BOUNDS, LARGEST, STEP_BOUNDS, WAIT_BOUNDS
 
 MOST_RETIRED = 256  # ranks of a run whose removed ledgers are counted
+SHOWN = 20  # operators of a rank and device: those with most seconds in its latest windows
+OTHER_OPERATORS = "other"  # all others
+KNOWN = 100  # operators of a rank and device whose seconds are kept: those shown last
+FADES = 0.5  # what a window counts for, at each later one, when operators are chosen
+STAYS = 2.0  # one that is shown is replaced only by another with more than twice its seconds
+NAME_BYTES = 200  # of an operator
 MOST_NAMES = 256  # of numbers of a rank; a ledger has far fewer, but a rank may have many ledgers
 
 
@@ -148,6 +154,42 @@ def _add_to(sums: dict[str, float], values: Mapping[str, float]) -> None:
     for key, value in values.items():
         if key in sums or len(sums) < MOST_NAMES:
             sums[key] = sums.get(key, 0.0) + value
+
+
+class OperatorSeconds:
+    """The seconds of the operators of one rank on one kind of device: few, those of its latest windows."""
+
+    def __init__(self) -> None:
+        self._counted: dict[str, float] = {}  # the one counted last is last; those that return continue
+        self._recent: dict[str, float] = {}  # by all names, old windows count less
+        self._shown: set[str] = set()
+
+    def add(self, operators: dict[str, float]) -> None:
+        """Adds those of a window."""
+        window: dict[str, float] = {}
+        for name, seconds in operators.items():
+            name = cut(name, NAME_BYTES) or OTHER_OPERATORS
+            window[name] = window.get(name, 0.0) + seconds
+        self._choose(window)
+        for name, seconds in window.items():
+            name = name if name in self._shown else OTHER_OPERATORS
+            self._counted[name] = min(self._counted.pop(name, 0.0) + seconds, LARGEST)
+        for name in [name for name in self._counted if name != OTHER_OPERATORS][:-KNOWN]:
+            del self._counted[name]
+
+    def _choose(self, window: dict[str, float]) -> None:
+        names = {*self._recent, *window} - {OTHER_OPERATORS}
+        recent = {name: FADES * self._recent.get(name, 0.0) + window.get(name, 0.0) for name in names}
+        ranked = sorted(
+            recent, key=lambda name: (-recent[name] * (STAYS if name in self._shown else 1), name)
+        )
+        self._recent = {name: recent[name] for name in ranked[:KNOWN]}
+        self._shown = {*ranked[:SHOWN]}
+
+    def values(self) -> dict[str, float]:
+        """Returns the seconds of those that are shown, and of all others."""
+        shown = {*self._shown, OTHER_OPERATORS}
+        return {name: seconds for name, seconds in self._counted.items() if name in shown}
 
 
 Times = tuple[float, float | None, float | None]  # start, start of the first step, end of the last step

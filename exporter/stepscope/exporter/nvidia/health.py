@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from stepscope.exporter.nvidia.nvml import ALL_LINKS
-from stepscope.exporter.sampling.families import Family, Kind
+from stepscope.exporter.sampling.families import Family, FamilyTable
 
 HARDWARE_SECONDS = 60.0  # between two readings
 
@@ -29,33 +29,36 @@ OF_NVLINK_5 = {208, 214}  # by their scope, of all links
 HARDWARE_FIELDS = tuple((field, ALL_LINKS if field in OF_NVLINK_5 else 0) for field in HARDWARE)
 
 
-# The help of each of these, and of those of the PCIe link, and its labels after the GPU.
-FAMILIES = {
-    "memory_temperature_celsius": ("Temperature of the memory.",),
-    "row_remapping_pending": ("1: a bad row of memory is remapped at the next reset of the GPU.",),
-    "row_remapping_failed": ("1: a bad row of memory could not be remapped.",),
-    "page_retirement_pending": ("1: a bad page of memory is retired at the next reset of the GPU.",),
-    "pcie_link_width": ("Lanes of the PCIe link now.",),
-    "pcie_link_max_width": ("Most lanes that the GPU and its slot allow.",),
-    "pcie_link_generation": ("Generation of the PCIe link now; an idle GPU lowers it to save power.",),
-    "pcie_link_max_generation": ("Highest generation that the GPU and its slot allow.",),
-    "remapped_rows_total": (
-        *("Rows of memory remapped in the GPU's life, by the severity of their errors.", "severity"),
-    ),
-    "pcie_replays_total": ("Packets that PCIe had to send again.",),
-    "nvlink_errors_total": ("Errors of all NVLinks since the driver was loaded, by kind.", "kind"),
-}
+# These, and those of the PCIe link.
+METRICS = """
+gauge stepscope_gpu_memory_temperature_celsius{gpu}
+    Temperature of the memory.
+gauge stepscope_gpu_row_remapping_pending{gpu}
+    1: a bad row of memory is remapped at the next reset of the GPU.
+gauge stepscope_gpu_row_remapping_failed{gpu}
+    1: a bad row of memory could not be remapped.
+gauge stepscope_gpu_page_retirement_pending{gpu}
+    1: a bad page of memory is retired at the next reset of the GPU.
+gauge stepscope_gpu_pcie_link_width{gpu}
+    Lanes of the PCIe link now.
+gauge stepscope_gpu_pcie_link_max_width{gpu}
+    Most lanes that the GPU and its slot allow.
+gauge stepscope_gpu_pcie_link_generation{gpu}
+    Generation of the PCIe link now; an idle GPU lowers it to save power.
+gauge stepscope_gpu_pcie_link_max_generation{gpu}
+    Highest generation that the GPU and its slot allow.
+counter stepscope_gpu_remapped_rows_total{gpu,severity}
+    Rows of memory remapped in the GPU's life, by the severity of their errors.
+counter stepscope_gpu_pcie_replays_total{gpu}
+    Packets that PCIe had to send again.
+counter stepscope_gpu_nvlink_errors_total{gpu,kind}
+    Errors of all NVLinks since the driver was loaded, by kind.
+"""
 
 
 def families() -> list[Family]:
     """Returns the families that these values and those of the PCIe link are published in."""
-    kinds: Iterator[tuple[str, Kind]] = (
-        (n, "counter" if n.endswith("_total") else "gauge") for n in FAMILIES
-    )
-    return [
-        Family(f"stepscope_gpu_{name}", kind, FAMILIES[name][0], ("gpu", *FAMILIES[name][1:]))
-        for name, kind in kinds
-    ]
+    return list(FamilyTable(METRICS).values())
 
 
 def hardware_values(gpu: str, answers: Mapping[int, float]) -> Iterator[tuple[str, tuple[str, ...], float]]:

@@ -7,6 +7,7 @@ Source: the kernel's Documentation/admin-guide/cgroup-v1, cgroup-v2.rst, and cgr
 What a file does not say is NaN, never 0.
 """
 
+import errno
 import re
 from collections.abc import Iterable, Sequence
 from math import nan
@@ -14,10 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stepscope.common.errors import raise_if_exhausted
-from stepscope.exporter.processes.pressure import RESOURCES, read_waiting_seconds
 
 NO_LIMIT = 1 << 60  # bytes; version 1 writes a number of pages near 2^63
 MICROSECONDS, NANOSECONDS = 1e6, 1e9  # in a second
+RESOURCES = ("cpu", "io", "memory")  # of which the kernel counts the pressure
 
 # A line from a process's own group up to the highest that is mounted here, without the root of the machine,
 # whose files are about the whole node.
@@ -123,10 +124,10 @@ def cpu_limit(line: Line) -> CpuLimit:
 
 def _cores(group: Path) -> float:
     """Returns the limit of one group."""
-    words = (_text(group / "cpu.max") or "").split()  # "max 100000", "200000 100000"
+    words = (text_of(group / "cpu.max") or "").split()  # "max 100000", "200000 100000"
     if not words:
-        words = [_text(group / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period")]
-    quota, period = (_number(word) for word in (*words, "", "")[:2])
+        words = [text_of(group / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period")]
+    quota, period = (number_in(word) for word in (*words, "", "")[:2])
     return quota / period if quota > 0 and period > 0 else nan  # version 1 writes -1 for no limit
 
 
@@ -143,7 +144,7 @@ def allowed_cores(line: Line) -> frozenset[int] | None:
     """Returns the cores of the process's cpuset; None if it is unknown."""
     for group in line[:1]:
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
-            if text := _text(group / name):
+            if text := text_of(group / name):
                 return parse_cpu_list(text)
     return None
 
@@ -173,6 +174,29 @@ def oom_kills(line: Line) -> float:
     return nan
 
 
+def read_waiting_seconds(path: Path) -> float | None:
+    """Returns the seconds so far in which some task of a node or a cgroup waited; None: not counted.
+
+    Source: Documentation/accounting/psi.rst. Raises OSError if the file cannot be read, ValueError if it is
+    not understood.
+    """
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None  # built without CONFIG_PSI, or older than 4.20
+    except OSError as error:
+        if error.errno == errno.EOPNOTSUPP:
+            return None  # switched off: psi=0, or CONFIG_PSI_DEFAULT_DISABLED
+        raise
+    # some avg10=0.99 avg60=1.21 avg300=0.55 total=10315779
+    line = text.partition(b"\n")[0].decode("ascii", errors="replace")
+    kind, _, rest = line.partition(" ")
+    _, _, total = rest.partition("total=")
+    if kind != "some" or not total.isdecimal():
+        raise ValueError(f"{path}: {line!r} is not a line like 'some avg10=0.00 ... total=0'")
+    return int(total) / MICROSECONDS
+
+
 def waiting_seconds(line: Line) -> dict[str, float]:
     """Returns how long some task of the own group waited, by resource; leaves out what is not counted."""
     found = {}
@@ -199,16 +223,13 @@ def _mounted_roots(mountinfo: Path) -> dict[str, str]:
     """Returns the root of each cgroup mount by its mount point, from proc(5)'s mountinfo."""
     roots = {}
     # 36 35 0:31 /docker/ab /sys/fs/cgroup/cpu rw,nosuid - cgroup cgroup rw,cpu
-    for line in (_text(mountinfo) or "").split("\n"):
+    for line in (text_of(mountinfo) or "").split("\n"):
         mounted, _, kind = line.partition(" - ")
         if kind.startswith("cgroup"):
-            root, point = (_unescaped(word) for word in mounted.split(" ")[3:5])
+            escaped = mounted.split(" ")[3:5]
+            root, point = (re.sub(r"\\([0-7]{3})", lambda at: chr(int(at[1], 8)), each) for each in escaped)
             roots[point] = root
     return roots
-
-
-def _unescaped(word: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), word)
 
 
 def _parts(path: str) -> tuple[int, Sequence[str]]:
@@ -218,7 +239,7 @@ def _parts(path: str) -> tuple[int, Sequence[str]]:
     return up, names[up:]
 
 
-def _text(path: Path) -> str | None:
+def text_of(path: Path) -> str | None:
     """Returns a file's text; None if it cannot be read: the group may be gone, or belong to another user.
 
     Raises OSError if no file can be opened now.
@@ -230,18 +251,18 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def _number(text: str) -> float:
+def number_in(text: str) -> float:
     return float(text) if re.fullmatch(r"-?\d+", text) else nan
 
 
 def _bytes(group: Path, *names: str) -> float:
-    return next((value for name in names if (value := _number(_text(group / name) or "")) == value), nan)
+    return next((value for name in names if (value := number_in(text_of(group / name) or "")) == value), nan)
 
 
 def _counts(path: Path) -> dict[str, float]:
     """Returns the numbers of a file with a name and a number per line."""
-    words = (line.split() for line in (_text(path) or "").splitlines())
-    return {pair[0]: _number(pair[1]) for pair in words if len(pair) == 2}
+    words = (line.split() for line in (text_of(path) or "").splitlines())
+    return {pair[0]: number_in(pair[1]) for pair in words if len(pair) == 2}
 
 
 def parse_cpu_list(text: str) -> frozenset[int]:

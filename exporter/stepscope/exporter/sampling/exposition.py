@@ -32,7 +32,7 @@ CONTENT_TYPES: Mapping[Format, str] = {
 
 # Names of kinds in `# TYPE` of the text format, and suffixes that OpenMetrics removes in `# TYPE`.
 _TEXT_TYPES = {"info": "gauge", "unknown": "untyped"}
-_OPENMETRICS_SUFFIXES = {"counter": "_total", "info": "_info"}
+SUFFIXES = {"counter": "_total", "info": "_info"}
 
 _NUMBERS = {int, float}
 _LABEL_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -84,7 +84,7 @@ class _FamilyWriter:
     def __init__(self, family: Family, reached: ReachedLimits) -> None:
         self._family = family
         self._reached = reached
-        self._metadata = {"text": _text_metadata(family), "openmetrics": _openmetrics_metadata(family)}
+        self._metadata = _metadata(family)
         self._sample_prefixes = _Prefixes(self._prefix)
         self._histogram_prefixes = _Prefixes(self._line_prefixes)
         self._complaint = ""
@@ -230,14 +230,11 @@ def _exemplar(exemplar: Exemplar) -> str:
     return f" # {{{labels}}} {number(exemplar.value)} {exemplar.time:.3f}"
 
 
-def _text_metadata(family: Family) -> str:
-    words = family.help.translate(_TEXT_HELP_ESCAPES)
-    kind = _TEXT_TYPES.get(family.kind, family.kind)
-    return f"# HELP {family.name} {words}\n# TYPE {family.name} {kind}\n"
-
-
-def _openmetrics_metadata(family: Family) -> str:
-    """Returns the metadata, with the name of a counter or info family without the suffix of its samples."""
-    name = family.name.removesuffix(_OPENMETRICS_SUFFIXES.get(family.kind, ""))
-    words = family.help.translate(_LABEL_ESCAPES)
-    return f"# TYPE {name} {family.kind}\n# HELP {name} {words}\n"
+def _metadata(family: Family) -> dict[Format, str]:
+    """Returns the lines before the samples; OpenMetrics has no suffix in the name of a counter or info."""
+    name, kind = family.name, _TEXT_TYPES.get(family.kind, family.kind)
+    base, words = name.removesuffix(SUFFIXES.get(family.kind, "")), family.help.translate(_LABEL_ESCAPES)
+    return {
+        "text": f"# HELP {name} {family.help.translate(_TEXT_HELP_ESCAPES)}\n# TYPE {name} {kind}\n",
+        "openmetrics": f"# TYPE {base} {family.kind}\n# HELP {base} {words}\n",
+    }

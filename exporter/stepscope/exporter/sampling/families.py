@@ -1,5 +1,6 @@
 """Metric families: the values that the exporter publishes, as the exposition needs them."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -69,3 +70,22 @@ class Family:
         """Publishes nothing from now on."""
         self.samples = {}
         self.histograms = {}
+
+
+_ENTRY = re.compile(r"^(\w+) (\w+)(?:{([\w,\s]+)})?((?:\n +.+)+)", re.MULTILINE)
+
+
+class FamilyTable(dict[str, Family]):
+    """Families by their name without prefix, from a text with the kind, name, labels and help of each:
+
+        gauge stepscope_gpu_up{gpu}
+            Whether the GPU answers (1), or is lost (0).
+
+    `bounds` has those of histograms, by the same names.
+    """
+
+    def __init__(self, text: str, bounds: Mapping[str, Sequence[float]] | None = None) -> None:
+        super().__init__()
+        for kind, name, labels, words in _ENTRY.findall(text):
+            of_family, key = tuple(re.findall(r"\w+", labels)), name.removeprefix("stepscope_")
+            self[key] = Family(name, kind, " ".join(words.split()), of_family, (bounds or {}).get(key, ()))

@@ -21,7 +21,7 @@ from threading import Lock
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
-from stepscope.exporter.sampling.families import Family, LabelValues
+from stepscope.exporter.sampling.families import FamilyTable, LabelValues
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,12 @@ LOG_SECONDS = 60.0  # between two lines about the same limit
 HASH_CHARACTERS = 8
 CUT = "…"
 SURROGATES = re.compile("[\ud800-\udfff]")  # of bytes that are not UTF-8
+METRICS = """
+counter stepscope_exporter_limit_reached_total{limit}
+    Runs, ledgers, ranks, devices, series and labels that a limit has left out or cut.
+gauge stepscope_exporter_left_out{limit,run,collector}
+    How much a limit leaves out now, by the run or the collector that it belongs to.
+"""
 
 Name = TypeVar("Name")
 
@@ -134,19 +140,7 @@ class ReachedLimits:
     def __init__(self, limits: Limits | None = None, clock: Callable[[], float] = monotonic) -> None:
         self.limits = limits or Limits()
         self._clock = clock
-        self._reached = Family(
-            "stepscope_exporter_limit_reached_total",
-            "counter",
-            "Runs, ledgers, ranks, devices, series and labels that a limit has left out or cut.",
-            ("limit",),
-        )
-        self._left_out = Family(
-            "stepscope_exporter_left_out",
-            "gauge",
-            "How much a limit leaves out now, by the run or the collector that it belongs to.",
-            ("limit", "run", "collector"),
-        )
-        self.families = (self._reached, self._left_out)
+        self._reached, self._left_out = self.families = tuple(FamilyTable(METRICS).values())
         self._counts = {each.name: 0 for each in fields(Limits)}
         self._now: dict[tuple[str, str], Mapping[str, int]] = {}  # by limit and collector: a count per run
         self._logged: dict[tuple[str, str], float] = {}

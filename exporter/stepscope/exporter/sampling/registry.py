@@ -11,7 +11,7 @@ from time import monotonic, perf_counter
 from stepscope.common.errors import describe
 from stepscope.exporter.sampling.apart import owner_in
 from stepscope.exporter.sampling.collector import Collector, SourceAbsentError
-from stepscope.exporter.sampling.families import Family
+from stepscope.exporter.sampling.families import Family, FamilyTable
 from stepscope.exporter.sampling.sample import Sample
 
 logger = logging.getLogger(__name__)
@@ -20,6 +20,15 @@ PATIENCE_SECONDS = 2.0
 SLOW = 1 / 4  # of the patience: a task that took longer is slow,
 BRIEF = 1 / 16  # and the next tick waits only this long for it
 LASTING_SECONDS = 60.0  # a failure that lasts is logged once more, and other failures not more often
+
+METRICS = """
+gauge stepscope_collector_success{collector}
+    Whether the collector's last reading succeeded (1) or failed (0); absent without its source.
+gauge stepscope_collector_duration_seconds{collector}
+    How long the collector's last reading took.
+counter stepscope_collector_left_out_total{collector}
+    Ticks of a run, process or device that the collector left out after an error; the log names it.
+"""
 
 Sink = Callable[[Sample], None]
 
@@ -49,24 +58,7 @@ class Registry:
         ]
         self._sinks = [_Task(name, sink, patience) for name, sink in (sinks or {}).items()]
         self._crew: _Crew | None = None
-        self._success = Family(
-            "stepscope_collector_success",
-            "gauge",
-            "Whether the collector's last reading succeeded (1) or failed (0); absent without its source.",
-            ("collector",),
-        )
-        self._duration = Family(
-            "stepscope_collector_duration_seconds",
-            "gauge",
-            "How long the collector's last reading took.",
-            ("collector",),
-        )
-        self._left_out = Family(
-            "stepscope_collector_left_out_total",
-            "counter",
-            "Ticks of a run, process or device that the collector left out after an error; the log names it.",
-            ("collector",),
-        )
+        self.own_families = tuple(FamilyTable(METRICS).values())  # about the collectors themselves
 
     def collect(self, sample: Sample) -> None:
         """Calls every collector to fill `sample`, then every sink. Returns even if some fail or hang."""
@@ -81,23 +73,16 @@ class Registry:
             sample = replace(sample)
             waiting = waiting[waiting.index(late) + 1 :]
         readings = list(zip(self._collectors, self._readings, strict=True))
-        self._success.publish(
-            {(each.name,): int(reading.succeeded) for each, reading in readings if not reading.absent}
-        )
-        self._duration.publish({(each.name,): reading.seconds for each, reading in readings})
-        self._left_out.publish(
-            {(each.name,): each.apart.lost for each in self._collectors if each.apart.lost}
-        )
+        success, duration, left_out = self.own_families
+        success.publish({(each.name,): int(read.succeeded) for each, read in readings if not read.absent})
+        duration.publish({(each.name,): reading.seconds for each, reading in readings})
+        left_out.publish({(each.name,): each.apart.lost for each in self._collectors if each.apart.lost})
 
     def families(self) -> Iterable[Family]:
         """Yields the collectors' families, without those of collectors that hang."""
         for reading in self._readings:
             if not reading.hanging:
                 yield from reading.families
-
-    def own_families(self) -> Iterable[Family]:
-        """Returns the families about the collectors themselves."""
-        return (self._success, self._duration, self._left_out)
 
     def collect_last(self, collector: Collector, sample: Sample) -> None:
         """Calls one collector once more, unless it hangs."""

@@ -74,6 +74,7 @@ class RankProcess:
     paused_seconds: dict[str, float] = field(default_factory=dict)  # of its rank so far, by reason
 
 
+PAUSES = ("stopped", "no_core", "throttled")  # why a rank could not run although it had work
 # How it is known that a run uses a GPU, the weakest evidence first. A recording has the places in this tuple.
 EVIDENCE = ("", "node", "environment", "devices", "processes")
 

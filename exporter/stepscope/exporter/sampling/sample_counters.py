@@ -7,7 +7,6 @@ the samples here makes the answers exact at any scrape interval.
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -17,7 +16,7 @@ from stepscope.common.shared_files import entries
 from stepscope.exporter.sampling.active_runs import ActiveRuns
 from stepscope.exporter.sampling.counted_run import CountedRun
 from stepscope.exporter.sampling.exposition import number
-from stepscope.exporter.sampling.families import Family
+from stepscope.exporter.sampling.families import FamilyTable, HistogramValue, LabelValues
 from stepscope.exporter.sampling.limits import Choice, ReachedLimits
 from stepscope.exporter.sampling.sample import GpuUse, RunSample, Sample
 from stepscope.exporter.sampling.sample_tally import BOUNDS, CAUSES, GRID, SampleTally
@@ -61,7 +60,7 @@ class SampleCounters:
         self._unwritable: set[str] = set()
         self._lock = Lock()  # between a tick that counts, a slow disk and a scrape that publishes
         self._families = _Families()
-        self.families = self._families.all
+        self.families = tuple(self._families.values())
         if self._directory:
             self._load(self._directory, now)
 
@@ -116,9 +115,12 @@ class SampleCounters:
         with self._lock:
             tallies = {name: run.published() for name, run in self._runs.items()}
             self._families.publish(tallies, {name: run.gpus for name, run in self._runs.items()})
-            self._families.publish_gpus(
-                {name: run.uses.gpus for name, run in self._runs.items() if run.uses is not None}, self._uuids
-            )
+            used: dict[LabelValues, float] = {
+                (name, gpu, self._uuids.get(gpu, ""), ",".join(map(str, use.ranks)), use.by): 1
+                for name, run in self._runs.items()
+                for gpu, use in (run.uses.gpus if run.uses else {}).items()
+            }
+            self._families["run_gpu_info"].publish(used)
 
     def close(self) -> None:
         """Closes the files; the counts stay in them."""
@@ -172,73 +174,51 @@ class SampleCounters:
                 self._active.resume(run.name, run.pids)
 
 
-class _Families:
+METRICS = """
+counter stepscope_samples_total{run}
+    Samples taken while the run was active.
+histogram stepscope_gpu_utilization_samples{run,gpu}
+    Samples of the run by the GPU's utilisation.
+histogram stepscope_gpu_memory_samples{run,gpu}
+    Samples of the run by the share of the GPU's memory in use.
+histogram stepscope_cpu_utilization_samples{run}
+    Samples of the run by the mean utilisation of the cores.
+histogram stepscope_io_wait_samples{run}
+    Samples of the run by the mean share of time in which the cores waited for I/O.
+counter stepscope_gpu_starved_samples_total{run,cause,cause_above,gpu_below}
+    Samples in which some core's utilisation (cause cpu) or I/O wait (cause io) was above cause_above
+    and some GPU's utilisation below gpu_below.
+counter stepscope_gpu_low_samples_total{run,gpu_below}
+    Samples in which some GPU's utilisation was below gpu_below.
+info stepscope_run_gpu_info{run,gpu,uuid,rank,by}
+    The GPUs that the run uses, and how that is known (by); with its ranks there, where known.
+"""
+# Families of histograms of a run or of its GPUs by name, with the attribute of SampleTally.
+OF_RUNS = {"cpu_utilization_samples": "cpu", "io_wait_samples": "io_wait"}
+OF_GPUS = {"gpu_utilization_samples": "gpu", "gpu_memory_samples": "gpu_memory"}
+
+
+class _Families(FamilyTable):
     """The metric families of the sample counters (design: "Sample counters")."""
 
     def __init__(self) -> None:
-        of_run = partial(Family, kind="histogram", labels=("run",), bounds=BOUNDS)
-        of_gpu = partial(of_run, labels=("run", "gpu"))
-        self.samples = Family(
-            "stepscope_samples_total", "counter", "Samples taken while the run was active.", ("run",)
-        )
-        self.gpu = of_gpu(
-            "stepscope_gpu_utilization_samples", help="Samples of the run by the GPU's utilisation."
-        )
-        self.gpu_memory = of_gpu(
-            "stepscope_gpu_memory_samples", help="Samples of the run by the share of the GPU's memory in use."
-        )
-        self.cpu = of_run(
-            "stepscope_cpu_utilization_samples",
-            help="Samples of the run by the mean utilisation of the cores.",
-        )
-        self.io_wait = of_run(
-            "stepscope_io_wait_samples",
-            help="Samples of the run by the mean share of time in which the cores waited for I/O.",
-        )
-        self.starved = Family(
-            "stepscope_gpu_starved_samples_total",
-            "counter",
-            "Samples in which some core's utilisation (cause cpu) or I/O wait (cause io) was above"
-            " cause_above and some GPU's utilisation below gpu_below.",
-            ("run", "cause", "cause_above", "gpu_below"),
-        )
-        self.low = Family(
-            "stepscope_gpu_low_samples_total",
-            "counter",
-            "Samples in which some GPU's utilisation was below gpu_below.",
-            ("run", "gpu_below"),
-        )
-        self.used = Family(
-            "stepscope_run_gpu_info",
-            "info",
-            "The GPUs that the run uses, and how that is known (by); with its ranks there, where known.",
-            ("run", "gpu", "uuid", "rank", "by"),
-        )
-        self.all: tuple[Family, ...] = tuple(vars(self).values())
-
-    def publish_gpus(self, gpus: Mapping[str, Mapping[str, GpuUse]], uuids: Mapping[str, str]) -> None:
-        self.used.publish(
-            {
-                (run, gpu, uuids.get(gpu, ""), ",".join(map(str, use.ranks)), use.by): 1
-                for run, uses in gpus.items()
-                for gpu, use in uses.items()
-            }
-        )
+        super().__init__(METRICS, dict.fromkeys([*OF_RUNS, *OF_GPUS], BOUNDS))
 
     def publish(self, tallies: dict[str, SampleTally], gpus: Mapping[str, Collection[str]]) -> None:
         """Publishes all counts, but of GPUs only those that the run uses now (`gpus`)."""
-        self.samples.publish({(run,): tally.samples for run, tally in tallies.items()})
-        self.cpu.publish_histograms({(run,): tally.cpu.value() for run, tally in tallies.items()})
-        self.io_wait.publish_histograms({(run,): tally.io_wait.value() for run, tally in tallies.items()})
-        for name, family in (("gpu", self.gpu), ("gpu_memory", self.gpu_memory)):
-            family.publish_histograms(
-                {
-                    (run, gpu): histogram.value()
-                    for run, tally in tallies.items()
-                    for gpu, histogram in getattr(tally, name).items()
-                    if gpu in gpus[run]
-                }
+        self["samples_total"].publish({(run,): tally.samples for run, tally in tallies.items()})
+        for name, attribute in OF_RUNS.items():
+            self[name].publish_histograms(
+                {(run,): getattr(tally, attribute).value() for run, tally in tallies.items()}
             )
+        for name, attribute in OF_GPUS.items():
+            of_gpus: dict[LabelValues, HistogramValue] = {
+                (run, gpu): histogram.value()
+                for run, tally in tallies.items()
+                for gpu, histogram in getattr(tally, attribute).items()
+                if gpu in gpus[run]
+            }
+            self[name].publish_histograms(of_gpus)
         # Without the utilisation of a GPU, none is known to starve or not to. A zero of the first bound says
         # that it is known; those of other bounds are left out.
         with_gpus = {
@@ -246,23 +226,21 @@ class _Families:
             for run, tally in tallies.items()
             if any(gpu in gpus[run] and any(seen.counts) for gpu, seen in tally.gpu.items())
         }
-        self.starved.publish(
-            {
-                (run, cause, above, below): count
-                for run, tally in with_gpus.items()
-                for cause in CAUSES
-                for above, counts in zip(_THRESHOLDS, tally.starved[cause].counts(), strict=True)
-                for below, count in zip(_THRESHOLDS, counts, strict=True)
-                if count or below == _THRESHOLDS[0]
-            }
-        )
-        self.low.publish(
-            {
-                (run, below): count
-                for run, tally in with_gpus.items()
-                for below, count in zip(_THRESHOLDS, tally.low.counts(), strict=True)
-            }
-        )
+        starved: dict[LabelValues, float] = {
+            (run, cause, above, below): count
+            for run, tally in with_gpus.items()
+            for cause in CAUSES
+            for above, counts in zip(_THRESHOLDS, tally.starved[cause].counts(), strict=True)
+            for below, count in zip(_THRESHOLDS, counts, strict=True)
+            if count or below == _THRESHOLDS[0]
+        }
+        self["gpu_starved_samples_total"].publish(starved)
+        low: dict[LabelValues, float] = {
+            (run, below): count
+            for run, tally in with_gpus.items()
+            for below, count in zip(_THRESHOLDS, tally.low.counts(), strict=True)
+        }
+        self["gpu_low_samples_total"].publish(low)
 
 
 _THRESHOLDS = tuple(number(threshold) for threshold in GRID)

@@ -104,7 +104,8 @@ class SampleTally:
             if gpu not in self.gpu:  # its first reading
                 self.gpu[gpu], self.gpu_memory[gpu] = Histogram(), Histogram()
             self.gpu[gpu].add(reading.utilization_ratio)
-            self.gpu_memory[gpu].add(_ratio(reading.memory_used_bytes, reading.memory_total_bytes))
+            used, total = reading.memory_used_bytes, reading.memory_total_bytes
+            self.gpu_memory[gpu].add(used / total if total > 0 else nan)
         known = [gpu.utilization_ratio for gpu in own.values() if not isnan(gpu.utilization_ratio)]
         if not known:
             return
@@ -163,7 +164,3 @@ def _max_and_mean(values: Sequence[float]) -> tuple[float, float]:
     if isnan(total):
         return _max_and_mean([value for value in values if not isnan(value)])
     return (max(values), total / len(values)) if values else (nan, nan)
-
-
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole > 0 else nan

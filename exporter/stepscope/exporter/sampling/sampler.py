@@ -6,13 +6,19 @@ from threading import Event, Thread
 
 from stepscope.common.errors import describe
 from stepscope.common.watchdog import Watchdog
-from stepscope.exporter.sampling.families import Family
+from stepscope.exporter.sampling.families import FamilyTable
 from stepscope.exporter.sampling.registry import Registry
 from stepscope.exporter.sampling.sample import Sample
 
 logger = logging.getLogger(__name__)
 
 SAMPLING = "taking samples"
+METRICS = """
+counter stepscope_sampler_ticks_total
+    Samples that the sampler has taken.
+counter stepscope_sampler_ticks_missed_total
+    Samples that were due but not taken, because the one before took too long.
+"""
 
 
 class Clock:
@@ -82,17 +88,8 @@ class Sampler:
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="sampler", daemon=True)
         self._last_tick: float | None = None  # by the monotonic clock
-        self._ticks = Family(
-            "stepscope_sampler_ticks_total", "counter", "Samples that the sampler has taken."
-        )
-        self._missed = Family(
-            "stepscope_sampler_ticks_missed_total",
-            "counter",
-            "Samples that were due but not taken, because the one before took too long.",
-        )
-        self._ticks_count = 0
-        self._missed_count = 0
-        self.families = (self._ticks, self._missed)
+        self._ticks, self._missed = self.families = tuple(FamilyTable(METRICS).values())
+        self._ticks_count = self._missed_count = 0
         self._publish()
 
     def start(self) -> None:

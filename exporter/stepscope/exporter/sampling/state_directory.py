@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -52,17 +52,17 @@ def state_directory(given: Path | None, port: int) -> Iterator[Path | None]:
         yield used
 
 
-def default_state_directory(port: int, environment: Mapping[str, str] = os.environ) -> Path:
+def default_state_directory(port: int) -> Path:
     """Returns $STATE_DIRECTORY of systemd, otherwise a directory per node and port.
 
     That is in /var/lib/stepscope for root, otherwise in $XDG_STATE_HOME/stepscope or
     ~/.local/state/stepscope. The node is part of its name because nodes may share home directories, and the
     port because a user may run several exporters. Raises RuntimeError if the user has no home.
     """
-    if set_by_systemd := environment.get("STATE_DIRECTORY"):
+    if set_by_systemd := os.environ.get("STATE_DIRECTORY"):
         # With DynamicUser= it is a symbolic link of systemd's.
         return Path(set_by_systemd.partition(":")[0]).resolve()
-    configured = Path(environment.get("XDG_STATE_HOME", ""))
+    configured = Path(os.environ.get("XDG_STATE_HOME", ""))
     if os.geteuid() == 0:
         base = ROOT_STATE
     elif configured.is_absolute():  # the XDG specification has relative paths ignored

@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 
 from stepscope.common.errors import UserError
-from stepscope.exporter.processes.pauses import REASONS
-from stepscope.exporter.processes.pressure import RESOURCES
+from stepscope.exporter.processes.cgroup import RESOURCES
 from stepscope.exporter.sampling.sample import (
     GPU_QUANTITIES,
     NODE_QUANTITIES,
+    PAUSES,
     RUN_QUANTITIES,
     HostUse,
     Sample,
@@ -51,7 +51,7 @@ EVIDENCE_COLUMN = "gpu_run_evidence"  # the place in EVIDENCE: 0 for a GPU that 
 HEADER_COLUMNS = ("rank", "pid", "start", "framework", "framework_version", "world_size")
 MOMENT_COLUMNS = ("first_step_start", "last_step_end", "end")
 FETCH_COLUMNS = ("fetches", "fetch_seconds", "fetch_cpu_seconds", "fetch_core_wait_seconds")
-PAUSE_COLUMNS = {f"{reason}_seconds": reason for reason in REASONS}  # of a rank that could not run
+PAUSE_COLUMNS = {f"{reason}_seconds": reason for reason in PAUSES}  # of a rank that could not run
 WORKER_COLUMNS = {  # null: not known
     "busiest_fetch_seconds": pa.float64(),
     "worker_threads": pa.int64(),

@@ -16,6 +16,10 @@ from stepscope.runs.model import RUN_USE, NodeFacts, NodeSamples, RunFacts, Step
 
 # The recording has one counter for all heat, and the sum of all XIDs with the number of the last one.
 HEAT = "sw_thermal"
+READ = (
+    *("times", "run_use", "cpu", "io_wait", "gpu", "gpu_memory", "gpu_thermal_throttle_seconds"),
+    *("gpu_ecc_uncorrected_errors", "gpu_xid_errors", "gpu_last_xid", "gpu_compute_processes"),
+)
 PID = 1  # of the process on a GPU: the recording has only their number
 
 
@@ -109,20 +113,8 @@ def _rows(facts: NodeFacts, chunks: Iterable[NodeSamples]) -> Iterator[_Row]:
         return {label: value for label, value in zip(labels, row, strict=False) if not isnan(value)}
 
     for samples in chunks:
-        for time, use, cpu, io_wait, gpu, used, *counters in zip(
-            samples.times.tolist(),
-            samples.run_use.tolist(),
-            samples.cpu.tolist(),
-            samples.io_wait.tolist(),
-            samples.gpu.tolist(),
-            samples.gpu_memory.tolist(),
-            samples.gpu_thermal_throttle_seconds.tolist(),
-            samples.gpu_ecc_uncorrected_errors.tolist(),
-            samples.gpu_xid_errors.tolist(),
-            samples.gpu_last_xid.tolist(),
-            samples.gpu_compute_processes.tolist(),
-            strict=True,
-        ):
+        columns = (getattr(samples, name).tolist() for name in READ)
+        for time, use, cpu, io_wait, gpu, used, *counters in zip(*columns, strict=True):
             gpus = {
                 label: GpuSample(load, share * size, size if not isnan(share) else nan)
                 for label, load, share, size in zip(labels, gpu, used, memory, strict=False)

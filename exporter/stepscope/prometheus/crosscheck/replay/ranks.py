@@ -18,7 +18,7 @@ from stepscope.exporter.ledgers.reader import (
 )
 from stepscope.runs.model import COMPONENTS, PHASES, RankFacts, RunFacts, Stay, Steps
 from stepscope.runs.recording.writer import RANKS_SECONDS
-from stepscope.training.layout import FETCH_BOUNDS, STEP_BOUNDS, SUFFIX, WAIT_BOUNDS
+from stepscope.training.layout import STEP_BOUNDS, SUFFIX, WAIT_BOUNDS
 
 NO_WAITS = (0,) * (len(WAIT_BOUNDS) + 1)  # no rule reads them, nor the fetches
 
@@ -118,12 +118,7 @@ class ReplayedLedger(LedgerReader):
             step_squared_seconds=dict(self._squares),
             phase_seconds=self._seconds | around,
             component_seconds=dict(zip(COMPONENTS, self._components, strict=True)),
-            component_device_seconds={},
             loaders=self._loaders,
-            fetch_counts=(0,) * (len(FETCH_BOUNDS) + 1),
-            fetch_sum=0.0,
-            fetch_cpu_seconds=0.0,
-            fetch_core_wait_seconds=0.0,
             steps_recorded=sum(map(sum, self._counts.values())),
             component=component,
             component_since=since,
