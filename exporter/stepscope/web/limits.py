@@ -1,13 +1,13 @@
 """The limits of clients, and the count of what was refused because of them."""
 
 import logging
-from argparse import ArgumentTypeError, _ArgumentGroup
+from argparse import _ArgumentGroup
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from time import monotonic
 from typing import Any
 
-from stepscope.common.durations import positive_duration
+from stepscope.common.durations import positive_count, positive_duration
 
 logger = logging.getLogger(__name__)
 
@@ -27,54 +27,48 @@ REFUSALS = {
 LOG_AGAIN_AFTER = 60.0  # seconds between two lines about the same reason
 
 
+def _limit(default: float, flag: str, type: Callable[[str], float], metavar: str, words: str) -> Any:
+    metadata = {"flag": flag, "type": type, "metavar": metavar, "words": words}
+    return field(default=default, metadata=metadata)
+
+
 @dataclass(frozen=True)
 class Limits:
     """The limits of clients, in seconds and bytes."""
 
-    connections: int = 128
-    read_seconds: float = 10.0  # for a request, twice: up to its first byte, and up to its last
-    idle_seconds: float = 120.0  # between requests: Prometheus keeps its connection from scrape to scrape
-    write_seconds: float = 30.0  # for reading a response to its end
-    header_bytes: int = 16 * 1024  # request line and headers
-    body_bytes: int = 0  # a request's body; 0: no handler reads bodies
-
-
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) > 0):
-        raise ArgumentTypeError(f"{text!r} must be a whole number above 0")
-    return int(text)
-
-
-_Flag = tuple[str, Callable[[str], float], str, str]
-_FLAGS: dict[str, _Flag] = {
-    "connections": ("--web.max-connections", _positive, "NUMBER", "connections at once"),
-    "header_bytes": ("--web.max-header-bytes", _positive, "BYTES", "longest request line with headers"),
-    "body_bytes": ("--web.max-body-bytes", _positive, "BYTES", "longest body of a request"),
-    "read_seconds": ("--web.read-timeout", positive_duration, "DURATION", "time to send a request"),
-    "write_seconds": ("--web.write-timeout", positive_duration, "DURATION", "time to read a response"),
-    "idle_seconds": ("--web.idle-timeout", positive_duration, "DURATION", "time between two requests"),
-}
+    connections: int = _limit(128, "--web.max-connections", positive_count, "NUMBER", "connections at once")
+    header_bytes: int = _limit(
+        *(16 * 1024, "--web.max-header-bytes", positive_count, "BYTES", "longest request line with headers")
+    )
+    # 0: no handler reads bodies.
+    body_bytes: int = _limit(0, "--web.max-body-bytes", positive_count, "BYTES", "longest body of a request")
+    # Twice: up to the first byte of a request, and up to its last.
+    read_seconds: float = _limit(
+        *(10.0, "--web.read-timeout", positive_duration, "DURATION", "time to send a request")
+    )
+    write_seconds: float = _limit(
+        *(30.0, "--web.write-timeout", positive_duration, "DURATION", "time to read a response")
+    )
+    # Prometheus keeps its connection from scrape to scrape.
+    idle_seconds: float = _limit(
+        *(120.0, "--web.idle-timeout", positive_duration, "DURATION", "time between two requests")
+    )
 
 
 def add_limit_flags(group: _ArgumentGroup, defaults: Limits) -> None:
     """Adds a flag per limit, for `limits_of`; none for a limit that is 0."""
-    for field, (flag, kind, metavar, words) in _FLAGS.items():
-        default = getattr(defaults, field)
-        group.set_defaults(**{f"web_{field}": default})
+    for each in fields(defaults):
+        default, flag = getattr(defaults, each.name), {**each.metadata}
+        group.set_defaults(**{f"web_{each.name}": default})
         if default:
-            shown = f"{default:g}s" if kind is positive_duration else default
-            group.add_argument(
-                flag,
-                dest=f"web_{field}",
-                type=kind,
-                metavar=metavar,
-                help=f"{words} (default: {shown})",
-            )
+            shown = f"{default:g}s" if flag["type"] is positive_duration else default
+            text = f"{flag.pop('words')} (default: {shown})"
+            group.add_argument(flag.pop("flag"), dest=f"web_{each.name}", help=text, **flag)
 
 
 def limits_of(flags: Mapping[str, Any]) -> Limits:
     """Returns the limits that the flags give."""
-    return Limits(**{field.name: flags[f"web_{field.name}"] for field in fields(Limits)})
+    return Limits(**{each.name: flags[f"web_{each.name}"] for each in fields(Limits)})
 
 
 class Refusals:

@@ -10,7 +10,7 @@ from stepscope.common import PUBLIC_DOCS
 from stepscope.common.words import listing
 from stepscope.exporter.exporter import Exporter
 from stepscope.exporter.sampling.exposition import CONTENT_TYPES, Format
-from stepscope.exporter.sampling.families import Family
+from stepscope.exporter.sampling.families import Family, FamilyTable
 from stepscope.web.messages import CONTENT_SECURITY_POLICY, Request, RequestError, Response, accepted
 from stepscope.web.report_page import PATHS, STYLE, STYLE_POLICY, ReportPage, html, text
 from stepscope.web.serving import Serving
@@ -164,31 +164,29 @@ def negotiate(accept: str) -> Format:
     return "openmetrics" if openmetrics[1] > 0 and openmetrics[1] >= text[1] else "text"
 
 
+METRICS = """
+counter stepscope_web_refused_total{reason}
+    Connections and requests that the web server refused because of a limit.
+counter stepscope_exporter_scrapes_total
+    Scrapes by Prometheus and servers like it.
+gauge stepscope_web_config_last_reload_successful
+    Whether the web configuration file could be used when it was last read (1) or not (0).
+"""
+
+
 class WebMetrics:
     """Publishes what the server refused, and whether its configuration file could be reread."""
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
-        self._refused = Family(
-            "stepscope_web_refused_total",
-            "counter",
-            "Connections and requests that the web server refused because of a limit.",
-            ("reason",),
-        )
-        self._scrapes = Family(
-            "stepscope_exporter_scrapes_total", "counter", "Scrapes by Prometheus and servers like it."
-        )
+        self._families = tuple(FamilyTable(METRICS).values())
         self._scraped = 0
-        self._reloaded = Family(
-            "stepscope_web_config_last_reload_successful",
-            "gauge",
-            "Whether the web configuration file could be used when it was last read (1) or not (0).",
-        )
 
     def read(self, request: Request) -> Sequence[Family]:
         """Returns the families with current samples, for a request of /metrics."""
         self._scraped += SCRAPER in request.headers
-        self._scrapes.publish({(): self._scraped})
-        self._refused.publish({(reason,): count for reason, count in self._serving.refusals.counts.items()})
-        self._reloaded.publish({(): int(self._serving.config.last_reload_successful)})
-        return self._refused, self._scrapes, self._reloaded
+        refused, scrapes, reloaded = self._families
+        refused.publish({(reason,): count for reason, count in self._serving.refusals.counts.items()})
+        scrapes.publish({(): self._scraped})
+        reloaded.publish({(): int(self._serving.config.last_reload_successful)})
+        return self._families

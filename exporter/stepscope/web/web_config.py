@@ -118,72 +118,74 @@ class WebConfig:
         stamp = stamp_of(path)  # before reading: what changes meanwhile is read again
         self._seen = [stamp, *map(stamp_of, self._files)]
         content = _content(path)
-        settings = _mapping(path, "tls_server_config", content.get("tls_server_config") or {})
-        self._files = [
-            path.parent / name for key in _TLS_FILES if isinstance(name := settings.get(key), str) and name
-        ]
-        self._seen = [stamp, *map(stamp_of, self._files)]
-        tls = _tls(path, settings) if settings else None
-        users = _users(path, _mapping(path, "basic_auth_users", content.get("basic_auth_users") or {}))
-        for what, before, now in (("TLS", self.tls, tls), ("passwords", self.authentication.users, users)):
-            if before and not now:
-                raise UserError(f"{path}: no longer has {what}; to serve without {what}, restart")
-        self.tls, self.authentication.users = tls, users
+        try:
+            sections = _mapping("the file", content or {})
+            _refuse_unknown("", sections, ("tls_server_config", "basic_auth_users"))
+            settings, users = (
+                _mapping(key, sections.get(key) or {}) for key in ("tls_server_config", "basic_auth_users")
+            )
+            names = [settings.get(key) for key in _TLS_FILES]
+            self._files = [path.parent / name for name in names if isinstance(name, str) and name]
+            self._seen = [stamp, *map(stamp_of, self._files)]
+            tls = _tls(path.parent, settings) if settings else None
+            hashes = _hashes(users)
+            known = self.authentication.users
+            for what, before, now in (("TLS", self.tls, tls), ("passwords", known, hashes)):
+                if before and not now:
+                    raise UserError(f"no longer has {what}; to serve without {what}, restart")
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+        self.tls, self.authentication.users = tls, hashes
 
 
-def _content(path: Path) -> Mapping[str, Any]:
+def _content(path: Path) -> Any:
     import yaml  # only with the flag
 
     try:
-        content: Any = yaml.safe_load(path.read_bytes())  # in UTF-8, whatever the locale
+        return yaml.safe_load(path.read_bytes())  # in UTF-8, whatever the locale
     except OSError as error:
         raise UserError(f"--web.config.file {path}: {_reason(error)}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # such as a date that there is not
         raise UserError(f"--web.config.file {path}: not YAML: {' '.join(str(error).split())}") from None
-    sections = _mapping(path, "the file", content or {})
-    _refuse_unknown(path, "", sections, ("tls_server_config", "basic_auth_users"))
-    return sections
 
 
-def _tls(path: Path, settings: Mapping[str, Any]) -> Tls:
-    _refuse_unknown(path, "tls_server_config.", settings, _TLS_KEYS)
+def _tls(folder: Path, settings: Mapping[str, Any]) -> Tls:
+    _refuse_unknown("tls_server_config.", settings, _TLS_KEYS)
     for key in set(_TLS_KEYS) - {"client_allowed_sans"}:
         if not isinstance(settings.get(key, ""), str):
-            raise UserError(f"{path}: tls_server_config.{key}: must be a string")
+            raise UserError(f"tls_server_config.{key}: must be a string")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = _choice(path, settings, "min_version", _TLS_VERSIONS, "TLS12")
-    context.maximum_version = _choice(path, settings, "max_version", _TLS_VERSIONS, "TLS13")
-    certificate = _existing_file(path, settings, "cert_file")
-    private_key = _existing_file(path, settings, "key_file")
+    context.minimum_version = _choice(settings, "min_version", _TLS_VERSIONS, "TLS12")
+    context.maximum_version = _choice(settings, "max_version", _TLS_VERSIONS, "TLS13")
+    certificate = _existing_file(folder, settings, "cert_file")
+    private_key = _existing_file(folder, settings, "key_file")
     try:
         # An encrypted key would ask for its pass phrase on the terminal: give a wrong pass phrase.
         context.load_cert_chain(certificate, private_key, password=lambda: b"")
     except (ssl.SSLError, OSError) as error:
         raise UserError(
-            f"{path}: tls_server_config.cert_file {certificate} and key_file {private_key}: {_reason(error)}"
+            f"tls_server_config.cert_file {certificate} and key_file {private_key}: {_reason(error)}"
         ) from None
-    policy = _choice(path, settings, "client_auth_type", _CLIENT_AUTHENTICATION, "NoClientCert")
-    sans = _sans(path, settings, policy)
+    policy = _choice(settings, "client_auth_type", _CLIENT_AUTHENTICATION, "NoClientCert")
+    sans = _sans(settings, policy)
     if policy == ssl.CERT_NONE:
         if settings.get("client_ca_file"):
-            raise UserError(
-                f"{path}: tls_server_config.client_ca_file: needs a client_auth_type that verifies"
-            )
+            raise UserError("tls_server_config.client_ca_file: needs a client_auth_type that verifies")
         return Tls(context)
-    authority = _existing_file(path, settings, "client_ca_file")
+    authority = _existing_file(folder, settings, "client_ca_file")
     try:
         context.load_verify_locations(authority)
     except (ssl.SSLError, OSError) as error:
-        raise UserError(f"{path}: tls_server_config.client_ca_file {authority}: {_reason(error)}") from None
+        raise UserError(f"tls_server_config.client_ca_file {authority}: {_reason(error)}") from None
     context.verify_mode = policy
     return Tls(context, sans)
 
 
-def _sans(path: Path, settings: Mapping[str, Any], policy: ssl.VerifyMode) -> frozenset[str]:
+def _sans(settings: Mapping[str, Any], policy: ssl.VerifyMode) -> frozenset[str]:
     names = settings.get("client_allowed_sans")
     if names is None:
         return frozenset()
-    where = f"{path}: tls_server_config.client_allowed_sans"
+    where = "tls_server_config.client_allowed_sans"
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise UserError(f"{where}: must be a list of names")
     if policy != ssl.CERT_REQUIRED:  # otherwise a client without a certificate would have no name to check
@@ -199,18 +201,16 @@ def _san(name: str) -> str:
         return name
 
 
-def _users(path: Path, entries: Mapping[str, Any]) -> dict[str, bytes]:
-    if entries and find_spec("bcrypt") is None:
-        raise UserError(
-            f"{path}: basic_auth_users needs the package bcrypt; pip install 'stepscope[passwords]'"
-        )
-    for user, hashed in entries.items():
+def _hashes(users: Mapping[str, Any]) -> dict[str, bytes]:
+    if users and find_spec("bcrypt") is None:
+        raise UserError("basic_auth_users needs the package bcrypt; pip install 'stepscope[passwords]'")
+    for user, hashed in users.items():
         if not _BCRYPT_HASH.fullmatch(str(hashed)):
             raise UserError(
-                f"{path}: basic_auth_users.{user}: not a bcrypt hash of cost 4 to 16; "
+                f"basic_auth_users.{user}: not a bcrypt hash of cost 4 to 16; "
                 "make one with `htpasswd -nBC 10 ''`"
             )
-    return {str(user): str(hashed).encode() for user, hashed in entries.items()}
+    return {str(user): str(hashed).encode() for user, hashed in users.items()}
 
 
 def stamp_of(path: Path) -> object:
@@ -222,40 +222,38 @@ def stamp_of(path: Path) -> object:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def _mapping(path: Path, key: str, value: Any) -> Mapping[str, Any]:
+def _mapping(key: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise UserError(f"{path}: {key}: must be a mapping of keys to values")
+        raise UserError(f"{key}: must be a mapping of keys to values")
     return value
 
 
-def _refuse_unknown(path: Path, prefix: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
+def _refuse_unknown(prefix: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for key in given:
         if key in _UNSUPPORTED:
-            raise UserError(f"{path}: {prefix}{key}: not supported: {_UNSUPPORTED[key]}")
+            raise UserError(f"{prefix}{key}: not supported: {_UNSUPPORTED[key]}")
         if key not in known:
-            raise UserError(f"{path}: {prefix}{key}: not a key of this file; use one of {', '.join(known)}")
+            raise UserError(f"{prefix}{key}: not a key of this file; use one of {', '.join(known)}")
 
 
-def _choice(
-    path: Path, settings: Mapping[str, Any], key: str, choices: Mapping[str, Any], default: str
-) -> Any:
+def _choice(settings: Mapping[str, Any], key: str, choices: Mapping[str, Any], default: str) -> Any:
     value = settings.get(key) or default
     if value in _UNSUPPORTED:
-        raise UserError(f"{path}: tls_server_config.{key}: {value}: not supported: {_UNSUPPORTED[value]}")
+        raise UserError(f"tls_server_config.{key}: {value}: not supported: {_UNSUPPORTED[value]}")
     if value not in choices:
-        raise UserError(f"{path}: tls_server_config.{key}: {value} must be one of {', '.join(choices)}")
+        raise UserError(f"tls_server_config.{key}: {value} must be one of {', '.join(choices)}")
     return choices[value]
 
 
-def _existing_file(path: Path, settings: Mapping[str, Any], key: str) -> Path:
+def _existing_file(folder: Path, settings: Mapping[str, Any], key: str) -> Path:
     """Returns the path of a file in the configuration, relative to the configuration's directory."""
     if not settings.get(key):
-        raise UserError(f"{path}: tls_server_config.{key}: is missing")
-    file = path.parent / str(settings[key])
+        raise UserError(f"tls_server_config.{key}: is missing")
+    file = folder / str(settings[key])
     try:
         file.open("rb").close()
     except OSError as error:
-        raise UserError(f"{path}: tls_server_config.{key}: {file}: {_reason(error)}") from None
+        raise UserError(f"tls_server_config.{key}: {file}: {_reason(error)}") from None
     return file
 
 
