@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from stepscope.alertmanager.actions.notification import NotificationError, read_notification
-from stepscope.alertmanager.actions.profiling import Profiling
-from stepscope.alertmanager.actions.stopping import Stopping
+from stepscope.alertmanager.actions.policy import Action
 from stepscope.web.limits import Limits
 from stepscope.web.messages import Request, RequestError, Response
 from stepscope.web.passwords import BasicAuthentication
@@ -26,7 +25,7 @@ class Receiver:
 
     def __init__(
         self,
-        actions: Sequence[Stopping | Profiling],
+        actions: Sequence[Action],
         token: str | None,
         authentication: BasicAuthentication,
     ) -> None:
