@@ -8,8 +8,8 @@ import pytest
 from stepscope.commands.dashboards import dashboards
 from stepscope.grafana.catalogue import run_overview
 from stepscope.grafana.verdict import OF_THE_CLUSTER
-from stepscope.prometheus.rules.advice import ADVICE, advice_group
 from stepscope.prometheus.rules.options import Options
+from stepscope.prometheus.rules.usage import ADVICE, advice_group
 from stepscope.rules import all_rules
 from stepscope.rules.parts.topics import ANY_TOPIC
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from stepscope.commands.cli import main
 from stepscope.commands.dashboards import dashboards
-from stepscope.grafana.waste import wasted as wasted_of
+from stepscope.grafana.queries import wasted as wasted_of
 from stepscope.prometheus.rules.files import USAGE, render
 from stepscope.prometheus.rules.options import Options
 from stepscope.prometheus.rules.usage import CPU_UTILIZATION, GPUS

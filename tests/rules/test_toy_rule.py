@@ -13,7 +13,7 @@ import pytest
 import stepscope.analysis
 import yaml
 from stepscope.commands.cli import main
-from stepscope.prometheus.rules.advice import ADVICE
+from stepscope.prometheus.rules.usage import ADVICE
 from stepscope.rules import all_rules
 from stepscope.rules.parts.registry import FOLDERS, PLUGINS
 

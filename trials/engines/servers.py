@@ -22,10 +22,9 @@ from stepscope.prometheus.crosscheck.offline.check import evaluate_in_turn
 from stepscope.prometheus.crosscheck.offline.prometheus import LocalPrometheus, free_address, local_prometheus
 from stepscope.prometheus.crosscheck.rule_files import FileGroup
 from stepscope.prometheus.crosscheck.server import Grid, Series, Server
-from stepscope.prometheus.rules.engines import PROMETHEUS
 from stepscope.prometheus.rules.files import META, RULES, render
 from stepscope.prometheus.rules.groups import Group
-from stepscope.prometheus.rules.options import Options
+from stepscope.prometheus.rules.options import PROMETHEUS, Options
 from stepscope.rules.parts.promql import Scraping
 
 from trials.shared_cluster.judge import FiringAlert, fired, firing, rule_groups

@@ -14,9 +14,8 @@ from stepscope.prometheus.crosscheck.offline.check import evaluate
 from stepscope.prometheus.crosscheck.offline.prometheus import LocalPrometheus
 from stepscope.prometheus.crosscheck.rule_files import FileGroup, metrics, read_groups
 from stepscope.prometheus.crosscheck.server import Server
-from stepscope.prometheus.rules.engines import PROMETHEUS
 from stepscope.prometheus.rules.files import META, RULES, render
-from stepscope.prometheus.rules.options import Options
+from stepscope.prometheus.rules.options import PROMETHEUS, Options
 from stepscope.report.terminal import shown
 from stepscope.rules.parts.promql import Scraping
 

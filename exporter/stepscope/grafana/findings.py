@@ -13,8 +13,8 @@ from stepscope.grafana.page import Dashboard, panel_id
 from stepscope.grafana.panels import Panel, column, stat, table, unshown
 from stepscope.grafana.queries import OF_CLUSTER, OF_RUN, in_range, last, now, rows
 from stepscope.grafana.variables import Variable, hidden, named, priced
-from stepscope.prometheus.rules.advice import ADVICE, FREE_CORES, FULL_CORES
 from stepscope.prometheus.rules.groups import DISTANCE, FINDING, INFO, LOST
+from stepscope.prometheus.rules.usage import ADVICE, FREE_CORES, FULL_CORES
 from stepscope.rules.cpu_bottleneck import CPUBottleneck
 from stepscope.rules.parts.data_loading import CORES_FULL
 from stepscope.rules.parts.topics import ANY_TOPIC
@@ -99,35 +99,27 @@ def what_is_wrong(system: Dashboard, histograms: Dashboard, steps: Dashboard) ->
         "Share" is the share of the time that it costs now, and "Lost" the time that it has cost, at best
         what fixing it saves. Click the rule to see it in a panel. Follow the first row, then check
         again.""",
-        column(
-            *("State", rows(state)),
-            custom__width=110,
-            mappings=NOW_AND_BEFORE,
-            custom__displayMode="color-text",
-        ),
+        column("State", rows(state), width=110, mappings=NOW_AND_BEFORE, mode="color-text"),
         unshown(rows(worst)),
-        column("Rule", "rule", custom__width=190, links=_links()),
-        column("Node", "instance", custom__minWidth=220),
-        column("GPU", "gpu", custom__width=50),
-        column("Rank", "rank", custom__width=55),
-        column("How many", rows(f"count by (rule) ({each})"), custom__width=95, decimals=0),
+        column("Rule", "rule", width=190, links=_links()),
+        column("Node", "instance", least_width=220),
+        column("GPU", "gpu", width=50),
+        column("Rank", "rank", width=55),
+        column("How many", rows(f"count by (rule) ({each})"), width=95, decimals=0),
         column(
-            "Share",
-            rows(f"max by (rule) ({last(COST_SHARE)})"),
-            custom__width=70,
-            unit="percentunit",
-            decimals=0,
+            "Share", rows(f"max by (rule) ({last(COST_SHARE)})"), width=70, unit="percentunit", decimals=0
         ),
-        column("Lost", rows(SECONDS_LOST), custom__width=90, unit="s"),
-        column("Cost", rows(cost), custom__width=80, unit="currencyUSD", decimals=2),
-        column("Since", rows(SINCE), custom__width=165, unit="dateTimeAsIsoNoDateIfToday"),
+        column("Lost", rows(SECONDS_LOST), width=90, unit="s"),
+        column("Cost", rows(cost), width=80, unit="currencyUSD", decimals=2),
+        column("Since", rows(SINCE), width=165, unit="dateTimeAsIsoNoDateIfToday"),
         unshown(rows(f'label_replace({at_reports}, "report", "{PUBLIC_DOCS}/report.md", "report", "/.*")')),
         unshown(rows(_where_to_see_it(system, histograms, steps))),
         column(
-            *("Severity", "severity"),
-            custom__width=90,
+            "Severity",
+            "severity",
+            width=90,
             mappings=words({name: (name, colour) for name, colour in SEVERITY.items()}),
-            custom__displayMode="color-text",
+            mode="color-text",
         ),
         *(column(name.capitalize(), name, custom__hidden=True) for name in ("panel", "runbook", "report")),
         column("From", rows(f"{SINCE} - {BEFORE}"), custom__hidden=True),

@@ -19,6 +19,9 @@ PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, "#B9A44C", GREY, "#7F6BB
 # Not Grafana's unit "h": 400 hours of GPUs would read as 2.4 weeks.
 GPU_HOURS = "suffix:h"
 
+# Short names of properties of columns.
+OF_COLUMNS = {"width": "custom.width", "least_width": "custom.minWidth", "mode": "custom.displayMode"}
+
 SEVERITY = {"critical": VERMILION, "warning": ORANGE, "info": SKY}
 
 
@@ -48,7 +51,7 @@ def numbered(word: str) -> list[Override]:
 def wrapped(width: int) -> dict[str, Any]:
     """Wraps a column of sentences, which Grafana can since 10.4; before, `width` holds most sentences."""
     cell = {"type": "auto", "wrapText": True}
-    return {"custom__cellOptions": cell, "custom__inspect": True, "custom__minWidth": width}
+    return {"custom__cellOptions": cell, "custom__inspect": True, "least_width": width}
 
 
 def dashed_thresholds(in_legend: bool) -> Override:
@@ -105,5 +108,8 @@ def words(texts: Mapping[str, tuple[str, str]]) -> list[dict[str, Any]]:
 def _override(matcher: str, name: str, properties: Mapping[str, Any]) -> Override:
     return {
         "matcher": {"id": matcher, "options": name},
-        "properties": [{"id": key.replace("__", "."), "value": value} for key, value in properties.items()],
+        "properties": [
+            {"id": OF_COLUMNS.get(key, key.replace("__", ".")), "value": value}
+            for key, value in properties.items()
+        ],
     }

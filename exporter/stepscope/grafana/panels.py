@@ -58,15 +58,18 @@ def time_series(
     logarithmic: bool = False,
     points: int | None = None,
     at_least: float | None = None,
-    many: bool = False,
+    many: bool | None = None,
     nothing: str = NOTHING,
     overrides: Sequence[Override] = (),
 ) -> Panel:
     """Draws lines over time, or `stacked` areas for parts of a sum. `points` limits their number.
 
     The axis reaches `at_least` that high. `many` series have their legend to the right, where the long names
-    of thresholds would hide the values; the description then explains the dashed line.
+    of thresholds would hide the values; the description then explains the dashed line. By default, these are
+    series that are named by a label or a variable, in a panel that is not narrow.
     """
+    if many is None:
+        many = width >= WIDTH // 2 and any("{" in target["legendFormat"] for target in targets)
     custom = {
         "drawStyle": "line",
         "lineInterpolation": "linear",
@@ -152,7 +155,7 @@ def bars(
     description: str,
     *targets: Target,
     unit: str,
-    width: int = 8,
+    width: int = 12,
     highest: float | None = None,
     nothing: str = NOTHING,
     overrides: Sequence[Override] = (),
@@ -246,20 +249,11 @@ def table(
 
 
 def bar_chart(
-    title: str,
-    description: str,
-    target: Target,
-    *,
-    across: str,
-    colour: str,
-    unit: str,
-    width: int,
-    highest: float,
-    overrides: Sequence[Override],
+    title: str, description: str, target: Target, across: str, colour: str, overrides: Sequence[Override]
 ) -> Panel:
     """Draws a group of bars per number of the label `across`, one bar per value of the label `colour`.
 
-    Both axes have the same unit.
+    Both axes are ratios.
     """
     first_column = f"{across}\\{colour}"  # Grafana's name for it in a matrix
     options = {
@@ -286,8 +280,9 @@ def bar_chart(
         "thresholdsStyle": {"mode": "off"},
         "hideFrom": NOTHING_HIDDEN,
     }
+    unit, colours = "percentunit", {"mode": "palette-classic"}
     columns = [*overrides, by_name(first_column, unit=unit)]
-    fields = _fields(custom, unit, columns, 0, highest, color={"mode": "palette-classic"}, noValue=NOTHING)
+    fields = _fields(custom, unit, columns, 0, 1, color=colours, noValue=NOTHING)
     # Sorts as numbers; the axis of bars must be text.
     matrix = [
         _converted(across, "number"),
@@ -298,9 +293,8 @@ def bar_chart(
             "options": {"rowField": across, "columnField": colour, "valueField": "Value"},
         },
     ]
-    return _panel(
-        "barchart", title, description, (target,), width, 9, options, fields, transformations=matrix
-    )
+    size = WIDTH, 9
+    return _panel("barchart", title, description, (target,), *size, options, fields, transformations=matrix)
 
 
 def _converted(field: str, type: str) -> dict[str, Any]:
@@ -315,34 +309,15 @@ def device_heatmap(title: str, description: str, *targets: Target, height: int =
     zeros; the axis is reversed, so that the first is on top. Grafana draws no cell for 0 (an empty bucket),
     so values must be at least 0.01. `names` is the width of long names in pixels.
     """
-    look = {
-        "yAxis": {
-            "axisPlacement": "left",
-            "reverse": True,
-            "unit": "short",
-            **({"axisWidth": names} if names else {}),
-        },
-        "cellValues": {"unit": "percentunit", "decimals": 0},
-        "color": VIRIDIS,
-        "rowsFrame": {"layout": "auto", "value": "utilisation"},
-    }
-    return _heatmap(title, description, targets, WIDTH, height, look)
+    axis = {"reverse": True, "unit": "short", **({"axisWidth": names} if names else {})}
+    return _heatmap(title, description, targets, WIDTH, height, axis, 0, VIRIDIS, "utilisation")
 
 
 def histogram_heatmap(title: str, description: str, target: Target, unit: str) -> Panel:
     """Draws a histogram over time: the brightness is the share of each bucket, in per cent of the column."""
-    look = {
-        "yAxis": {
-            "axisPlacement": "left",
-            "reverse": False,
-            "unit": unit,
-            **({"decimals": 0} if unit == "percentunit" else {}),  # otherwise 56.0 % next to 48 %
-        },
-        "cellValues": {"unit": "percentunit", "decimals": 1},
-        "color": VISIBLE,
-        "rowsFrame": {"layout": "auto", "value": "share"},
-    }
-    return _heatmap(title, description, (target,), 12, 9, look)
+    whole = {"decimals": 0} if unit == "percentunit" else {}  # otherwise 56.0 % next to 48 %
+    axis = {"reverse": False, "unit": unit, **whole}
+    return _heatmap(title, description, (target,), 12, 9, axis, 1, VISIBLE, "share")
 
 
 def section(title: str, collapsed: bool = False) -> Panel:
@@ -367,9 +342,12 @@ def _heatmap(
     targets: Sequence[Target],
     width: int,
     height: int,
-    look: dict[str, Any],
+    axis: dict[str, Any],
+    decimals: int,
+    colours: dict[str, Any],
+    value: str,
 ) -> Panel:
-    is_histogram = not look["yAxis"]["reverse"]
+    tooltip = {"show": True, "mode": "single", "showColorScale": True, "yHistogram": not axis["reverse"]}
     options = {
         "calculate": False,
         "calculation": {},
@@ -379,14 +357,16 @@ def _heatmap(
         "filterValues": {"le": 1e-9},
         "legend": {"show": True},
         "showValue": "never",
-        "tooltip": {"show": True, "mode": "single", "showColorScale": True, "yHistogram": is_histogram},
-        **look,
+        "tooltip": tooltip,
+        "yAxis": {"axisPlacement": "left", **axis},
+        "cellValues": {"unit": "percentunit", "decimals": decimals},
+        "color": colours,
+        "rowsFrame": {"layout": "auto", "value": value},
     }
     custom = {"hideFrom": NOTHING_HIDDEN, "scaleDistribution": {"type": "linear"}}
     fields: dict[str, Any] = {"defaults": {"custom": custom, "noValue": NOTHING}, "overrides": []}
-    return _panel(
-        "heatmap", title, description, targets, width, height, options, fields, maxDataPoints=COLUMNS
-    )
+    size, points = (width, height), {"maxDataPoints": COLUMNS}
+    return _panel("heatmap", title, description, targets, *size, options, fields, **points)
 
 
 def _panel(

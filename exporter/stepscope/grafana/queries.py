@@ -7,6 +7,7 @@ from textwrap import dedent
 from typing import Any
 
 from stepscope.prometheus.rules.groups import PARAMETER
+from stepscope.prometheus.rules.usage import RUN_UTILIZATION, RUN_WAITING
 from stepscope.rules.parts.base import RuleClass
 from stepscope.rules.parts.parameters import specifications
 
@@ -115,6 +116,30 @@ def parameter(rule: RuleClass, name: str) -> str:
     """Returns the value of a rule's parameter."""
     assert name in specifications(rule.parameters_type), name
     return f'{PARAMETER}{{rule="{rule.__name__}", parameter="{name}", {OF_CLUSTER}}}'
+
+
+def wasted(matchers: str) -> str:
+    """Returns the wasted share of the time range, by run; of runs without GPUs, the share of waiting.
+
+    GPU time is wasted if the GPU was idle, or if steps only waited. A GPU that waits in a collective counts
+    as busy, and one without work while data is late as idle. Both shares may count the same time, so waste
+    is the larger of them: at least so much is wasted.
+    """
+    idle, waiting = (
+        f"avg by (cluster, run) (avg_over_time({series}{{{matchers}}}[$__range]))"
+        for series in (RUN_UTILIZATION, RUN_WAITING)
+    )
+    return _larger(f"(1 - {idle})", f"({waiting} >= 0)")
+
+
+def wasted_now(matchers: str) -> str:
+    """Returns the wasted share at a moment, by run and node."""
+    return _larger(f"(1 - {RUN_UTILIZATION}{{{matchers}}})", f"({RUN_WAITING}{{{matchers}}} >= 0)")
+
+
+def _larger(one: str, other: str) -> str:
+    """Returns the larger of two values, or the one that exists."""
+    return f"({one} > {other} or {other} or {one})"
 
 
 def _target(expression: str, legend: str) -> Target:

@@ -2,7 +2,10 @@
 
 from typing import Any
 
-from stepscope.grafana.queries import DATASOURCE, OF_CLUSTER, OF_JOB, OF_RUN, THE_RUN
+from stepscope.grafana.queries import DATASOURCE, OF_CLUSTER, OF_JOB, OF_RUN, THE_RUN, last
+from stepscope.measurements.own_times import HOST
+from stepscope.prometheus.rules.usage import LONG_GPU_MEMORY_SAMPLES, LONG_GPU_SAMPLES
+from stepscope.rules import straggler
 
 Variable = dict[str, Any]
 
@@ -39,13 +42,13 @@ def data_source() -> Variable:
 
 def cluster(metric: str = "stepscope_samples_total") -> Variable:
     """Returns the variable of the clusters; it has no values if series have no label `cluster`."""
-    return query("cluster", "Cluster", f"label_values({metric}, cluster)", several=True)
+    return query("cluster", "Cluster", f"label_values({metric}, cluster)")
 
 
 def job(metric: str = "stepscope_samples_total") -> Variable:
     """Returns the variable of the scrape jobs."""
     of_cluster = f"label_values({metric}{{{OF_CLUSTER}}}, job)"
-    return {**query("job", "Job", of_cluster, several=True), "allValue": ".+"}
+    return {**query("job", "Job", of_cluster), "allValue": ".+"}
 
 
 def run() -> Variable:
@@ -61,19 +64,19 @@ def run() -> Variable:
 def instance() -> Variable:
     """Returns the variable of the run's nodes. "All" lists them, because metrics of a node have no run."""
     of_run = f"label_values(stepscope_samples_total{{{OF_JOB}, {THE_RUN}}}, instance)"
-    variable = query("instance", "Node", of_run, several=True)
+    variable = query("instance", "Node", of_run)
     del variable["allValue"]
     return variable
 
 
 def gpu() -> Variable:
     of = f"stepscope_gpu_utilization_samples_count{{{OF_RUN}}}"
-    return query("gpu", "GPU", f"label_values({of}, gpu)", several=True, sort=NUMERICAL)
+    return query("gpu", "GPU", f"label_values({of}, gpu)", sort=NUMERICAL)
 
 
 def rank() -> Variable:
     of = f"stepscope_phase_seconds_total{{{OF_RUN}}}"
-    return query("rank", "Rank", f"label_values({of}, rank)", several=True, sort=NUMERICAL)
+    return query("rank", "Rank", f"label_values({of}, rank)", sort=NUMERICAL)
 
 
 def of_node() -> Variable:
@@ -85,6 +88,29 @@ def of_node() -> Variable:
     return hidden(
         named("of_node", "Node in legends", f"({name} and on () ({nodes})) or on () {space}", "node")
     )
+
+
+def slowest_rank() -> Variable:
+    """Returns the hidden variable of the slowest rank of a run."""
+    own = last(f"{straggler.OWN}{{{OF_RUN}}}")
+    return hidden(named("slowest", "Slowest rank", f"topk(1, max by (rank) ({own}))", "rank"))
+
+
+def slow_component() -> Variable:
+    """Returns the component that the slowest rank spends more time on than the others."""
+    return hidden(named("part", "Slow component", f"topk(1, {slower_by()})", "component"))
+
+
+def slower_by() -> str:
+    """Returns the excess of the slowest rank over the others' median, in seconds per second, by component."""
+
+    def spent(matcher: str) -> str:
+        seconds = f'stepscope_step_component_seconds_total{{{OF_RUN}, rank{matcher}"$slowest"'
+        parts = f'rate({seconds}, component!="communication"}}[$__range])'
+        return f"{parts} or 1 - sum by (rank) (rate({seconds}}}[$__range]))"
+
+    slower = f"max by (component) ({spent('=')}) - quantile by (component) (0.5, {spent('!=')})"
+    return f'label_replace({slower}, "component", "{HOST}", "component", "")'
 
 
 def price(of: str = "a node") -> Variable:
@@ -128,6 +154,17 @@ def by_range(name: str, short: str, long: str, beyond: int = LONG_RANGE) -> Vari
     return hidden(named(name, name, choice, "series"))
 
 
+def gpu_samples(beyond: int = LONG_RANGE) -> list[Variable]:
+    """Returns the hidden variables of the histograms of utilisation and memory of GPUs, see `by_range`."""
+    return [
+        by_range(name, f"stepscope_{what}_samples_bucket", long, beyond)
+        for name, what, long in (
+            ("gpu_samples", "gpu_utilization", LONG_GPU_SAMPLES),
+            ("gpu_memory_samples", "gpu_memory", LONG_GPU_MEMORY_SAMPLES),
+        )
+    ]
+
+
 def named(name: str, label: str, expression: str, of: str, several: bool = False) -> Variable:
     """Returns a variable with the values of a label in a query's result, in its order; "All" lists them."""
     variable = query(name, label, f"query_result({expression})", several, UNSORTED)
@@ -139,9 +176,7 @@ def hidden(variable: Variable) -> Variable:
     return {**variable, "hide": HIDDEN}
 
 
-def query(
-    name: str, label: str, expression: str, several: bool = False, sort: int = ALPHABETICAL
-) -> Variable:
+def query(name: str, label: str, expression: str, several: bool = True, sort: int = ALPHABETICAL) -> Variable:
     """Returns a variable with values from Prometheus, which Grafana updates with the time range."""
     return {
         "name": name,

@@ -5,6 +5,7 @@ mappings turn the numbers into words. "Nothing found" comes last, so missing dat
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from stepscope.common.status import Status
@@ -32,23 +33,17 @@ class Case(NamedTuple):
     absent: bool = False
 
 
-NO_EXPORTER = Case(
-    Status.NOT_ENOUGH_DATA, "Prometheus scrapes no exporter", last(f"{BUILD}{{{OF_CLUSTER}}}"), absent=True
-)
+_lacks = partial(Case, Status.NOT_ENOUGH_DATA, absent=True)
+NO_EXPORTER = _lacks("Prometheus scrapes no exporter", last(f"{BUILD}{{{OF_CLUSTER}}}"))
 OF_ONE_RUN = (
     NO_EXPORTER,
-    Case(Status.NOT_ENOUGH_DATA, "no such run in this time range", last(SAMPLES), absent=True),
+    _lacks("no such run in this time range", last(SAMPLES)),
     Case(
         Status.FAILED,
         "see how it ended",
         last(f'stepscope_run_ended_info{{{THE_RUN}, {OF_CLUSTER}, reason!~"{NOT_FAILED}"}}'),
     ),
-    Case(
-        Status.NOT_ENOUGH_DATA,
-        "the rules are not loaded, or were not while it ran",
-        last(f"{STATUS}{OF_THE_RUN}"),
-        absent=True,
-    ),
+    _lacks("the rules are not loaded, or were not while it ran", last(f"{STATUS}{OF_THE_RUN}")),
     Case(Status.FOUND, "see below", last(f"{FINDING}{OF_THE_RUN}")),
     Case(
         Status.NOT_ENOUGH_DATA,
@@ -61,20 +56,11 @@ OF_ONE_RUN = (
 )
 OF_THE_CLUSTER = (
     NO_EXPORTER,
-    Case(
-        Status.NOT_ENOUGH_DATA,
-        "Prometheus has not loaded the rules",
-        last(f"{INFO}{{{OF_CLUSTER}}}"),
-        absent=True,
-    ),
+    _lacks("Prometheus has not loaded the rules", last(f"{INFO}{{{OF_CLUSTER}}}")),
     Case(Status.FOUND, "see the alerts below", FIRING),
     Case(Status.FOUND, 'hardware, or Stepscope itself: see "Alerts by rule"', OTHERS),
-    Case(
-        Status.NOT_ENOUGH_DATA,
-        "an exporter is down",
-        f"{KNOWN}{{{OF_CLUSTER}}} and {TARGET} up == 0",
-    ),
-    Case(Status.NOT_ENOUGH_DATA, "no run is training", f"{UNFINISHED}{{{OF_CLUSTER}}}", absent=True),
+    Case(Status.NOT_ENOUGH_DATA, "an exporter is down", f"{KNOWN}{{{OF_CLUSTER}}} and {TARGET} up == 0"),
+    _lacks("no run is training", f"{UNFINISHED}{{{OF_CLUSTER}}}"),
     Case(Status.HEALTHY, "no warning fires; some nodes have only rules of the lean profile", LEAN),
     Case(Status.HEALTHY, "no warning fires"),
 )

@@ -6,7 +6,7 @@ Days are read one by one, so that a server with limits answers, too.
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isclose
 
 from stepscope.prometheus.rules.meta import NOT_FAILED
@@ -69,17 +69,6 @@ class Usage:
     hours_without_allocation: float  # of the time range, not of GPUs
 
 
-@dataclass
-class _Sums:
-    """Sums over days, in GPU hours or kWh. Keys are the values of the labels that a query keeps."""
-
-    values: dict[str, Sums] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
-
-    def add(self, name: str, found: Iterable[tuple[Labels, float]]) -> None:
-        for labels, value in found:
-            self.values[name][labels] += value
-
-
 def read_usage(api: Api, end: float, days: int, progress: Callable[[int], None]) -> Usage:
     """Reads the last `days` days before `end`; calls `progress` with the number of days read.
 
@@ -87,7 +76,8 @@ def read_usage(api: Api, end: float, days: int, progress: Callable[[int], None])
     """
     # Half a step after a point: versions differ in whether a range includes its ends.
     end = end // STEP * STEP + STEP / 2
-    sums, failed, most = _Sums(), set[Labels](), dict[Labels, float]()
+    sums: dict[str, Sums] = defaultdict(lambda: defaultdict(float))
+    failed, most = set[Labels](), dict[Labels, float]()
     for day in range(days):
         time = end - (days - 1 - day) * DAY
         _read_day(api, time, sums)
@@ -96,27 +86,26 @@ def read_usage(api: Api, end: float, days: int, progress: Callable[[int], None])
         for labels, value in _grouped(api, "cluster", at_once, time):
             most[labels] = max(value, most.get(labels, 0.0))
         progress(day + 1)
-    return _usage(end, days, sums.values, failed, most)
+    return _usage(end, days, sums, failed, most)
 
 
-def _read_day(api: Api, time: float, sums: _Sums) -> None:
-    of_runs = "cluster, run, user, namespace"
-    for series in (GPUS_HELD, GPUS_USED, GPUS_USEFUL, HELD_POWER, USEFUL_POWER, IDLE_POWER):
-        sums.add(series, _hours(api, of_runs, series, time))
-    for series in (GPUS_ALLOCATED, GPUS_WITHOUT_PROCESS, WITHOUT_PROCESS_POWER):
-        sums.add(series, _hours(api, "user, namespace", series, time))
-    sums.add("held, with power", _hours(api, of_runs, f"{GPUS_HELD} and {HELD_POWER}", time))
-    free = f"{GPUS_WITHOUT_PROCESS} and {WITHOUT_PROCESS_POWER}"
-    sums.add("without process, with power", _hours(api, "user, namespace", free, time))
-    sums.add("compared", _hours(api, "user, namespace", f"{GPUS_ALLOCATED} and {GPUS_WITHOUT_PROCESS}", time))
-    sums.add("with allocation", _hours(api, "", f"count({GPUS_ALLOCATED}) ^ 0", time))
-    sums.add(GPUS_OBSERVED, _hours(api, "cluster", GPUS_OBSERVED, time))
-
-
-def _hours(api: Api, labels: str, expression: str, time: float) -> Iterable[tuple[Labels, float]]:
-    """Yields the integral over the day before `time`, in hours."""
-    for key, value in _grouped(api, labels, f"sum_over_time(({expression}){OVER_A_DAY})", time):
-        yield key, value * STEP / HOUR
+def _read_day(api: Api, time: float, sums: Mapping[str, Sums]) -> None:
+    """Adds the GPU hours and watt hours of a day. Keys are the values of the labels that a query keeps."""
+    of_runs, of_owners = "cluster, run, user, namespace", "user, namespace"
+    held = (GPUS_HELD, GPUS_USED, GPUS_USEFUL, HELD_POWER, USEFUL_POWER, IDLE_POWER)
+    allocated = (GPUS_ALLOCATED, GPUS_WITHOUT_PROCESS, WITHOUT_PROCESS_POWER)
+    for name, labels, expression in (
+        *((series, of_runs, series) for series in held),
+        *((series, of_owners, series) for series in allocated),
+        ("held, with power", of_runs, f"{GPUS_HELD} and {HELD_POWER}"),
+        ("without process, with power", of_owners, f"{GPUS_WITHOUT_PROCESS} and {WITHOUT_PROCESS_POWER}"),
+        ("compared", of_owners, f"{GPUS_ALLOCATED} and {GPUS_WITHOUT_PROCESS}"),
+        ("with allocation", "", f"count({GPUS_ALLOCATED}) ^ 0"),
+        (GPUS_OBSERVED, "cluster", GPUS_OBSERVED),
+    ):
+        integral = f"sum_over_time(({expression}){OVER_A_DAY})"
+        for key, value in _grouped(api, labels, integral, time):
+            sums[name][key] += value * STEP / HOUR
 
 
 def _grouped(api: Api, labels: str, expression: str, time: float) -> Iterable[tuple[Labels, float]]:
@@ -160,11 +149,10 @@ def _usage(
     owners = {*by_state["held"]}
     scheduled = {owner: _holder(owner, owners) for owner in allocated | without}
     owners |= {*scheduled.values()}
-    by_state["allocated"] = _renamed(allocated, scheduled)
-    by_state["without_process"] = _renamed(without, scheduled)
+    by_state["allocated"] = _of_owners(allocated, scheduled)
+    by_state["without_process"] = _of_owners(without, scheduled)
     free_power, free_with_power = (
-        _renamed(_of_owners(sums[name]), scheduled)
-        for name in (WITHOUT_PROCESS_POWER, "without process, with power")
+        _of_owners(sums[name], scheduled) for name in (WITHOUT_PROCESS_POWER, "without process, with power")
     )
     energy["without_process"] = _known_energy(free_power, free_with_power, by_state["without_process"])
     observed = sum(sums[GPUS_OBSERVED].values())
@@ -193,10 +181,14 @@ def _most(owner: OwnerUsage) -> float:
     return max(amount.hours or 0.0 for amount in owner.amounts.values())
 
 
-def _of_owners(sums: Mapping[Labels, float]) -> dict[Owner, float]:
+def _of_owners(
+    sums: Mapping[Labels, float] | Mapping[Owner, float], names: Mapping[Owner, Owner] | None = None
+) -> dict[Owner, float]:
+    """Returns the sums of owners, with those that have other `names` under these."""
     found: dict[Owner, float] = defaultdict(float)
     for (*_, user, namespace), amount in sums.items():
-        found[user, namespace] += amount
+        owner = user, namespace
+        found[names[owner] if names else owner] += amount
     return dict(found)
 
 
@@ -205,13 +197,6 @@ def _holder(owner: Owner, holders: Collection[Owner]) -> Owner:
     user, namespace = owner
     fitting = [each for each in holders if (each[1] == namespace if namespace else each[0] == user)]
     return fitting[0] if len(fitting) == 1 else owner
-
-
-def _renamed(sums: Mapping[Owner, float], names: Mapping[Owner, Owner]) -> dict[Owner, float]:
-    found: dict[Owner, float] = defaultdict(float)
-    for owner, amount in sums.items():
-        found[names[owner]] += amount
-    return dict(found)
 
 
 def _of_owner(

@@ -10,7 +10,7 @@ from stepscope.prometheus.crosscheck.hardware import check_hardware
 from stepscope.prometheus.crosscheck.rule_files import hardware_of
 from stepscope.prometheus.crosscheck.server import Pace, Server
 from stepscope.prometheus.rules.files import META, render
-from stepscope.prometheus.rules.hardware import HARDWARE
+from stepscope.prometheus.rules.meta import HARDWARE
 from stepscope.prometheus.rules.options import Options
 from stepscope.rules.parts.hardware import hardware_rules
 
@@ -100,7 +100,7 @@ def test_alerts_that_are_not_loaded_are_not_called_checked(tmp_path: Path) -> No
 
 
 def test_a_namespace_that_is_added_to_all_alerts_is_no_difference(tmp_path: Path) -> None:
-    options = Options(added_labels=("namespace=stepscope",))
+    options = Options(label=("namespace=stepscope",))
     outcome = checked(tmp_path, render(options)[META], options)["RowRemapping"]
     assert outcome.firing > 0
     assert without_pace(outcome) == []

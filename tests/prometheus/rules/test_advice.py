@@ -1,8 +1,8 @@
 """Advice that needs evidence: a rule or component that exists, and one most specific advice per rule."""
 
 from stepscope.measurements.own_times import HOST
-from stepscope.prometheus.rules.advice import ADVICE, BUSY_CORES, advice_group
 from stepscope.prometheus.rules.options import Options
+from stepscope.prometheus.rules.usage import ADVICE, BUSY_CORES, advice_group
 from stepscope.rules import all_rules
 from stepscope.runs.model import COMPONENTS
 

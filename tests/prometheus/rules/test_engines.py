@@ -11,10 +11,9 @@ import yaml
 from stepscope.commands.cli import main
 from stepscope.common.durations import parse_duration
 from stepscope.common.errors import UserError
-from stepscope.prometheus.rules.engines import ENGINES
 from stepscope.prometheus.rules.files import RULES, USAGE, render
 from stepscope.prometheus.rules.groups import FINDING, Entry, Group
-from stepscope.prometheus.rules.options import COMMAND, Options
+from stepscope.prometheus.rules.options import COMMAND, ENGINES, Options
 from stepscope.rules import all_rules
 from stepscope.rules.parts.promql import Scraping
 
@@ -27,7 +26,7 @@ WITH_EVERYTHING = Options(
     ("StepOutlier.mode=train",),
     docs_url="https://docs",
     grafana_url="https://grafana",
-    added_labels=("team=ml",),
+    label=("team=ml",),
 )
 
 
@@ -173,7 +172,7 @@ def test_labels_are_added_to_every_alert_and_to_no_record() -> None:
 
 
 def test_an_added_namespace_is_that_of_every_alert() -> None:
-    found = groups("prometheus", Options(added_labels=("namespace=stepscope",)))
+    found = groups("prometheus", Options(label=("namespace=stepscope",)))
     alerts = [rule for group in found for rule in group["rules"] if "alert" in rule]
     assert {rule["labels"]["namespace"] for rule in alerts} == {"stepscope"}
 

@@ -4,16 +4,8 @@ It works for a thousand nodes, because it reads no raw series of GPUs or cores, 
 prometheus_rules/usage.py records every two minutes.
 """
 
-from stepscope.grafana import variables, verdict, waste
-from stepscope.grafana.looks import (
-    GPU_HOURS,
-    SEVERITY,
-    VERMILION,
-    by_pattern,
-    coloured,
-    steps,
-    words,
-)
+from stepscope.grafana import variables, verdict
+from stepscope.grafana.looks import GPU_HOURS, SEVERITY, VERMILION, by_pattern, coloured, steps, words
 from stepscope.grafana.page import Dashboard, alerts, of_all_runs
 from stepscope.grafana.panels import (
     Column,
@@ -38,12 +30,14 @@ from stepscope.grafana.queries import (
     or_zero,
     rows,
     threshold,
+    wasted,
+    wasted_now,
 )
 from stepscope.grafana.variables import priced
 from stepscope.prometheus.rules import owners, usage
-from stepscope.prometheus.rules.advice import ADVICE
 from stepscope.prometheus.rules.groups import DISTANCE, INFO, LOST
 from stepscope.prometheus.rules.meta import BUILD, UNFINISHED
+from stepscope.prometheus.rules.usage import ADVICE
 from stepscope.rules import straggler
 from stepscope.rules.low_gpu_utilization import LowGPUUtilization
 from stepscope.rules.parts.topics import ANY_TOPIC
@@ -78,13 +72,8 @@ def dashboard() -> Dashboard:
         [_numbers(), _runs(), _findings(), _nodes(), _energy_and_cost()],
         BUILD,
         [
-            variables.query("runs", "Runs", f"label_values({UNFINISHED}{{{OF_JOB}}}, run)", several=True),
-            variables.query(
-                "nodes",
-                "Nodes",
-                f"label_values({BUILD}{{{OF_JOB}}}, instance)",
-                several=True,
-            ),
+            variables.query("runs", "Runs", f"label_values({UNFINISHED}{{{OF_JOB}}}, run)"),
+            variables.query("nodes", "Nodes", f"label_values({BUILD}{{{OF_JOB}}}, instance)"),
             variables.price(),
         ],
         [alerts(f'rule!="", severity="critical", {OF_CLUSTER}')],
@@ -99,32 +88,10 @@ def of_node(series: str) -> str:
     return f"{series}{{{NODES}}}"
 
 
-def node_hours() -> str:
-    """Returns node hours by run, within the time range."""
-    return f"sum by (cluster, run) ({integral(of_run(UNFINISHED))})"
-
-
 def names() -> str:
     """Returns one series per run with its name and its user."""
     info = f"last_over_time({of_run('stepscope_run_info')}[$__range])"
     return f"topk by (cluster, run) (1, max by (cluster, run, name, user) ({info}))"
-
-
-def useful() -> str:
-    """Returns the useful share of the time range, by run and user."""
-    share = f"avg by (cluster, run) (avg_over_time({of_run(owners.RUN_USEFUL)}[$__range]))"
-    return f"{share} * on (cluster, run) group_right () {names()}"
-
-
-def energy() -> str:
-    """Returns kWh of GPUs by run, within the time range."""
-    return f"sum by (cluster, run) ({integral(of_run(usage.RUN_POWER))}) / 1000"
-
-
-def wasted_hours() -> str:
-    """Returns wasted GPU hours by run, within the time range."""
-    wasted = f"{waste.wasted_now(OF_RUNS)} * {of_run(usage.RUN_GPUS)}"
-    return f"sum by (cluster, run) ({integral(wasted)})"
 
 
 def run_column() -> Column:
@@ -134,7 +101,7 @@ def run_column() -> Column:
         "&${job:queryparam}&${datasource:queryparam}&${__url_time_range}"
     )
     link = {"title": "What is wrong with this run?", "url": url, "targetBlank": False}
-    return column("Run", "run", custom__minWidth=260, links=[link])
+    return column("Run", "run", least_width=260, links=[link])
 
 
 def _numbers() -> list[Panel]:
@@ -192,6 +159,10 @@ def _numbers() -> list[Panel]:
 def _runs() -> list[Panel]:
     most = "sum by (cluster, run) (max_over_time({}[$__range]))"
     steps_per_second = f"max by (cluster, run) ({of_run(usage.RUN_STEPS)})"
+    kwh = f"sum by (cluster, run) ({integral(of_run(usage.RUN_POWER))}) / 1000"
+    node_hours = f"sum by (cluster, run) ({integral(of_run(UNFINISHED))})"
+    useful = f"avg by (cluster, run) (avg_over_time({of_run(owners.RUN_USEFUL)}[$__range]))"
+    by_user = f"{useful} * on (cluster, run) group_right () {names()}"
     return [
         section("Runs"),
         table(
@@ -203,29 +174,30 @@ def _runs() -> list[Panel]:
             more: a healthy run of ten minutes shows about 13 %.""",
             column("Cluster", "cluster"),
             run_column(),
-            column("Name", "name", custom__minWidth=180),
-            column("User", "user", custom__width=90),
+            column("Name", "name", least_width=180),
+            column("User", "user", width=90),
             column("Nodes", rows(most.format(of_run(UNFINISHED)))),
             column("GPUs", rows(most.format(of_run(usage.RUN_GPUS)))),
             column(
-                *("Waste", rows(waste.wasted(OF_RUNS))),
-                custom__width=170,
+                "Waste",
+                rows(wasted(OF_RUNS)),
+                width=170,
                 unit="percentunit",
                 decimals=0,
                 min=0,
                 max=1,
-                custom__displayMode="gradient-gauge",
+                mode="gradient-gauge",
                 color={"mode": "continuous-YlRd"},
             ),
-            column("Steps/s", rows(steps_per_second), custom__width=85, decimals=2),
+            column("Steps/s", rows(steps_per_second), width=85, decimals=2),
             # Without a unit, which would have its own prefix per row.
-            column("Energy (kWh)", rows(energy()), custom__width=110, decimals=2),
-            column("Cost", rows(priced(node_hours())), custom__width=90, unit="currencyUSD", decimals=2),
+            column("Energy (kWh)", rows(kwh), width=110, decimals=2),
+            column("Cost", rows(priced(node_hours)), width=90, unit="currencyUSD", decimals=2),
             column("Alerts", rows(f"count by (cluster, run) ({FIRING})")),
             unshown(rows(names())),
             height=10,
             sort_by=("Waste", True),
-            overrides=[by_pattern("^(Nodes|GPUs|Alerts)$", custom__width=75, decimals=0)],
+            overrides=[by_pattern("^(Nodes|GPUs|Alerts)$", width=75, decimals=0)],
         ),
         shares(
             "GPU utilisation by run",
@@ -233,7 +205,6 @@ def _runs() -> list[Panel]:
             alerts. The dashed line is the threshold of LowGPUUtilization.""",
             lines(f"avg by (cluster, run) ({of_run(usage.RUN_UTILIZATION)})", "{{run}} {{cluster}}"),
             threshold(LowGPUUtilization, "threshold_p95", of_run(usage.RUN_UTILIZATION), "below"),
-            many=True,
         ),
         time_series(
             "Steps per second by run",
@@ -242,14 +213,13 @@ def _runs() -> list[Panel]:
             lines(f"max by (cluster, run) ({of_run(usage.RUN_STEPS)})", "{{run}} {{cluster}}"),
             logarithmic=True,
             lowest=None,
-            many=True,
         ),
         bars(
             "Useful time by run",
             """Share of the time of a run's ranks that was useful: in forward, backward or the optimizer. The
             runs with the lowest shares are shown. "Where did the time go?" of the run itself shows what the
             rest was.""",
-            now(f"sort(bottomk({MOST_BARS}, {useful()}))", "{{run}}, {{user}}"),
+            now(f"sort(bottomk({MOST_BARS}, {by_user}))", "{{run}}, {{user}}"),
             unit="percentunit",
             width=24,
             highest=1,
@@ -274,25 +244,27 @@ def _findings() -> list[Panel]:
             the first of them began. Alerts that see the same problem are one row, as on the run's own
             dashboard. Fix critical ones first: these runs have stalled or are about to fail.""",
             column(
-                *("Severity", "severity"),
-                custom__width=100,
-                custom__displayMode="color-text",
+                "Severity",
+                "severity",
+                width=100,
+                mode="color-text",
                 mappings=words(
                     {LEAST if name == "info" else name: (name, colour) for name, colour in SEVERITY.items()}
                 ),
             ),
-            column("Cluster", "cluster", custom__width=120),
+            column("Cluster", "cluster", width=120),
             run_column(),
-            column("User", "user", custom__width=90),
-            column("Rule", "rule", custom__width=190),
-            column("Node", "instance", custom__minWidth=180),
+            column("User", "user", width=90),
+            column("Rule", "rule", width=190),
+            column("Node", "instance", least_width=180),
             column(
-                *("Count", rows(f'label_replace({counted}, "severity", "{LEAST}", "severity", "info")')),
-                custom__width=70,
+                "Count",
+                rows(f'label_replace({counted}, "severity", "{LEAST}", "severity", "info")'),
+                width=70,
             ),
             unshown(rows(_of_problems(f"{nodes} and on ({ALERT}) {number} == 1"))),
             unshown(rows(_of_problems(f'label_replace({several}, "instance", "$1 nodes", "nodes", "(.+)")'))),
-            column("Since", rows(since), custom__width=165, unit="dateTimeAsIsoNoDateIfToday"),
+            column("Since", rows(since), width=165, unit="dateTimeAsIsoNoDateIfToday"),
             height=10,
             sort_by=("Severity", False),
             nothing="no alert; the verdict says whether any could fire",
@@ -319,7 +291,6 @@ def _findings() -> list[Panel]:
             stacked=True,
             at_least=1,
             nothing="no alert fired in the time range, or no rules are loaded: see the verdict",
-            many=True,
         ),
         table(
             "The slowest rank of each run",
@@ -328,9 +299,9 @@ def _findings() -> list[Panel]:
             (Straggler). Only runs whose communication is timed can be judged.""",
             column("Cluster", "cluster"),
             run_column(),
-            column("Node", "instance", custom__minWidth=180),
-            column("Rank", "rank", custom__width=60),
-            column("Excess", rows(slowest), custom__width=80, unit="percentunit", decimals=0),
+            column("Node", "instance", least_width=180),
+            column("Rank", "rank", width=60),
+            column("Excess", rows(slowest), width=80, unit="percentunit", decimals=0),
             width=12,
             sort_by=("Excess", True),
             nothing="no run with several ranks whose communication is timed",
@@ -408,8 +379,8 @@ def _nodes() -> list[Panel]:
             """The 20 nodes with the most GPUs that were idle in the last five minutes. If a run uses them,
             open the run; otherwise they are free for another one.""",
             column("Cluster", "cluster"),
-            column("Node", "instance", custom__minWidth=200),
-            column("Idle GPUs", rows(most_idle), custom__width=90),
+            column("Node", "instance", least_width=200),
+            column("Idle GPUs", rows(most_idle), width=90),
             width=8,
             sort_by=("Idle GPUs", True),
             nothing="no GPU is idle, or none is measured: see the verdict",
@@ -418,6 +389,8 @@ def _nodes() -> list[Panel]:
 
 
 def _energy_and_cost() -> list[Panel]:
+    wasted_gpus = f"{wasted_now(OF_RUNS)} * {of_run(usage.RUN_GPUS)}"
+    wasted_hours = f"sum by (cluster, run) ({integral(wasted_gpus)})"
     return [
         section("Energy and cost", collapsed=True),
         time_series(
@@ -427,16 +400,14 @@ def _energy_and_cost() -> list[Panel]:
             unit="watt",
             stacked=True,
             width=24,
-            many=True,
         ),
         bars(
             "Wasted GPU hours by run",
             """GPU hours of the time range in which the run's GPUs were idle, or its steps waited for data or
             other ranks. The runs with the most are shown. Fixing their findings can save them.
             Initialization before the first step counts.""",
-            now(f"sort_desc(topk({MOST_BARS}, {wasted_hours()}))", "{{run}} {{cluster}}"),
+            now(f"sort_desc(topk({MOST_BARS}, {wasted_hours}))", "{{run}} {{cluster}}"),
             unit=GPU_HOURS,
-            width=12,
         ),
         time_series(
             "Cost per hour",
@@ -444,7 +415,6 @@ def _energy_and_cost() -> list[Panel]:
             lines(priced(f"sum by (cluster, run) ({of_run(UNFINISHED)})"), "{{run}} {{cluster}}"),
             unit="currencyUSD",
             stacked=True,
-            many=True,
             nothing=NO_PRICE,
         ),
     ]

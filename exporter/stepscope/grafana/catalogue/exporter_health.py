@@ -18,12 +18,14 @@ from stepscope.grafana.queries import (
 )
 
 UID = "stepscope-exporter"
-BUILD = f"stepscope_exporter_build_info{{{OF_NODE}}}"
+METRIC = "stepscope_exporter_build_info"
+BUILD = f"{METRIC}{{{OF_NODE}}}"
 # Limits `up` and the metrics of scrapes to exporters, including those that are down.
 OF_EXPORTERS = f"and on (cluster, job, instance) {last(BUILD)}"
 UP = f"(up{{{OF_NODE}}} {OF_EXPORTERS})"
 TICKS = f"stepscope_sampler_ticks_total{{{OF_NODE}}}"
-MISSED = f"stepscope_sampler_ticks_missed_total{{{OF_NODE}}}"
+MISSED = per_second(f"stepscope_sampler_ticks_missed_total{{{OF_NODE}}}")
+MISSED_SHARE = f"({MISSED} / ({MISSED} + {per_second(TICKS)}))"
 COLLECTORS = f"stepscope_collector_success{{{OF_NODE}}}"
 FAILED = f"{COLLECTORS} == 0"
 CPU = f"(rate(process_cpu_seconds_total{{{OF_NODE}}}[$__rate_interval]) {OF_EXPORTERS})"
@@ -40,23 +42,10 @@ def dashboard() -> Dashboard:
         "Exporter health",
         "Whether Stepscope itself works, and what it costs the nodes.",
         [_numbers(), _exporters(), _sampling(), _scrapes(), _rules()],
-        "stepscope_exporter_build_info",
-        [
-            variables.query(
-                "instance",
-                "Node",
-                f"label_values(stepscope_exporter_build_info{{{OF_JOB}}}, instance)",
-                several=True,
-            ),
-        ],
+        METRIC,
+        [variables.query("instance", "Node", f"label_values({METRIC}{{{OF_JOB}}}, instance)")],
         [alerts(f'rule!="", kind!~"cause|symptom", severity!="none", {OF_CLUSTER}')],
     )
-
-
-def missed_share(window: str) -> str:
-    """Returns the share of samples that an exporter missed."""
-    missed, taken = f"rate({MISSED}[{window}])", f"rate({TICKS}[{window}])"
-    return f"({missed} / ({missed} + {taken}))"
 
 
 def of_group(expression: str) -> str:
@@ -92,7 +81,7 @@ def _numbers() -> list[Panel]:
             "Samples missed",
             """The worst node's share of missed samples in the last five minutes. Up to 5 % is harmless
             (SamplesMissed).""",
-            now(f"max({missed_share('$__rate_interval')})"),
+            now(f"max({MISSED_SHARE})"),
             unit="percentunit",
             decimals=1,
             thresholds=steps("text", (0.05, VERMILION)),
@@ -132,24 +121,25 @@ def _exporters() -> list[Panel]:
             a `stepscope demo`.""",
             unshown(rows(f"max by (cluster, instance, version, python_version, simulated) ({last(BUILD)})")),
             column("Cluster", "cluster"),
-            column("Node", "instance", custom__minWidth=240),
+            column("Node", "instance", least_width=240),
             column(
-                *("State", _of_each(UP)),
-                custom__width=80,
-                custom__displayMode="color-text",
+                "State",
+                _of_each(UP),
+                width=80,
+                mode="color-text",
                 mappings=words({"0": ("down", VERMILION), "1": ("up", GREY)}),
             ),
             column("Version", "version"),
             column("Python", "python_version"),
-            column("Simulated", "simulated", custom__width=130),
-            column("Samples/s", _of_each(per_second(TICKS)), custom__width=100, decimals=2),
-            column("Missed", _of_each(missed_share("$__rate_interval")), unit="percentunit", decimals=1),
+            column("Simulated", "simulated", width=130),
+            column("Samples/s", _of_each(per_second(TICKS)), width=100, decimals=2),
+            column("Missed", _of_each(MISSED_SHARE), unit="percentunit", decimals=1),
             column("Series", series, unit="locale", decimals=0),
-            column("Memory", memory, custom__width=110, unit="bytes"),
-            column("Running for", _of_each(running), custom__width=120, unit="s"),
+            column("Memory", memory, width=110, unit="bytes"),
+            column("Running for", _of_each(running), width=120, unit="s"),
             height=10,
             sort_by=("State", False),
-            overrides=[by_pattern("^(Version|Python|Series|Missed)$", custom__width=80)],
+            overrides=[by_pattern("^(Version|Python|Series|Missed)$", width=80)],
         ),
     ]
 
@@ -162,8 +152,8 @@ def _sampling() -> list[Panel]:
             "Samples missed",
             """Share of samples that were due but not taken. Either the exporter gets no core in time, or a
             driver call is slow: compare the duration of its collectors.""",
-            lines(f"max({missed_share('$__rate_interval')})", "worst node"),
-            lines(f"quantile(0.5, {missed_share('$__rate_interval')})", "median"),
+            lines(f"max({MISSED_SHARE})", "worst node"),
+            lines(f"quantile(0.5, {MISSED_SHARE})", "median"),
             unit="percentunit",
             overrides=coloured(("worst node", "median")),
             at_least=0.1,
@@ -183,14 +173,12 @@ def _sampling() -> list[Panel]:
             has many ranks.""",
             lines(f"max by (collector) ({duration})", "{{collector}}"),
             unit="s",
-            many=True,
         ),
         time_series(
             "Failing collectors",
             """Number of nodes on which each collector fails. The exporter's log has the reason. Turn off
             a collector that cannot work on a node with --no-collector.NAME.""",
             lines(f"sum by (collector) ({COLLECTORS} == bool 0)", "{{collector}}"),
-            many=True,
             at_least=1,
         ),
         time_series(
@@ -203,7 +191,6 @@ def _sampling() -> list[Panel]:
                 "{{run}} {{cluster}}",
             ),
             width=24,
-            many=True,
         ),
     ]
 
@@ -246,14 +233,12 @@ def _scrapes() -> list[Panel]:
             Investigate a jump at equal load, because Prometheus stores all of them.""",
             lines(f"scrape_samples_scraped{scraped}", "{{instance}} {{cluster}}"),
             unit="short",
-            many=True,
         ),
         time_series(
             "Memory of exporters",
             """Resident memory of each exporter. It should be flat; --recording.dir needs more.""",
             lines(f"process_resident_memory_bytes{scraped}", "{{instance}} {{cluster}}"),
             unit="bytes",
-            many=True,
         ),
     ]
 
@@ -268,7 +253,6 @@ def _rules() -> list[Panel]:
             Prometheus more cores.""",
             lines(f"max by (group) ({of_group(f'{TAKEN} / {INTERVAL}')})", "{{group}}"),
             unit="percentunit",
-            many=True,
             at_least=0.1,
             nothing=NOT_SCRAPED,
         ),
@@ -277,7 +261,6 @@ def _rules() -> list[Panel]:
             """Failed evaluations per second. Above 0, some rule cannot fire
             (RuleEvaluationFailing); Prometheus's page /rules has the reason.""",
             lines(f"sum by (group) ({of_group(per_second(f'{FAILURES}{{{RULES}}}'))})", "{{group}}"),
-            many=True,
             at_least=1,
             nothing=NOT_SCRAPED,
         ),

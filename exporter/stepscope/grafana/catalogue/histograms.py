@@ -24,7 +24,6 @@ from stepscope.grafana.queries import (
     share_of_column,
     threshold,
 )
-from stepscope.prometheus.rules.usage import LONG_GPU_MEMORY_SAMPLES, LONG_GPU_SAMPLES
 from stepscope.rules.cpu_bottleneck import CPUBottleneck
 from stepscope.rules.io_bottleneck import IOBottleneck
 from stepscope.rules.load_balancing import LoadBalancing
@@ -43,10 +42,7 @@ def dashboard() -> Dashboard:
         "How samples of GPUs and cores are distributed, whether load is balanced, and what GPUs wait for.",
         [_over_time(), _balance(), _waiting(), _each_gpu()],
         variables.of_node(),
-        variables.by_range("gpu_samples", "stepscope_gpu_utilization_samples_bucket", LONG_GPU_SAMPLES),
-        variables.by_range(
-            "gpu_memory_samples", "stepscope_gpu_memory_samples_bucket", LONG_GPU_MEMORY_SAMPLES
-        ),
+        *variables.gpu_samples(),
         shown=["gpu"],
     )
 
@@ -102,7 +98,6 @@ def _balance() -> list[Panel]:
             highest=1,
             width=24,
             nothing="not measured, or not for long enough (LoadBalancing.patience)",
-            many=True,
         ),
         repeated(
             bar_chart(
@@ -114,9 +109,6 @@ def _balance() -> list[Panel]:
                 rows(f'label_replace({share.strip()}, "gpu", "GPU $1", "gpu", "(.+)")'),
                 across="le",
                 colour="gpu",
-                unit="percentunit",
-                highest=1,
-                width=24,
                 overrides=numbered("GPU"),
             ),
             "instance",
@@ -139,7 +131,6 @@ def _waiting() -> list[Panel]:
             lines(f"max by (cluster, instance) ({storage})", f"storage{variables.OF_WHICH_NODE}"),
             threshold(CPUBottleneck, "threshold", busy),
             threshold(IOBottleneck, "threshold", storage),
-            many=True,
         ),
         bars(
             "Samples with an idle GPU",
@@ -156,7 +147,6 @@ def _waiting() -> list[Panel]:
                 "below {{gpu_below}}0 %",
             ),
             unit="percentunit",
-            width=12,
             highest=1,
         ),
     ]

@@ -2,31 +2,12 @@
 
 from stepscope.common.status import Status
 from stepscope.evaluation.account import HOST, Key
-from stepscope.grafana import findings, slow_rank, verdict
+from stepscope.grafana import findings, verdict
 from stepscope.grafana.catalogue import histograms, system
 from stepscope.grafana.catalogue import steps as steps_of_run
-from stepscope.grafana.looks import (
-    GREEN,
-    VERMILION,
-    by_name,
-    coloured,
-    fixed,
-    steps,
-    words,
-    wrapped,
-)
+from stepscope.grafana.looks import GREEN, VERMILION, by_name, coloured, fixed, steps, words, wrapped
 from stepscope.grafana.page import Dashboard, of_one_run
-from stepscope.grafana.panels import (
-    Panel,
-    bars,
-    column,
-    section,
-    shares,
-    stat,
-    table,
-    time_series,
-    unshown,
-)
+from stepscope.grafana.panels import Panel, bars, column, section, shares, stat, table, time_series, unshown
 from stepscope.grafana.queries import (
     OF_CLUSTER,
     OF_NODE,
@@ -39,17 +20,20 @@ from stepscope.grafana.queries import (
     per_second,
     rows,
     threshold,
+    wasted,
 )
-from stepscope.grafana.variables import LONG_FOR_ONE_MOMENT, by_range, price, priced, reports
-from stepscope.grafana.waste import wasted
+from stepscope.grafana.variables import (
+    LONG_FOR_ONE_MOMENT,
+    gpu_samples,
+    price,
+    priced,
+    reports,
+    slow_component,
+    slowest_rank,
+)
 from stepscope.prometheus.rules.groups import INFO, STATUS
 from stepscope.prometheus.rules.meta import ENDED_RUN, raised
-from stepscope.prometheus.rules.usage import (
-    CPU_UTILIZATION,
-    LONG_GPU_MEMORY_SAMPLES,
-    LONG_GPU_SAMPLES,
-    MEMORY_USED,
-)
+from stepscope.prometheus.rules.usage import CPU_UTILIZATION, MEMORY_USED
 from stepscope.rules import all_rules
 from stepscope.rules.low_gpu_utilization import LowGPUUtilization
 from stepscope.rules.parts.promql import Scraping
@@ -117,21 +101,10 @@ def dashboard() -> Dashboard:
         price(),
         reports(),
         findings.problems(),
-        slow_rank.slowest_rank(),
-        slow_rank.slow_component(),
+        slowest_rank(),
+        slow_component(),
         findings.busy_cores(),
-        by_range(
-            "gpu_samples",
-            "stepscope_gpu_utilization_samples_bucket",
-            LONG_GPU_SAMPLES,
-            LONG_FOR_ONE_MOMENT,
-        ),
-        by_range(
-            "gpu_memory_samples",
-            "stepscope_gpu_memory_samples_bucket",
-            LONG_GPU_MEMORY_SAMPLES,
-            LONG_FOR_ONE_MOMENT,
-        ),
+        *gpu_samples(LONG_FOR_ONE_MOMENT),
     )
 
 
@@ -276,15 +249,16 @@ def _details() -> list[Panel]:
             "Times triggered" counts the minutes in which the rule fired for any node, GPU or rank, like
             the scans of the report. "Datapoints" are the samples or steps that it judged. An empty "State"
             means not enough data.""",
-            column("Rule", "rule", custom__width=200),
+            column("Rule", "rule", width=200),
             column(
-                *("State", rows(f"{state} > 0 or ({state} and on () ({enough}))")),
-                custom__width=110,
+                "State",
+                rows(f"{state} > 0 or ({state} and on () ({enough}))"),
+                width=110,
                 mappings=STATES,
-                custom__displayMode="color-text",
+                mode="color-text",
             ),
-            column("Times triggered", rows(triggered), custom__width=130, decimals=0),
-            column("Datapoints", rows(_datapoints()), custom__width=110, decimals=0, unit="locale"),
+            column("Times triggered", rows(triggered), width=130, decimals=0),
+            column("Datapoints", rows(_datapoints()), width=110, decimals=0, unit="locale"),
             unshown(rows(f"topk by (rule) (1, {INFO}{{{OF_CLUSTER}}})")),
             column("Parameters", "parameters", **wrapped(600)),
             column("Question", "question", **wrapped(600)),
@@ -318,6 +292,7 @@ def _time() -> list[Panel]:
             now(f"round(avg by (phase) ({last(phase_seconds)}), 0.001)", "{{phase}}"),
             unit="s",
             overrides=coloured(ALL_PHASES),
+            width=8,
         ),
         shares(
             "Where did the time go?",
@@ -391,10 +366,10 @@ def _usage() -> list[Panel]:
             (Memory: of one reading every two minutes.) A GPU p95 below 70 % is low even at its
             best. A low p50 with a high p95 fluctuates. A CPU max of 100 % with idle GPUs: see
             CPUBottleneck. Values are rounded to 2 points.""",
-            column("Node", "instance", custom__minWidth=220),
-            column("Resource", "resource", custom__width=125),
+            column("Node", "instance", least_width=220),
+            column("Resource", "resource", width=125),
             *(
-                column(name, rows(_percentiles(share)), custom__width=70, decimals=0, unit="percentunit")
+                column(name, rows(_percentiles(share)), width=70, decimals=0, unit="percentunit")
                 for name, share in QUANTILES.items()
             ),
             width=14,
@@ -445,7 +420,6 @@ def _usage() -> list[Panel]:
             ),
             width=12,
             nothing="no other process uses more than 5 % of the run's cores, or they are not measured",
-            many=True,
         ),
     ]
 

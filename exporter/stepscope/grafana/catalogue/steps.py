@@ -1,6 +1,6 @@
 """Steps: their duration, outliers and components, and which rank the others wait for."""
 
-from stepscope.grafana import slow_rank, variables
+from stepscope.grafana import variables
 from stepscope.grafana.looks import by_pattern, coloured, dashed, dotted, numbered, words
 from stepscope.grafana.page import Dashboard, of_one_run
 from stepscope.grafana.panels import (
@@ -60,7 +60,7 @@ def dashboard() -> Dashboard:
         "Steps",
         "Duration, outliers and components of training steps, and which rank the others wait for.",
         [_durations(), _ranks(), _outliers(), _parts(), _data()],
-        slow_rank.slowest_rank(),
+        variables.slowest_rank(),
         variables.by_range("step_bucket", f"{STEPS}_bucket", LONG_STEPS),
         _bounds_in_use(),
         shown=["rank"],
@@ -123,7 +123,7 @@ def _durations() -> list[Panel]:
             share of the step time that they cost beyond the mean. They are those of the node's worst rank,
             and means of the time range. If one node loses more than the others, look for the cause there.""",
             column("Cluster", "cluster"),
-            column("Node", "instance", custom__minWidth=180),
+            column("Node", "instance", least_width=180),
             column("Mean", rows(f"{BY_NODE} ({_mean_of(MEAN)})")),
             column("Limit", rows(f"{BY_NODE} ({_mean_of(LIMIT)})")),
             column("Long steps", rows(f"{BY_NODE} ({_mean_of(OUTLIERS)} / {_mean_of(COUNT)})")),
@@ -132,8 +132,8 @@ def _durations() -> list[Panel]:
             height=9,
             sort_by=("Time lost", True),
             overrides=[
-                by_pattern("^(Mean|Limit)$", custom__width=80, unit="s"),
-                by_pattern("^(Long steps|Time lost)$", custom__width=100, unit="percentunit", decimals=1),
+                by_pattern("^(Mean|Limit)$", width=80, unit="s"),
+                by_pattern("^(Long steps|Time lost)$", width=100, unit="percentunit", decimals=1),
             ],
         ),
         time_series(
@@ -175,7 +175,6 @@ def _outliers() -> list[Panel]:
             threshold(StepOutlier, "time_lost", lost),
             unit="percentunit",
             width=24,
-            many=True,
             overrides=numbered("rank"),
         ),
     ]
@@ -197,6 +196,7 @@ def _parts() -> list[Panel]:
             lines(f"sum by (component) ({seconds}) / on () group_left () sum({steps})", "{{component}}"),
             unit="s",
             stacked=True,
+            many=False,
             overrides=coloured(COMPONENTS),
         ),
         bars(
@@ -211,7 +211,6 @@ def _parts() -> list[Panel]:
                 "{{component}}",
             ),
             unit="percentunit",
-            width=12,
             highest=1,
             overrides=coloured(COMPONENTS),
         ),
@@ -220,15 +219,15 @@ def _parts() -> list[Panel]:
             """Time of operators on CPU and GPU in all profile windows so far, without what they called: the
             mean of the chosen ranks, the longest, and the share of all on such devices. `stepscope profile
             $run` on a node takes a window. If a rank takes much longer than the mean, look at its input.""",
-            column("Operator", "operator", custom__minWidth=300),
+            column("Operator", "operator", least_width=300),
             column("Device", "device"),
             column("Mean", rows(f"avg by (device, operator) ({operators})")),
             column("Longest", rows(f"max by (device, operator) ({operators})")),
-            column("Share", rows(share), custom__width=100, unit="percentunit", decimals=1),
+            column("Share", rows(share), width=100, unit="percentunit", decimals=1),
             width=24,
             sort_by=("Share", True),
             nothing="no profile window",
-            overrides=[by_pattern("^(Mean|Longest)$", custom__width=100, unit="s")],
+            overrides=[by_pattern("^(Mean|Longest)$", width=100, unit="s")],
         ),
     ]
 
@@ -260,7 +259,6 @@ def _data() -> list[Panel]:
             line; Stepscope / Run overview shows its recommendation.""",
             lines(waiting, RANK),
             threshold(DataStarved, "threshold", waiting),
-            many=True,
             overrides=numbered("rank"),
         ),
         stat(
@@ -312,7 +310,7 @@ def _ranks() -> list[Panel]:
             """The component or collective in which a rank has been for more than 10 s, for how long, and
             what its process does. If no step finishes, ranks in communication wait: look at the rank that
             is elsewhere, stopped or dead (CollectiveHang). `stepscope stacks` shows its Python stack.""",
-            column("Rank", "rank", custom__width=60),
+            column("Rank", "rank", width=60),
             column("Node", "instance"),
             column("Place", "place"),
             column("Process", "state"),
@@ -328,7 +326,6 @@ def _ranks() -> list[Panel]:
             its node shows its operators.""",
             lines(OWN_TIME, RANK),
             unit="s",
-            many=True,
             overrides=numbered("rank"),
         ),
         shares(
@@ -338,7 +335,6 @@ def _ranks() -> list[Panel]:
             dashed line). High on all but one: they wait for that one.""",
             lines(communication, RANK),
             threshold(CommunicationBound, "threshold", communication),
-            many=True,
             overrides=numbered("rank"),
         ),
         stat(
@@ -365,9 +361,8 @@ def _ranks() -> list[Panel]:
             "What the slowest rank takes longer for",
             """Excess per step of each component over the median of the other ranks, in the time range. The
             longest bar is the cause. "host" is the rest of the step.""",
-            now(f"sort_desc(round(({slow_rank.slower_by('$__range')}) / scalar({steps}), 1e-6))", COMPONENT),
+            now(f"sort_desc(round(({variables.slower_by()}) / scalar({steps}), 1e-6))", COMPONENT),
             unit="s",
-            width=12,
             overrides=coloured(COMPONENTS),
         ),
         time_series(
@@ -378,7 +373,6 @@ def _ranks() -> list[Panel]:
             lines(f"sum by (rank, reason) ({paused})", RANK + " {{reason}}"),
             unit="percentunit",
             width=24,
-            many=True,
             overrides=[*numbered("rank"), dashed("no_core$"), dotted("throttled$")],
         ),
     ]

@@ -28,6 +28,9 @@ UID = "stepscope-system"
 ON_NODE = variables.OF_WHICH_NODE
 PORT = f"{{{{device}}}} {{{{port}}}}{ON_NODE}"
 GPU = f"GPU {{{{gpu}}}}{ON_NODE}"
+SAMPLES = "stepscope_gpu_utilization_samples"
+# The mean of all 500 ms samples. Scrapes alone could always hit the same part of a step.
+MEAN = f"({per_second(f'{SAMPLES}_sum{{{OF_GPU}}}')} / ({per_second(f'{SAMPLES}_count{{{OF_GPU}}}')} > 0))"
 
 
 def dashboard() -> Dashboard:
@@ -41,20 +44,9 @@ def dashboard() -> Dashboard:
     )
 
 
-def mean_of_samples(histogram: str) -> str:
-    """Returns the mean of all 500 ms samples. Scrapes alone could always hit the same part of a step."""
-    sums, counts = (per_second(f"{histogram}_{part}{{{OF_GPU}}}") for part in ("sum", "count"))
-    return f"({sums} / ({counts} > 0))"
-
-
-def mean_of_readings(series: str) -> str:
-    """Returns the mean of the readings at each point of the chart, or the last reading before it."""
-    return f"(avg_over_time({series}[$__interval]) or {series})"
-
-
 def _overview() -> list[Panel]:
-    gpus = mean_of_samples("stepscope_gpu_utilization_samples")
-    cores = mean_of_readings(f"stepscope_cpu_utilization_ratio{{{OF_NODE}}}")
+    readings = f"stepscope_cpu_utilization_ratio{{{OF_NODE}}}"
+    cores = f"(avg_over_time({readings}[$__interval]) or {readings})"  # or the last one before
     heatmap = device_heatmap(
         "GPUs and cores of $instance",
         """One row per GPU, then one row per core; dark is idle (0 %), bright is busy (100 %). Dark GPUs with
@@ -62,7 +54,7 @@ def _overview() -> list[Panel]:
         wait, see I/O wait and the network below. One bright GPU among dark ones: the load is unbalanced
         (LoadBalancing). A dark stripe through all GPUs: training pauses for a minute or more; Stepscope /
         Utilisation histograms shows shorter pauses.""",
-        lines(f"clamp({named_device(gpus, 'GPU', 'gpu', 2)}, 0.01, 1)", "{{device}}"),
+        lines(f"clamp({named_device(MEAN, 'GPU', 'gpu', 2)}, 0.01, 1)", "{{device}}"),
         lines(f"clamp({named_device(cores, 'core', 'cpu', 3)}, 0.01, 1)", "{{device}}"),
         height=22,  # the labels of 40 rows do not overlap
     )
@@ -79,13 +71,8 @@ def _gpus() -> list[Panel]:
             """Share of the time in which some kernel ran. It is high even with a single busy
             multiprocessor, and 100 % if training hangs in a collective. The dashed line is the threshold
             of LowGPUUtilization.""",
-            lines(mean_of_samples("stepscope_gpu_utilization_samples"), GPU),
-            threshold(
-                LowGPUUtilization,
-                "threshold_p95",
-                f"stepscope_gpu_utilization_samples_count{{{OF_GPU}}}",
-                "below",
-            ),
+            lines(MEAN, GPU),
+            threshold(LowGPUUtilization, "threshold_p95", f"{SAMPLES}_count{{{OF_GPU}}}", "below"),
             unit="percentunit",
             highest=1,
         ),
@@ -144,7 +131,6 @@ def _host() -> list[Panel]:
             lines(f"max by (cluster, instance) ({cores})", f"busiest core{ON_NODE}"),
             lines(f"avg by (cluster, instance) ({cores})", f"mean of cores{ON_NODE}"),
             threshold(CPUBottleneck, "cpu_threshold", cores),
-            many=True,
         ),
         shares(
             "I/O wait",
@@ -154,7 +140,6 @@ def _host() -> list[Panel]:
             lines(f"max by (cluster, instance) ({waiting})", f"highest core{ON_NODE}"),
             lines(f"avg by (cluster, instance) ({waiting})", f"mean of cores{ON_NODE}"),
             threshold(IOBottleneck, "io_threshold", waiting),
-            many=True,
         ),
         time_series(
             "Memory",
@@ -164,7 +149,6 @@ def _host() -> list[Panel]:
             lines(f"stepscope_memory_total_bytes{{{OF_NODE}}}", f"total{ON_NODE}"),
             lines(f"stepscope_swap_used_bytes{{{OF_NODE}}}", f"swap{ON_NODE}"),
             unit="bytes",
-            many=True,
         ),
         time_series(
             "Network",
@@ -173,7 +157,6 @@ def _host() -> list[Panel]:
             _bytes("network_receive", "received"),
             _bytes("network_transmit", "sent"),
             unit="Bps",
-            many=True,
         ),
     ]
 
@@ -309,14 +292,12 @@ def _hardware() -> list[Panel]:
             _bytes("infiniband_receive", "received"),
             _bytes("infiniband_transmit", "sent"),
             unit="Bps",
-            many=True,
         ),
         time_series(
             "InfiniBand ports",
             """1: the port is active. A port that was active and is not (InfinibandLinkDown) ends the runs
             that use it.""",
             lines(f"stepscope_infiniband_port_up{{{OF_NODE}}}", PORT),
-            many=True,
         ),
         time_series(
             "InfiniBand errors and waits",
@@ -329,7 +310,6 @@ def _hardware() -> list[Panel]:
                 f"{PORT} waits",
             ),
             width=24,
-            many=True,
         ),
     ]
 
@@ -347,7 +327,6 @@ def _more_of_the_host() -> list[Panel]:
                 f"{{{{resource}}}}{ON_NODE}",
             ),
             unit="percentunit",
-            many=True,
         ),
         time_series(
             "Disk",
@@ -356,7 +335,6 @@ def _more_of_the_host() -> list[Panel]:
             _bytes("disk_read", "read"),
             _bytes("disk_written", "written"),
             unit="Bps",
-            many=True,
         ),
         time_series(
             "Free disk space",
@@ -369,7 +347,6 @@ def _more_of_the_host() -> list[Panel]:
             ),
             unit="percentunit",
             highest=1,
-            many=True,
         ),
         time_series(
             "Disk busy time",
@@ -380,7 +357,6 @@ def _more_of_the_host() -> list[Panel]:
                 f"{{{{device}}}}{ON_NODE}",
             ),
             unit="percentunit",
-            many=True,
         ),
     ]
 
@@ -389,9 +365,7 @@ def _of_gpus(
     title: str, description: str, *targets: Target, overrides: Iterable[Override] = (), **look: Any
 ) -> Panel:
     """Returns a `time_series` in which each GPU has the same colour as in all other panels."""
-    return time_series(
-        title, description, *targets, many=True, overrides=[*numbered("GPU"), *overrides], **look
-    )
+    return time_series(title, description, *targets, overrides=[*numbered("GPU"), *overrides], **look)
 
 
 def _traffic(title: str, description: str, direction: str) -> Panel:

@@ -29,8 +29,8 @@ def dashboard() -> Dashboard:
         owners.GPUS_OBSERVED,
         [
             variables.job(owners.GPUS_HELD),
-            variables.query("user", "User", f"label_values({names}, user)", several=True),
-            variables.query("namespace", "Namespace", f"label_values({names}, namespace)", several=True),
+            variables.query("user", "User", f"label_values({names}, user)"),
+            variables.query("namespace", "Namespace", f"label_values({names}, namespace)"),
             variables.price("a GPU"),
         ],
         [alerts(f'rule!="", severity="critical", {OF_CLUSTER}')],
@@ -166,7 +166,6 @@ def _over_time() -> list[Panel]:
             """How many GPUs each user's processes hold, with the namespace if that is known.""",
             lines(f"sum by (user, namespace) ({held(owners.GPUS_HELD)})", "{{user}} {{namespace}}"),
             stacked=True,
-            many=True,
         ),
         time_series(
             "GPUs: allocated, held, used, useful",
@@ -186,7 +185,6 @@ def _over_time() -> list[Panel]:
             ),
             stacked=True,
             nothing="none, or unknown: see Allocated without a process",
-            many=True,
         ),
         time_series(
             "Cost per hour of held GPUs",
@@ -195,6 +193,5 @@ def _over_time() -> list[Panel]:
             unit="currencyUSD",
             stacked=True,
             nothing=NO_PRICE,
-            many=True,
         ),
     ]

@@ -1,10 +1,10 @@
 """Compares what a rule recorded and alerted on with what it must have, at each of its evaluations."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cache, partial
+from typing import Any, TypeAlias
 
 from stepscope.measurements.scraped import Labels, without
 from stepscope.prometheus.crosscheck.expected import Expected, alert_states, expected
@@ -17,9 +17,11 @@ from stepscope.prometheus.rules.options import Options
 from stepscope.prometheus.rules.profiles import alerting_rules
 from stepscope.report.terminal import shown
 from stepscope.rules.parts.base import Rule
-from stepscope.rules.parts.promql import OWNER, Alert, Scraping
+from stepscope.rules.parts.promql import OWNER, Scraping
 
 TOLERANCE = 1e-9
+ALERTS = "ALERTS"
+Values: TypeAlias = Mapping[Labels, float | str]
 
 
 @dataclass(frozen=True)
@@ -105,21 +107,33 @@ class _Check:
         self.rule, self.scraping = rule, scraping
         self.window, self.times, self.grid = stored.window, stored.times, stored.grid
         self.result = Outcome(rule.name, self.window.run)
-        self.now = Readings(server, self.window.run, self.grid, speed=self.window.speed)
-        self._before: list[dict[Milliseconds, Expected]] = []
+        self.delays = 0, *self.window.scrapes.delays  # first of an evaluation that missed no scrape
+        self._found: list[dict[Milliseconds, Expected]] = []
 
     def outcome(self) -> Outcome:
         if not self.times:
             self._expect_nothing()
+        expected = {series: cache(partial(self._values, series)) for series in self.stored.records}
         for time in self.times:
             if time >= self.window.start:
                 before = self.result.values
-                self._compare_records(time)
+                for series, samples in self.stored.records.items():
+                    self._compare(time, series, samples.get(time, {}), expected[series])
                 self.result.evaluations += self.result.values > before
-        for position, alert in enumerate(self.stored.rules.alerts):
-            self._compare_alert(position, alert)
+        known = [self.stored.own_labels(alert) for alert in self.stored.rules.alerts]
+        for position, own in enumerate(known):
+            states = cache(partial(self._states, position))
+            for time, alerting in self.stored.alerting:
+                self._compare(
+                    time, ALERTS, {each: alerting[each] for each in alerting if own <= each}, states
+                )
         self.result.firing = sum("firing" in alerting.values() for _, alerting in self.stored.alerting)
-        self._find_foreign_alerts()
+        self.result.disagreements += [
+            Disagreement(self.rule.name, time, ALERTS, labels, None, state)
+            for time, alerting in self.stored.alerting
+            for labels, state in alerting.items()
+            if not any(own <= labels for own in known)
+        ]
         self.result.disagreements.sort(key=lambda found: (found.time, found.series, sorted(found.labels)))
         return self.result
 
@@ -142,97 +156,63 @@ class _Check:
                 Disagreement(*status, labels, "a status", None) for labels in targets
             ]
 
-    @cached_property
-    def expected(self) -> dict[Milliseconds, Expected]:
-        return self._recomputed(self.now)
+    def _expected(self, number: int) -> dict[Milliseconds, Expected]:
+        """Returns what is expected at each evaluation if it missed the scrapes of the delay `number`."""
+        if number == len(self._found):
+            delay = self.delays[number]
+            readings = Readings(self.server, self.window.run, self.grid, delay, self.window.speed)
+            found = {}
+            for time in self.times:
+                index = self.grid.index(time)
+                assert index is not None
+                found[time] = expected(self.rule, readings.at(index), self.scraping)
+            self._found.append(found)
+        return self._found[number]
 
-    def expected_before(self) -> Iterator[dict[Milliseconds, Expected]]:
-        """Yields what is expected if evaluations missed the last scrape, or more that were not stored yet."""
-        delays = self.window.scrapes.delays
-        for number, delay in enumerate(delays):
-            if number == len(self._before):
-                readings = Readings(self.server, self.window.run, self.grid, delay, self.window.speed)
-                self._before.append(self._recomputed(readings))
-            yield self._before[number]
+    def _values(self, series: str, number: int) -> dict[Milliseconds, Values]:
+        return {time: found.values_of(series) for time, found in self._expected(number).items()}
 
-    def _recomputed(self, readings: Readings) -> dict[Milliseconds, Expected]:
-        found = {}
-        for time in self.times:
-            index = self.grid.index(time)
-            assert index is not None
-            found[time] = expected(self.rule, readings.at(index), self.scraping)
-        return found
-
-    def _compare_records(self, time: Milliseconds) -> None:
-        for series, samples in self.stored.records.items():
-            recorded = samples.get(time, {})
-            expected = self.expected[time].values_of(series)
-            for labels in {**expected, **recorded}:
-                self.result.values += 1
-                ours, theirs = expected.get(labels), recorded.get(labels)
-                if same(ours, theirs):
-                    continue
-                agrees = any(
-                    same(before[time].values_of(series).get(labels), theirs)
-                    for before in self.expected_before()
-                )
-                self._differs(agrees, time, series, labels, ours, theirs)
-
-    def _compare_alert(self, position: int, alert: Alert) -> None:
-        states = self._states(alert, position, self.expected)
+    def _states(self, position: int, number: int) -> dict[Milliseconds, Values]:
+        """Returns the states of an alert of the rule, with its own labels."""
+        alert, expected = self.stored.rules.alerts[position], self._expected(number)
         own = self.stored.own_labels(alert)
-        for time, alerting in self.stored.alerting:
-            expected = {labels | own: state for labels, state in states[time].items()}
-            recorded = {labels: state for labels, state in alerting.items() if own <= labels}
-            for labels in {**expected, **recorded}:
-                self.result.values += 1
-                ours, theirs = expected.get(labels), recorded.get(labels)
-                if ours != theirs and not (theirs is None and time in self.stored.restoring):
-                    agrees = any(
-                        self._states(alert, position, before)[time].get(labels - own) == theirs
-                        for before in self.expected_before()
-                    )
-                    self._differs(agrees, time, "ALERTS", labels, ours, theirs)
-
-    def _find_foreign_alerts(self) -> None:
-        """Reports alerts of the rule's name whose labels match none of its alerts."""
-        known = [self.stored.own_labels(alert) for alert in self.stored.rules.alerts]
-        for time, alerting in self.stored.alerting:
-            for labels, state in alerting.items():
-                if not any(own <= labels for own in known):
-                    self._differs(False, time, "ALERTS", labels, None, state)
-
-    def _states(
-        self, alert: Alert, position: int, expected: Mapping[Milliseconds, Expected]
-    ) -> dict[Milliseconds, dict[Labels, str]]:
         conditions = [
             frozenset(without(labels, *OWNER) for labels in expected[time].conditions[position])
             for time in self.times
         ]
         found = alert_states(self.times, conditions, alert.pending, alert.keep_firing)
-        return dict(zip(self.times, found, strict=True))
+        return {
+            time: {labels | own: state for labels, state in states.items()}
+            for time, states in zip(self.times, found, strict=True)
+        }
 
-    def _differs(
+    def _compare(
         self,
-        agrees_by_last_scrape: bool,
         time: Milliseconds,
         series: str,
-        labels: Labels,
-        expected: float | str | None,
-        recorded: float | str | None,
+        recorded: Values,
+        expected: Callable[[int], Mapping[Milliseconds, Values]],
     ) -> None:
-        if agrees_by_last_scrape:
-            self.result.by_last_scrape += 1
-        else:
-            self.result.disagreements.append(
-                Disagreement(self.rule.name, time, series, labels, expected, recorded)
-            )
+        """Compares what one evaluation recorded; `expected` takes the number of a delay."""
+        meant = expected(0)[time]
+        for labels in {**meant, **recorded}:
+            self.result.values += 1
+            ours, theirs = meant.get(labels), recorded.get(labels)
+            if same(ours, theirs) or (series == ALERTS and theirs is None and time in self.stored.restoring):
+                continue
+            late = range(1, len(self.delays))
+            if any(same(expected(number)[time].get(labels), theirs) for number in late):
+                self.result.by_last_scrape += 1
+            else:
+                self.result.disagreements.append(
+                    Disagreement(self.rule.name, time, series, labels, ours, theirs)
+                )
 
 
-def same(ours: float | None, theirs: float | None) -> bool:
+def same(ours: float | str | None, theirs: float | str | None) -> bool:
     """Returns whether values are equal to 1e-9, relative above 1; None and NaN equal only themselves."""
-    if ours is None or theirs is None:
-        return ours is theirs
+    if not isinstance(ours, float) or not isinstance(theirs, float):
+        return ours == theirs
     if math.isnan(ours) or math.isnan(theirs):
         return math.isnan(ours) and math.isnan(theirs)
     return math.isclose(ours, theirs, rel_tol=TOLERANCE, abs_tol=TOLERANCE)

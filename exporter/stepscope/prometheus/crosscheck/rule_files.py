@@ -14,10 +14,9 @@ import yaml
 from stepscope.common.durations import parse_duration
 from stepscope.common.errors import UserError
 from stepscope.prometheus.crosscheck.server import Milliseconds, Pace
-from stepscope.prometheus.rules.engines import ENGINES, PROMETHEUS
 from stepscope.prometheus.rules.files import META, RULES, command_of, render
-from stepscope.prometheus.rules.hardware import HARDWARE
-from stepscope.prometheus.rules.options import Options
+from stepscope.prometheus.rules.meta import HARDWARE
+from stepscope.prometheus.rules.options import ENGINES, PROMETHEUS, Options
 from stepscope.rules.parts.promql import MINUTE
 from stepscope.runs.malformed import MALFORMED
 

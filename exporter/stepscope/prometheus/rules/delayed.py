@@ -10,8 +10,8 @@ import re
 from re import Match
 
 from stepscope.common.durations import parse_duration
-from stepscope.prometheus.rules.engines import Engine
-from stepscope.prometheus.rules.groups import FINDING, Entry, Group, selected
+from stepscope.prometheus.rules.groups import FINDING, Entry, Group, finding
+from stepscope.prometheus.rules.options import Engine
 from stepscope.rules.parts.expressions import time_span
 
 # Characters of an expression that computes a record from scraped series at once, with all that it builds on.
@@ -49,7 +49,7 @@ class _Delayed:
             self._at_once[name] = whole
             return {**rule, "expr": whole}
         late = self._late_of(name, expression)
-        self._late[selected(FINDING, rule["labels"]) if name == FINDING else name] = late
+        self._late[finding(rule["labels"]) if name == FINDING else name] = late
         return {**rule, "expr": late}
 
     def _alert(self, rule: Entry) -> Entry:

@@ -18,15 +18,12 @@ import yaml
 from stepscope.common.durations import parse_duration
 from stepscope.common.errors import UserError
 from stepscope.common.rendered import differences, read
-from stepscope.prometheus.rules.advice import advice_group
 from stepscope.prometheus.rules.delayed import for_engine
-from stepscope.prometheus.rules.engines import ENGINES
 from stepscope.prometheus.rules.groups import Entry, Group, alert_rule, record, status
-from stepscope.prometheus.rules.hardware import hardware_group
-from stepscope.prometheus.rules.meta import meta_group, outage_group
-from stepscope.prometheus.rules.options import Options
+from stepscope.prometheus.rules.meta import hardware_group, meta_group, outage_group
+from stepscope.prometheus.rules.options import ENGINES, Options
 from stepscope.prometheus.rules.profiles import working, working_rules
-from stepscope.prometheus.rules.usage import usage_groups
+from stepscope.prometheus.rules.usage import advice_group, usage_groups
 from stepscope.rules.parts.base import Rule
 from stepscope.rules.parts.expressions import time_span
 from stepscope.rules.parts.other_exporters import ON_NODE, STEPSCOPE, OtherExporters, of_runs
@@ -49,10 +46,12 @@ RENDERED_BY = "#   "
 
 def render(options: Options) -> dict[str, str]:
     """Returns texts by file name. Raises UserError for a setting that PromQL cannot express."""
+    scraping, sources = options.scraping, (options.gpu_source, options.host_source)
+    others = [] if {*sources} == {STEPSCOPE} else [OtherExporters(scraping, *sources)]
     files = {
         RULES: (
             "Stepscope: why training jobs leave their GPUs idle (docs/rules.md).",
-            [*working_rules(options), *other_sources_groups(options)],
+            [*working_rules(options), *(group for each in others for group in _groups(options, each, True))],
         ),
         META: (
             "Stepscope: whether it sees what it should, and whether hardware fails (docs/rules.md).",
@@ -65,7 +64,7 @@ def render(options: Options) -> dict[str, str]:
         EXISTING_CLUSTERS: (
             "Stepscope's rules for clusters without its exporter: from the series of dcgm-exporter and\n"
             "node_exporter, as coarse as these are scraped (docs/rules.md).",
-            existing_clusters_groups(options),
+            _groups(options, OtherExporters(scraping), knows_runs=False),
         ),
     }
     return {name: _rule_file(title, groups, options) for name, (title, groups) in files.items()}
@@ -141,32 +140,16 @@ def at_speed(group: Group, speed: float) -> Group:
 
 def _rule_at_speed(rule: Entry, speed: float) -> Entry:
     spans: Entry = {name: _shorter(rule[name], speed) for name in ("for", "keep_firing_for") if name in rule}
-    return {**rule, "expr": _expression_at_speed(rule["expr"], speed), **spans}
-
-
-def _expression_at_speed(expression: str, speed: float) -> str:
-    with_rates = _RATE.sub(lambda rate: f"({rate[0]} / {speed:g})", expression)
-    return _WINDOW.sub(lambda window: _shorter(window[0], speed), with_rates)
+    with_rates = _RATE.sub(lambda rate: f"({rate[0]} / {speed:g})", rule["expr"])
+    return {**rule, "expr": _WINDOW.sub(lambda window: _shorter(window[0], speed), with_rates), **spans}
 
 
 def _shorter(duration: str, speed: float) -> str:
     return time_span(parse_duration(duration) / speed)
 
 
-def existing_clusters_groups(options: Options) -> list[Group]:
-    """Returns the rules for clusters without our exporter: they do not know which run uses a GPU."""
-    return _groups(options, OtherExporters(options.scraping), knows_runs=False)
-
-
-def other_sources_groups(options: Options) -> list[Group]:
-    """Returns the rules over the chosen sources, for the runs that our exporter knows; [] by default."""
-    if options.gpu_source == options.host_source == STEPSCOPE:
-        return []
-    others = OtherExporters(options.scraping, options.gpu_source, options.host_source)
-    return _groups(options, others, knows_runs=True)
-
-
 def _groups(options: Options, others: OtherExporters, knows_runs: bool) -> list[Group]:
+    """Returns the rules over series of others, for runs that our exporter knows, or for no known run."""
     return [
         {
             "name": f"stepscope-{rule.name}-{'other-sources' if knows_runs else 'existing-clusters'}",

@@ -128,11 +128,16 @@ def _group(rule: Rule[Any, Any], rules: PrometheusRules, options: Options) -> Gr
         "interval": time_span(rules.every or options.scraping.interval),
         "rules": [
             *(record(each.name, each.expression) for each in rules.records),
-            *(_finding(rule.name, alert) for alert in rules.alerts),
-            *(_lost(rule.name, alert) for alert in rules.alerts if alert.lost),
+            # An alert's value while its condition is true: evaluated once, for both status and alert.
+            *(record(FINDING, alert.expression, _labels(rule.name, alert)) for alert in rules.alerts),
+            *(
+                record(LOST, alert.lost.format(finding(_labels(rule.name, alert))), _labels(rule.name, alert))
+                for alert in rules.alerts
+                if alert.lost
+            ),
             _status_of_findings(rule.name, rules),
             *(
-                alert_rule(rule, replace(alert, expression=_found(rule.name, alert)), options)
+                alert_rule(rule, replace(alert, expression=finding(_labels(rule.name, alert))), options)
                 for alert in rules.alerts
             ),
             *_description(rule, rules, options),
@@ -140,24 +145,10 @@ def _group(rule: Rule[Any, Any], rules: PrometheusRules, options: Options) -> Gr
     }
 
 
-def _finding(name: str, alert: Alert) -> Entry:
-    """Records an alert's value while its condition is true: evaluated once, for both status and alert."""
-    return record(FINDING, alert.expression, _labels(name, alert))
-
-
-def _lost(name: str, alert: Alert) -> Entry:
-    return record(LOST, alert.lost.format(_found(name, alert)), _labels(name, alert))
-
-
-def _found(name: str, alert: Alert) -> str:
-    """Returns the selector of what `_finding` records."""
-    return selected(FINDING, _labels(name, alert))
-
-
-def selected(series: str, labels: Mapping[str, str]) -> str:
-    """Returns the selector of a series with these labels."""
+def finding(labels: Mapping[str, str]) -> str:
+    """Returns the selector of the findings with these labels."""
     matchers = ", ".join(f'{label}="{value}"' for label, value in labels.items())
-    return f"{series}{{{matchers}}}"
+    return f"{FINDING}{{{matchers}}}"
 
 
 def _labels(name: str, alert: Alert) -> dict[str, str]:

@@ -4,18 +4,18 @@ They have no `kind`, unlike those of rules: of all causes, only the error of a G
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stepscope.evaluation.settings import Settings
 from stepscope.exporter.sampling.active_runs import UNNAMED
 from stepscope.measurements.scraped import SAMPLES
-from stepscope.prometheus.rules.engines import ENGINES, Engine
 from stepscope.prometheus.rules.groups import DASHBOARD, Entry, Group, alerting, record
-from stepscope.prometheus.rules.options import Options
+from stepscope.prometheus.rules.options import ENGINES, Engine, Options
 from stepscope.rules.collective_hang import STATE
 from stepscope.rules.gpu_error import NOT_OF_PROGRAMS, XID_ERRORS
 from stepscope.rules.parts.expressions import time_span
 from stepscope.rules.parts.gpus import GPUS
+from stepscope.rules.parts.hardware import hardware_rules
 from stepscope.rules.parts.node_names import DCGM_LABELS, GPUS_OF_DCGM, by_node
 from stepscope.rules.parts.promql import MINUTE, Alert, Audience, Scraping, owner_labels, ratio
 from stepscope.rules.parts.silences import (
@@ -82,6 +82,7 @@ or
 """
 _REPAIR_GPU = "Look for XID errors in the kernel's log, and reset the GPU or drain the machine."
 WATCHDOG = "Watchdog"
+HARDWARE = "stepscope-hardware"  # the group of the rules on hardware
 # Reasons that accuse nobody: a user stopped the run, or nobody said how it ended.
 NOT_FAILED = "finished|signal SIG(INT|TERM|HUP|QUIT)|ended without saying so"
 _FAILED = f'last_over_time(stepscope_run_ended_info{{reason!~"{NOT_FAILED}"}}[5m])'
@@ -114,6 +115,18 @@ class Silence(NamedTuple):
         return alerting(self.name, alert, labels, self.recommendation, options, "rules.md", self.dashboard)
 
 
+def _silence(
+    name: str,
+    expression: str,
+    summary: str,
+    description: str,
+    recommendation: str,
+    dashboard: str = EXPORTER_DASHBOARD,
+    **alert: Any,
+) -> Silence:
+    return Silence(name, Alert(expression, summary, description, **alert), recommendation, dashboard)
+
+
 def silences(scraping: Scraping, settings: Settings, engine: Engine) -> list[Silence]:
     """Returns the alerts; docs/rules.md has a section on each."""
     gpu = settings.of(GPULost)
@@ -121,79 +134,75 @@ def silences(scraping: Scraping, settings: Settings, engine: Engine) -> list[Sil
     missed = settings.of(SamplesMissed).threshold
     return [
         *_exporters(settings.of(ExporterDown), settings.of(ExporterMissing)),
-        Silence(
+        _silence(
             "GPULost",
-            Alert(
-                "stepscope_gpu_up == 0",
-                "GPU {{ $labels.gpu }} of {{ $labels.instance }} does not answer",
-                "The driver of {{ $labels.instance }} gives no readings of GPU {{ $labels.gpu }}: rules "
-                "cannot judge it.",
-                pending=MINUTE * gpu.minutes,
-                labels={"trouble": "silent"},
-            ),
+            "stepscope_gpu_up == 0",
+            "GPU {{ $labels.gpu }} of {{ $labels.instance }} does not answer",
+            "The driver of {{ $labels.instance }} gives no readings of GPU {{ $labels.gpu }}: rules "
+            "cannot judge it.",
             _REPAIR_GPU,
+            pending=MINUTE * gpu.minutes,
+            labels={"trouble": "silent"},
         ),
-        Silence(
+        _silence(
             "GPULost",
-            Alert(
-                f"(stepscope_gpu_up offset {time_span(gone)} unless stepscope_gpu_up)\n"
-                f"  and {TARGET} {BUILD}\n"
-                f'  unless {TARGET} stepscope_collector_success{{collector="gpu"}} == 0',
-                "GPU {{ $labels.gpu }} of {{ $labels.instance }} has disappeared",
-                f"{time_span(gone)} ago, the driver of {{{{ $labels.instance }}}} listed GPU "
-                "{{ $labels.gpu }}. It no longer does, so rules cannot judge it.",
-                labels={"trouble": "gone"},
-            ),
+            f"(stepscope_gpu_up offset {time_span(gone)} unless stepscope_gpu_up)\n"
+            f"  and {TARGET} {BUILD}\n"
+            f'  unless {TARGET} stepscope_collector_success{{collector="gpu"}} == 0',
+            "GPU {{ $labels.gpu }} of {{ $labels.instance }} has disappeared",
+            f"{time_span(gone)} ago, the driver of {{{{ $labels.instance }}}} listed GPU "
+            "{{ $labels.gpu }}. It no longer does, so rules cannot judge it.",
             _REPAIR_GPU,
+            labels={"trouble": "gone"},
         ),
-        Silence(
+        _silence(
             "CollectorFailing",
-            Alert(
-                f"stepscope_collector_success == 0 and {TARGET} {UNFINISHED}",
-                "Collector {{ $labels.collector }} fails on {{ $labels.instance }}",
-                "Collector {{ $labels.collector }} has no readings on {{ $labels.instance }}: its metrics "
-                "are missing, and rules that need them cannot fire.",
-                severity="info",
-                pending=MINUTE * settings.of(CollectorFailing).minutes,
-            ),
+            f"stepscope_collector_success == 0 and {TARGET} {UNFINISHED}",
+            "Collector {{ $labels.collector }} fails on {{ $labels.instance }}",
+            "Collector {{ $labels.collector }} has no readings on {{ $labels.instance }}: its metrics "
+            "are missing, and rules that need them cannot fire.",
             "The exporter's log has the reason. Turn off a collector that cannot work on this node, with "
             "--no-collector.NAME.",
+            severity="info",
+            pending=MINUTE * settings.of(CollectorFailing).minutes,
         ),
-        Silence(
+        _silence(
             "SamplesMissed",
-            Alert(
-                f"rate({MISSED}[5m]) / (rate({TAKEN}[5m]) + rate({MISSED}[5m])) > {ratio(missed)}",
-                "The exporter of {{ $labels.instance }} misses samples",
-                "The exporter of {{ $labels.instance }} missed {{ $value | humanizePercentage }} of its "
-                f"samples in the last 5 minutes (fires above {missed:g} %). Rules see only the samples "
-                "that it took.",
-                severity="info",
-            ),
+            f"rate({MISSED}[5m]) / (rate({TAKEN}[5m]) + rate({MISSED}[5m])) > {ratio(missed)}",
+            "The exporter of {{ $labels.instance }} misses samples",
+            "The exporter of {{ $labels.instance }} missed {{ $value | humanizePercentage }} of its "
+            f"samples in the last 5 minutes (fires above {missed:g} %). Rules see only the samples "
+            "that it took.",
             "Reserve a core for the exporter, or use a longer --sample-interval.",
+            severity="info",
         ),
-        Silence(
+        _silence(
             "LimitReached",
-            Alert(
-                "sum without (run, collector) (stepscope_exporter_left_out) > 0",
-                "The exporter of {{ $labels.instance }} leaves out {{ $labels.limit }}",
-                "A limit of the exporter of {{ $labels.instance }} leaves out {{ $value | humanize }} "
-                "({{ $labels.limit }}): rules cannot judge what is left out.",
-                pending=MINUTE * settings.of(LimitReached).minutes,
-            ),
+            "sum without (run, collector) (stepscope_exporter_left_out) > 0",
+            "The exporter of {{ $labels.instance }} leaves out {{ $labels.limit }}",
+            "A limit of the exporter of {{ $labels.instance }} leaves out {{ $value | humanize }} "
+            "({{ $labels.limit }}): rules cannot judge what is left out.",
             "stepscope_exporter_left_out names the run or the collector. Raise --limit.{{ $labels.limit }}, "
             "or find out why there are so many.",
+            pending=MINUTE * settings.of(LimitReached).minutes,
         ),
-        _watchdog(),
+        # It always fires, and is not a finding: its absence is the news.
+        _silence(
+            WATCHDOG,
+            "vector(1)",
+            "Alerts of Stepscope reach Alertmanager",
+            "This alert always fires. If the service that expects it hears nothing, alerts are lost.",
+            "Nothing. If it stops, check Prometheus and Alertmanager.",
+            severity="none",
+        ),
         _scrape_interval(scraping, settings.of(ScrapeIntervalDiffers).factor),
         *_shared_targets(),
-        Silence(
+        _silence(
             "RuleEvaluationFailing",
-            Alert(
-                engine.failures,
-                f"{engine.title} cannot evaluate a rule of Stepscope",
-                f"{{{{ $labels.{engine.group} }}}} failed {{{{ $value | humanize }}}} times in the last "
-                "5 minutes.",
-            ),
+            engine.failures,
+            f"{engine.title} cannot evaluate a rule of Stepscope",
+            f"{{{{ $labels.{engine.group} }}}} failed {{{{ $value | humanize }}}} times in the last "
+            "5 minutes.",
             f"{engine.reason} has the reason.",
         ),
         *_failed_runs(settings.of(RunFailed)),
@@ -270,60 +279,40 @@ def _exporters(down: ExporterDown, missing: ExporterMissing) -> list[Silence]:
     seen = f"on (cluster, instance) {by_node(f'({BUILD} or {KNOWN})', ['instance'])}"
     check = "Check the node first, then the exporter (systemctl status stepscope-exporter)."
     return [
-        Silence(
+        _silence(
             "ExporterDown",
-            Alert(
-                f"{UNFINISHED} unless {SAMPLES}",
-                "{{ $labels.instance }} is not scraped while run {{ $labels.run }} is training",
-                "Prometheus cannot scrape {{ $labels.instance }}, or no longer has it as a target. Run "
-                "{{ $labels.run }} had not ended there: rules cannot judge that node.",
-                pending=MINUTE * down.minutes,
-            ),
+            f"{UNFINISHED} unless {SAMPLES}",
+            "{{ $labels.instance }} is not scraped while run {{ $labels.run }} is training",
+            "Prometheus cannot scrape {{ $labels.instance }}, or no longer has it as a target. Run "
+            "{{ $labels.run }} had not ended there: rules cannot judge that node.",
             check,
+            pending=MINUTE * down.minutes,
         ),
-        Silence(
+        _silence(
             "ExporterDown",
-            Alert(
-                f"{KNOWN} and {TARGET} up == 0 unless {TARGET} {UNFINISHED}",
-                "The exporter of {{ $labels.instance }} is down",
-                "Prometheus cannot scrape {{ $labels.instance }}, where no run was training: rules will not "
-                "see the next one.",
-                severity="info",
-                pending=MINUTE * down.idle_minutes,
-            ),
+            f"{KNOWN} and {TARGET} up == 0 unless {TARGET} {UNFINISHED}",
+            "The exporter of {{ $labels.instance }} is down",
+            "Prometheus cannot scrape {{ $labels.instance }}, where no run was training: rules will not "
+            "see the next one.",
             check,
+            severity="info",
+            pending=MINUTE * down.idle_minutes,
         ),
-        Silence(
+        _silence(
             "ExporterMissing",
-            Alert(
-                f"group by (cluster, instance) (\n"
-                f"  {OF_DCGM} and on (cluster, source) ({OF_DCGM} and {seen})\n  or\n  {KNOWN_TO_OTHERS}\n)\n"
-                f"  unless {seen}\n"
-                f"  and on (cluster) {BUILD}",
-                "{{ $labels.instance }} has GPUs, but no exporter of Stepscope",
-                "Others know {{ $labels.instance }} as a node with GPUs (dcgm-exporter, node_exporter, or "
-                "pods that request GPUs), but Prometheus has scraped no exporter of Stepscope there.",
-                severity="info",
-                pending=MINUTE * missing.minutes,
-            ),
+            f"group by (cluster, instance) (\n"
+            f"  {OF_DCGM} and on (cluster, source) ({OF_DCGM} and {seen})\n  or\n  {KNOWN_TO_OTHERS}\n)\n"
+            f"  unless {seen}\n"
+            f"  and on (cluster) {BUILD}",
+            "{{ $labels.instance }} has GPUs, but no exporter of Stepscope",
+            "Others know {{ $labels.instance }} as a node with GPUs (dcgm-exporter, node_exporter, or "
+            "pods that request GPUs), but Prometheus has scraped no exporter of Stepscope there.",
             "Install the exporter there, or add the node to the scrape configuration. On nodes that do not "
             "train, silence this alert.",
+            severity="info",
+            pending=MINUTE * missing.minutes,
         ),
     ]
-
-
-def _watchdog() -> Silence:
-    """Returns the alert that always fires, and is not a finding: its absence is the news."""
-    return Silence(
-        WATCHDOG,
-        Alert(
-            "vector(1)",
-            "Alerts of Stepscope reach Alertmanager",
-            "This alert always fires. If the service that expects it hears nothing, alerts are lost.",
-            severity="none",
-        ),
-        "Nothing. If it stops, check Prometheus and Alertmanager.",
-    )
 
 
 def _scrape_interval(scraping: Scraping, factor: float) -> Silence:
@@ -334,32 +323,14 @@ def _scrape_interval(scraping: Scraping, factor: float) -> Silence:
         f"{seconds:.12g}" for seconds in (factor * scraping.interval, scraping.interval / factor)
     )
     differs = f"({interval} > {seldom} or {interval} < {often})"
-    return Silence(
+    return _silence(
         "ScrapeIntervalDiffers",
-        Alert(
-            f"{differs}\n  and {TARGET} {BUILD}\n  and {TARGET} {BUILD} offset {window}",
-            "{{ $labels.instance }} is not scraped as often as the rules expect",
-            "Prometheus scrapes {{ $labels.instance }} every {{ $value | humanizeDuration }}, but the rules "
-            f"were rendered for {time_span(scraping.interval)}.",
-            severity="info",
-        ),
+        f"{differs}\n  and {TARGET} {BUILD}\n  and {TARGET} {BUILD} offset {window}",
+        "{{ $labels.instance }} is not scraped as often as the rules expect",
+        "Prometheus scrapes {{ $labels.instance }} every {{ $value | humanizeDuration }}, but the rules "
+        f"were rendered for {time_span(scraping.interval)}.",
         "Render the rules with `stepscope rules render --scrape-interval`, or change the scrape interval.",
-    )
-
-
-def _profile_differs() -> Silence:
-    return Silence(
-        "ProfileDiffers",
-        Alert(
-            f'{BUILD}{{profile="lean"}}',
-            "{{ $labels.instance }} publishes fewer metrics than the rules read",
-            "The exporter of {{ $labels.instance }} has the lean profile, but the rules were rendered for "
-            "the default one: rules that need more cannot judge that node.",
-            severity="info",
-            pending=10 * MINUTE,
-        ),
-        "Render the rules with `stepscope rules render --profile lean`, or start the exporter without "
-        "--metrics.profile=lean.",
+        severity="info",
     )
 
 
@@ -369,29 +340,25 @@ def _shared_targets() -> list[Silence]:
         "Give each exporter its own target: set `instance` to the node's name in the scrape configuration."
     )
     return [
-        Silence(
+        _silence(
             "TargetShared",
-            Alert(
-                f"resets(process_start_time_seconds[15m]) >= 2 and {TARGET} {BUILD}",
-                "Several exporters answer as {{ $labels.instance }}",
-                "The target {{ $labels.instance }} changed between several exporters {{ $value | humanize }} "
-                "times in 15 minutes: counters of different nodes are mixed up.",
-                labels={"trouble": "several exporters"},
-            ),
+            f"resets(process_start_time_seconds[15m]) >= 2 and {TARGET} {BUILD}",
+            "Several exporters answer as {{ $labels.instance }}",
+            "The target {{ $labels.instance }} changed between several exporters {{ $value | humanize }} "
+            "times in 15 minutes: counters of different nodes are mixed up.",
             repair,
+            labels={"trouble": "several exporters"},
         ),
-        Silence(
+        _silence(
             "TargetShared",
-            Alert(
-                f"count by (cluster, instance) ({BUILD}) > 1",
-                "{{ $labels.instance }} is the name of several targets",
-                "{{ $value | humanize }} targets have the instance {{ $labels.instance }}: dashboards show "
-                "them as one node.",
-                severity="info",
-                pending=10 * MINUTE,
-                labels={"trouble": "several targets"},
-            ),
+            f"count by (cluster, instance) ({BUILD}) > 1",
+            "{{ $labels.instance }} is the name of several targets",
+            "{{ $value | humanize }} targets have the instance {{ $labels.instance }}: dashboards show "
+            "them as one node.",
             repair,
+            severity="info",
+            pending=10 * MINUTE,
+            labels={"trouble": "several targets"},
         ),
     ]
 
@@ -404,7 +371,18 @@ def meta_group(options: Options) -> Group:
     ]
     found = silences(options.scraping, options.settings, ENGINES[options.engine])
     if options.profile != "lean":
-        found.append(_profile_differs())
+        lean = _silence(
+            "ProfileDiffers",
+            f'{BUILD}{{profile="lean"}}',
+            "{{ $labels.instance }} publishes fewer metrics than the rules read",
+            "The exporter of {{ $labels.instance }} has the lean profile, but the rules were rendered for "
+            "the default one: rules that need more cannot judge that node.",
+            "Render the rules with `stepscope rules render --profile lean`, or start the exporter without "
+            "--metrics.profile=lean.",
+            severity="info",
+            pending=10 * MINUTE,
+        )
+        found.append(lean)
     rules += [silence.entry(options) for silence in found]
     interval = time_span(max(2 * MINUTE, options.scraping.interval))
     return {"name": "stepscope-meta", "interval": interval, "rules": rules}
@@ -414,20 +392,29 @@ def outage_group(options: Options) -> Group:
     """Returns the alert that many runs stall at once: what they share is to blame then, not their owners."""
     stalled = options.settings.of(RunsStalled)
     runs, all_runs = (f"count by (cluster) (group by (cluster, run) ({each}))" for each in (STALLED, NAMED))
-    alert = Silence(
+    alert = _silence(
         "RunsStalled",
-        Alert(
-            f"({runs} >= {stalled.runs})\n  > {ratio(stalled.share)} * {all_runs}",
-            "{{ $value | humanize }} runs have stalled together",
-            "{{ $value | humanize }} runs of the cluster make no steps (fires above "
-            f"{stalled.share:g} % of those that train).",
-            severity="critical",
-            keep_firing=15 * MINUTE,  # as long as alerts on what it explains may fire after it
-            labels={"standstill": "together"},
-        ),
+        f"({runs} >= {stalled.runs})\n  > {ratio(stalled.share)} * {all_runs}",
+        "{{ $value | humanize }} runs have stalled together",
+        "{{ $value | humanize }} runs of the cluster make no steps (fires above "
+        f"{stalled.share:g} % of those that train).",
         "Check what these runs share: storage first, then the network. Meanwhile, their owners are not "
         "notified.",
-        CLUSTER_DASHBOARD,
+        dashboard=CLUSTER_DASHBOARD,
+        severity="critical",
+        keep_firing=15 * MINUTE,  # as long as alerts on what it explains may fire after it
+        labels={"standstill": "together"},
     )
     interval = time_span(max(MINUTE, options.scraping.interval))
     return {"name": "stepscope-outage", "interval": interval, "rules": [alert.entry(options)]}
+
+
+def hardware_group(options: Options) -> Group:
+    """Returns the alerts of the files in stepscope/rules that are marked with `@hardware_rule`."""
+    found = [
+        Silence(rule.__name__, *advised)
+        for rule in hardware_rules()
+        for advised in options.settings.of(rule).alerts(options.scraping)
+    ]
+    interval = time_span(max(MINUTE, options.scraping.interval))
+    return {"name": HARDWARE, "interval": interval, "rules": [each.entry(options) for each in found]}

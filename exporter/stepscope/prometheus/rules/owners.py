@@ -4,7 +4,7 @@ Allocation comes from the exporters of the schedulers (docs/usage.md). Without t
 it: what is not known is never 0.
 """
 
-from stepscope.prometheus.rules.groups import Entry, Group, record
+from stepscope.prometheus.rules.groups import Group, record
 from stepscope.rules.idle_gpu import HELD
 from stepscope.rules.parts.expressions import time_span
 from stepscope.runs.model import USEFUL
@@ -37,15 +37,11 @@ OBSERVED = f"sum by ({NODE}) ({GPUS_OBSERVED})"
 
 def owners_group(interval: float) -> Group:
     """Returns the group; `interval` is in seconds."""
-    return {"name": "stepscope-owners", "interval": time_span(interval), "rules": _rules(interval)}
-
-
-def _rules(interval: float) -> list[Entry]:
     span = time_span(interval)
     used, power = (
         f"avg_over_time(stepscope_gpu_{what}[{span}])" for what in ("utilization_ratio", "power_watts")
     )
-    return [
+    rules = [
         record(
             RUN_USEFUL,
             f"""
@@ -72,6 +68,7 @@ def _rules(interval: float) -> list[Entry]:
         record(GPUS_WITHOUT_PROCESS, f"{_pods_without_process()}\nor\n{_slurm_users_without_process()}"),
         record(WITHOUT_PROCESS_POWER, _power_without_process(power)),
     ]
+    return {"name": "stepscope-owners", "interval": span, "rules": rules}
 
 
 def _held() -> str:

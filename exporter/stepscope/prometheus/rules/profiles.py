@@ -1,7 +1,7 @@
 """Leaves out the rules that cannot work with the exporter's lean profile (sampling/profiles.py)."""
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from stepscope.prometheus.rules.options import Options
 from stepscope.rules.parts.base import Rule
 
 _SELECTOR = re.compile(r"(?<![\w:])((?:stepscope|process)_\w+)(?![\w:])(?:\{([^}]*)\})?")
+_NAME = re.compile(r"[\w:]+")
 _MATCHER = re.compile(r'(\w+)(=~?|!~|!=)"([^"]*)"')
 
 
@@ -28,17 +29,17 @@ def working(groups: Sequence[Group], options: Options) -> list[Group]:
     while kept != left:  # what reads a record that is gone goes, too
         kept, lost = left, _recorded(groups) - _recorded(left)
         left = [
-            {**group, "rules": [each for each in group["rules"] if not _reads(each, lost)]} for group in kept
+            {
+                **group,
+                "rules": [each for each in group["rules"] if lost.isdisjoint(_NAME.findall(each["expr"]))],
+            }
+            for group in kept
         ]
     return [group for group in left if group["rules"]]
 
 
 def _recorded(groups: Sequence[Group]) -> set[str]:
     return {entry["record"] for group in groups for entry in group["rules"] if "record" in entry}
-
-
-def _reads(entry: Entry, records: Set[str]) -> bool:
-    return not records.isdisjoint(re.findall(r"[\w:]+", entry["expr"]))
 
 
 def working_rules(options: Options) -> list[Group]:

@@ -9,9 +9,14 @@ one (owners.py) is about who has the GPUs.
 from stepscope.prometheus.rules.groups import Entry, Group, record
 from stepscope.prometheus.rules.options import Options
 from stepscope.prometheus.rules.owners import owners_group
+from stepscope.rules import all_rules
+from stepscope.rules.cpu_bottleneck import CPUBottleneck
+from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.parts.expressions import time_span
 from stepscope.rules.parts.gpus import GPUS as GPUS_OF_RUNS
 from stepscope.rules.parts.promql import MINUTE
+from stepscope.rules.parts.remedies import SLOW_RANK
+from stepscope.rules.straggler import Straggler
 
 IDLE = 0.05  # a GPU below this utilisation counts as idle
 
@@ -43,10 +48,18 @@ LONG_STEPS = "run_instance_phase_le:stepscope_step_duration_seconds_bucket:sum"
 def usage_groups(options: Options) -> list[Group]:
     """Returns the groups; their intervals are never shorter than that of the scrapes."""
     each_minute = max(MINUTE, options.scraping.interval)
+    of_gpus = ((LONG_GPU_SAMPLES, "utilization"), (LONG_GPU_MEMORY_SAMPLES, "memory"))
+    long_ranges = [
+        *(
+            record(long, f"sum without (gpu) (stepscope_gpu_{what}_samples_bucket{{{LONG_BOUNDS}}})")
+            for long, what in of_gpus
+        ),
+        record(LONG_STEPS, "sum without (rank) (stepscope_step_duration_seconds_bucket)"),
+    ]
     return [
         {"name": "stepscope-usage", "interval": time_span(2 * each_minute), "rules": _recent()},
         owners_group(2 * each_minute),
-        {"name": "stepscope-long-ranges", "interval": time_span(4 * MINUTE), "rules": _long_ranges()},
+        {"name": "stepscope-long-ranges", "interval": time_span(4 * MINUTE), "rules": long_ranges},
     ]
 
 
@@ -100,11 +113,44 @@ def _mean(histogram: str) -> str:
     return f"max without (run) (rate({histogram}_sum[5m]) / (rate({histogram}_count[5m]) > 0))"
 
 
-def _long_ranges() -> list[Entry]:
-    return [
-        *(
-            record(long, f"sum without (gpu) (stepscope_gpu_{what}_samples_bucket{{{LONG_BOUNDS}}})")
-            for long, what in ((LONG_GPU_SAMPLES, "utilization"), (LONG_GPU_MEMORY_SAMPLES, "memory"))
-        ),
-        record(LONG_STEPS, "sum without (rank) (stepscope_step_duration_seconds_bucket)"),
-    ]
+# Advice that is more specific than that of a rule, for dashboards: by the evidence that it needs. The label
+# `of` names it: another rule that fires too, whether busy cores are all full, or the component in which a
+# slow rank is slow. The report knows more, and may be more specific still.
+ADVICE = "stepscope:rule_advice"
+
+# If CPUBottleneck fires, and the mean use of the run's cores is known.
+FULL_CORES, FREE_CORES = "full cores", "free cores"
+BUSY_CORES = {
+    FULL_CORES: "All cores are full, so more workers cannot help: make the transform cheaper, cache its "
+    "results, or move it to the GPU.",
+    FREE_CORES: "Cores are free: give the data loader more workers, and let it prefetch.",
+}
+COPIES = "host_to_device"
+
+
+def advice_group(options: Options) -> Group:
+    """Returns one series per advice; its value is the priority."""
+    rendered = {rule.name for rule in options.rules()}
+    slow = {COPIES if of == "copies" else of: text for of, text in SLOW_RANK.items()}
+    advice = [(DataStarved.__name__, of, text) for of, text in _why_data_is_late().items()]
+    advice += [(Straggler.__name__, of, text) for of, text in slow.items()]
+    return {
+        "name": "stepscope-advice",
+        "interval": time_span(max(MINUTE, options.scraping.interval)),
+        "rules": [
+            record(ADVICE, f"vector({priority})", {"rule": rule, "of": of, "recommendation": text})
+            for priority, (rule, of, text) in enumerate(advice, start=1)
+            if rule in rendered
+        ],
+    }
+
+
+def _why_data_is_late() -> dict[str, str]:
+    """Returns advice by its evidence, which DataStarved itself does not know. The last one is shown."""
+    rules = [rule for rule in all_rules().values() if rule.explains_late_data]
+    advice: dict[str, str] = {}
+    for rule in sorted(rules, key=lambda rule: rule.explains_late_data):
+        advice[rule.__name__] = rule.recommendation
+        if rule is CPUBottleneck:
+            advice |= BUSY_CORES
+    return advice
