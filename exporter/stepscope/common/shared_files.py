@@ -84,19 +84,17 @@ def _wrong_kind(path: Path) -> UntrustedError:
     return UntrustedError(path, "kind", EINVAL, "a link, a directory, a pipe or something else unexpected")
 
 
-def read_file(
-    path: Path, most: int, owners: Collection[int] | None = None, offset: int = 0, folder: int | None = None
-) -> bytes:
+def read_file(path: Path, most: int, owners: Collection[int] | None = None, offset: int = 0) -> bytes:
     """Returns the bytes of a plain file from `offset` on. Raises as `open_file`."""
-    with os.fdopen(open_file(path, owners, most=most, folder=folder), "rb") as file:
+    with os.fdopen(open_file(path, owners, most=most), "rb") as file:
         file.seek(offset)
         return file.read(most)
 
 
-def open_folder(path: Path, follow: bool = False, folder: int | None = None) -> int:
+def open_folder(path: Path, follow: bool = False) -> int:
     """Returns a descriptor of a directory. Raises OSError, also for a link unless `follow`."""
     link = 0 if follow else os.O_NOFOLLOW
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | link, dir_fd=folder)
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | link)
 
 
 def create_file(path: Path, mode: int = 0o600, flags: int = os.O_RDWR, folder: int | None = None) -> int:
