@@ -11,8 +11,8 @@ from stepscope.commands import profile
 from stepscope.commands.cli import main
 from stepscope.commands.run.hooks import STARTUP
 from stepscope.exporter.ledgers.asked_windows import TrainingRank
-from stepscope.exporter.ledgers.operator_seconds import SHOWN
 from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
+from stepscope.exporter.ledgers.run_totals import SHOWN
 from stepscope.runs.traces.capture import captures_of
 from stepscope.training import layout
 

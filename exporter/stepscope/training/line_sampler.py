@@ -10,8 +10,8 @@ Ticks are at an irregular place within each cell of a grid of time, so no rhythm
 with them. While the main thread holds the interpreter lock, no sample can be taken: the ticks that pass count
 for the line that held it. By default Python hands the lock over after 5 ms, and earlier if the main thread
 gives it up: then that line would be blamed for the lines before it. So the sampler asks for it sooner.
-After a sample that took much CPU time, ticks are skipped: they count for the next sample. What imports take is
-not made up for later: their stacks are deep and new, and a script's work may be short.
+After a sample that took much CPU time, ticks are skipped: they count for the next sample. What imports take
+is not made up for later: their stacks are deep and new, and a script's work may be short.
 
 The thread never touches a frame: main_stack.py has C code read the stack, of the main interpreter only. The
 thread stops before a fork, and starts again after it in parent and child: Python 3.12 and later warn about a
