@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from stepscope.commands.cli import main
-from stepscope.commands.run.hang_stacks import HangStacks
+from stepscope.commands.run.on_findings import HangStacks
 from stepscope.runs.recording.files import read_stacks
 
 from tests.support.pytorch import needs_torch

@@ -299,11 +299,11 @@ def test_a_name_and_a_beginning_mean_the_newest_run(runs: Path, typed: Typed) ->
 def test_report_and_compare_find_runs_by_name(runs: Path) -> None:
     reported(runs, "train-1", 0)
     new = reported(runs, "train-2", 1000)
-    assert source_of("train", Path("stepscope-runs")) == str(Path("stepscope-runs") / new.name)
+    assert source_of("train") == str(Path("stepscope-runs") / new.name)
     address, path = "prometheus+http://host:9090?run=train", "stepscope-runs/train-1"
-    assert [source_of(text, Path("stepscope-runs")) for text in (address, path)] == [address, path]
+    assert [source_of(text) for text in (address, path)] == [address, path]
     with pytest.raises(UserError, match="did you mean train-1"):
-        source_of("tran-1", Path("stepscope-runs"))
+        source_of("tran-1")
 
 
 def test_without_a_browser_the_path_is_enough(

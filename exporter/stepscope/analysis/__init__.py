@@ -42,7 +42,6 @@ from stepscope.rules.parts.parameters import Value
 from stepscope.runs.model import FunctionTime, NodeSamples, RunFacts, Source, Steps
 from stepscope.runs.open import open_source, open_sources
 from stepscope.runs.prometheus.address import without_secrets
-from stepscope.runs.recording.files import RUNS
 
 __all__ = ["Run", "Stretch", "UserError", "open", "start"]
 
@@ -76,7 +75,7 @@ def open(  # noqa: A001  # read as stepscope.analysis.open
     given = [source] if isinstance(source, str | Path) else source
     settings = _settings(parameters or {})
     try:
-        places = [source_of(place, RUNS) if isinstance(place, str) else place for place in given]
+        places = [source_of(place) if isinstance(place, str) else place for place in given]
         name = " ".join(without_secrets(str(place)) for place in places)
         reopen, renew = partial(open_sources, places), partial(open_sources, places, again=True)
         return Run(name, reopen, settings, price, scan_interval, renew, places)

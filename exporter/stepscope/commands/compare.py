@@ -113,13 +113,9 @@ def run(arguments: Namespace) -> int:
         _check_writable(arguments.out)
 
     sources = _sources(arguments.source_a, arguments.source_b)
-    a, b = (
-        _priced(_read(place, price, workload, settings, arguments.scan_interval), machines)
-        for place, price, workload in (
-            (sources[0], arguments.price_a, arguments.workload_a),
-            (sources[1], arguments.price_b, arguments.workload_b),
-        )
-    )
+    of_both = settings, arguments.scan_interval, machines
+    a = _read(sources[0], arguments.price_a, arguments.workload_a, *of_both)
+    b = _read(sources[1], arguments.price_b, arguments.workload_b, *of_both)
     comparison = compare(a, b, conditions)
     console = Console(sys.stdout)
     if arguments.out is None:
@@ -130,7 +126,11 @@ def run(arguments: Namespace) -> int:
             print(*(line for long in text.splitlines() for line in console.wrapped(long, rest=4)), sep="\n")
     else:
         rendered = FORMATS[arguments.format or ENDINGS.get(arguments.out.suffix, "html")](comparison)
-        _write(arguments.out, rendered)
+        try:
+            write_whole(arguments.out, rendered)
+        except OSError as error:
+            why = f"{error.strerror}; choose another file with --out"
+            raise UserError(f"cannot write {arguments.out}: {why}") from error
         said = [line for each in verdict(comparison) for line in console.wrapped(one_line(each), rest=2)]
         console.write(*said, "", console.link(arguments.out))
     states = {outcome.state for outcome in comparison.outcomes}
@@ -139,21 +139,16 @@ def run(arguments: Namespace) -> int:
     return next((status for state, status in gate.STATUSES.items() if state in states), 0)
 
 
-def _priced(run: ComparedRun, machines: Sequence[Machine]) -> ComparedRun:
-    """Returns the run with the price of its instance type, unless one was given."""
-    return replace(run, price=price_of_node(run.analysis, machines, run.price))
-
-
 def _sources(first: str | None, second: str | None) -> tuple[str, str]:
     """Returns both sources: without the second, a run (by default the newest) and the one before it."""
     if first is not None and second is not None:
-        return source_of(first, RUNS), source_of(second, RUNS)
+        return source_of(first), source_of(second)
     if first is None and not RUNS.is_dir():
         raise UserError("give two runs to compare, or run this where stepscope-runs/ is")
     if first is None:
         runs = read_folder(RUNS).runs
     else:
-        after = read_listed(find_run(first, RUNS))
+        after = read_listed(find_run(first))
         runs = [after, *read_folder(after.directory.absolute().parent).runs]
     if not runs:
         raise UserError(f"there is no run in {RUNS}; start one: `stepscope run -- python train.py`")
@@ -179,15 +174,19 @@ def _workload(text: str) -> float:
 
 
 def _read(
-    place: str, price: float | None, workload: float | None, settings: Settings, scan_interval: float
+    place: str,
+    price: float | None,
+    workload: float | None,
+    settings: Settings,
+    scan_interval: float,
+    machines: Sequence[Machine],
 ) -> ComparedRun:
-    progress = Progress()
-    try:
+    """Reads a run; its price is that of its instance type, unless one was given."""
+    with Progress() as progress:
         source = open_source(place, progress.update_bytes)
         known = without_secrets(place), source, price, settings, scan_interval, progress.update, workload
-        return read_run(*known)
-    finally:
-        progress.end()
+        run = read_run(*known)
+        return replace(run, price=price_of_node(run.analysis, machines, price))
 
 
 def _check_writable(file: Path) -> None:
@@ -201,10 +200,3 @@ def _check_writable(file: Path) -> None:
         )
     if parent != DEVICES and not os.access(parent, os.W_OK | os.X_OK):
         raise UserError(f"{file}: {parent} cannot be written to; choose another file with --out")
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        write_whole(file, text)
-    except OSError as error:
-        raise UserError(f"cannot write {file}: {error.strerror}; choose another file with --out") from error

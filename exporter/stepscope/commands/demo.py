@@ -94,7 +94,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Serves until SIGTERM or SIGINT, or writes the run and returns. Raises UserError for a bad flag."""
     if arguments.list:
-        _print_list()
+        scenarios = all_scenarios()
+        width = max(map(len, scenarios))
+        for name, each in scenarios.items():
+            print(f"{name:{width}}  {summary(each)}")
+            later = "".join(f", in reports {rule}" for rule in sorted(each.too_early))
+            print(f"{'':{width}}  fires: {', '.join(sorted(each.alerts())) or 'nothing'}{later}")
         return 0
     scenario = _scenario(arguments.scenario)
     listen = arguments.listen or ([] if arguments.write_recording else [DEFAULT_ADDRESS])
@@ -147,21 +152,17 @@ class _Demo:
         logger.info("simulated: %s", summary(type(self._simulation.scenario)))
         try:
             if self._begun_ago:
-                with unblocked(SERVED):
-                    self._simulate_the_past()
+                with unblocked(SERVED):  # until now; the sampler takes the next sample
+                    while self._clock.lag() > INTERVAL:
+                        self._exporter.tick()
+                        self._clock.advance(INTERVAL)
+                    self._exporter.catch_up()
+                    self._clock.start_waiting()
             self._exporter.start()
             asyncio.run(serving.until_stopped(Pages(self._exporter, serving).answer, sockets))
         finally:
             self._close()
         logger.info("stopped")
-
-    def _simulate_the_past(self) -> None:
-        """Takes the samples from the run's start until now; the sampler takes the next one."""
-        while self._clock.lag() > INTERVAL:
-            self._exporter.tick()
-            self._clock.advance(INTERVAL)
-        self._exporter.catch_up()
-        self._clock.start_waiting()
 
     def write(self) -> None:
         """Takes all samples of the run without waiting."""
@@ -195,15 +196,6 @@ def _scenario(name: str | None) -> Scenario:
     return scenarios[name]()
 
 
-def _print_list() -> None:
-    scenarios = all_scenarios()
-    width = max(map(len, scenarios))
-    for name, scenario in scenarios.items():
-        print(f"{name:{width}}  {summary(scenario)}")
-        later = "".join(f", in reports {rule}" for rule in sorted(scenario.too_early))
-        print(f"{'':{width}}  fires: {', '.join(sorted(scenario.alerts())) or 'nothing'}{later}")
-
-
 class Written:
     """The recording of a run, if there is one. The exporter writes its samples.
 
@@ -213,7 +205,12 @@ class Written:
     def __init__(self, scenario: Scenario, seed: int, run: str, start: float, recording: Path | None) -> None:
         self._recording = recording
         if recording:
-            _make_new(recording)
+            if recording.exists() and (not recording.is_dir() or any(recording.iterdir())):
+                raise UserError(f"{recording}: already exists; choose a new or empty directory")
+            try:
+                recording.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UserError(f"{recording}: {error.strerror}; choose another directory") from None
             from stepscope.runs.recording.files import RunFile  # numpy, only for recordings
 
             self._run = RunFile(
@@ -230,12 +227,3 @@ class Written:
         if self._recording:
             status, ended = (0, FINISHED) if well else (ENDED_BY_SIGTERM, "signal SIGTERM")
             replace(self._run, end=moment, exit_status=status, ended=ended).write(self._recording)
-
-
-def _make_new(directory: Path) -> None:
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise UserError(f"{directory}: already exists; choose a new or empty directory")
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{directory}: {error.strerror}; choose another directory") from None

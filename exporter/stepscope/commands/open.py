@@ -54,7 +54,7 @@ def _newest() -> Path:
 
 
 def _page_of(text: str) -> Path:
-    directory = find_run(text, RUNS)
+    directory = find_run(text)
     if (directory / PAGE).is_file():
         return directory / PAGE
     if (directory / RUN_FILE).exists() or (directory / DOCUMENT).exists():

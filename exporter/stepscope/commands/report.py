@@ -84,18 +84,15 @@ def run(arguments: Namespace) -> int:
     settings = Settings.parse(arguments.set, arguments.parameters)
     machines = read_price_list(arguments.prices) if arguments.prices else ()
     printed = arguments.out is None and arguments.format != "html" and not arguments.notebook
-    progress = Progress()
-    places = [source_of(place, RUNS) for place in arguments.source]
-    source = open_sources(places, progress.update_bytes)
-    # Debugger's own reports have the names of ours.
-    keeps = isinstance(source, DebuggerReports)
-    out = arguments.out or (None if keeps else _writable_directory(places))
-    if not printed:
-        _check_writable(out or RUNS)
-    try:
+    places = [source_of(place) for place in arguments.source]
+    with Progress() as progress:
+        source = open_sources(places, progress.update_bytes)
+        # Debugger's own reports have the names of ours.
+        keeps = isinstance(source, DebuggerReports)
+        out = arguments.out or (None if keeps else _writable_directory(places))
+        if not printed:
+            _check_writable(out or RUNS)
         analysis = evaluate(source, settings, arguments.scan_interval, progress.update)
-    finally:
-        progress.end()
     for line in gaps(analysis.gaps):
         print(one_line(f"stepscope: {line}"), file=sys.stderr)
     price = price_of_node(analysis, machines, arguments.price)

@@ -14,7 +14,7 @@ from stepscope.report.merged_timeline import NAME, write_timeline_file
 from stepscope.report.run_list import source_of
 from stepscope.report.terminal import Progress
 from stepscope.runs.open import open_sources
-from stepscope.runs.recording.files import RUNS, holds_recording
+from stepscope.runs.recording.files import holds_recording
 
 EXAMPLES = f"""\
 examples:
@@ -49,16 +49,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Writes the file and prints its path. Raises UserError."""
-    places = [source_of(place, RUNS) for place in arguments.run]
+    places = [source_of(place) for place in arguments.run]
     out = arguments.out or _in_recording(places)
-    progress = Progress()
-    try:
+    with Progress() as progress:
         source = open_sources(places, progress.update_bytes)
         if source.judged_whole:
             raise UserError(f"{places[0]} is a trace already: open it in ui.perfetto.dev")
         analysis = evaluate(source, progress=progress.update)
-    finally:
-        progress.end()
     written = write_timeline_file(out, analysis, open_sources(places))
     for note in written.notes:
         print(one_line(f"stepscope: {note}"), file=sys.stderr)

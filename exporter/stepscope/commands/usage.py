@@ -6,6 +6,8 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from functools import partial
+from typing import Literal
 
 from stepscope.commands.crosscheck import moment
 from stepscope.common.errors import UserError
@@ -121,17 +123,23 @@ def _markdown(usage: Usage, price: float | None) -> Iterator[str]:
     yield f"# GPU hours from {_time(usage.start)} to {_time(usage.end)}"
     yield ""
     columns: list[tuple[str, Cell, Words]]
-    columns = [(state.replace("_", " ").capitalize(), _hours_of(state), number) for state in STATES]
+    columns = [
+        (state.replace("_", " ").capitalize(), partial(_hours, state=state), number) for state in STATES
+    ]
     columns += [
-        ("kWh", _energy, number),
+        ("kWh", lambda owner: _allocated(owner, "kwh"), number),
         ("kWh of useful", lambda owner: owner.amounts["useful"].kwh, number),
         ("kWh of idle", lambda owner: _sum(owner.amounts[state].kwh for state in UNUSED), number),
     ]
     if price is not None:
         columns += [
-            ("Cost", lambda owner: _times(price, _paid(owner)), money),
+            ("Cost", lambda owner: _times(price, _allocated(owner, "hours")), money),
             ("Cost of useful", lambda owner: _times(price, owner.amounts["useful"].hours), money),
-            ("Cost of idle", lambda owner: _times(price, _unused(owner)), money),
+            (
+                "Cost of idle",
+                lambda owner: _times(price, _sum(owner.amounts[state].hours for state in UNUSED)),
+                money,
+            ),
         ]
     rows = [
         (
@@ -148,24 +156,15 @@ def _markdown(usage: Usage, price: float | None) -> Iterator[str]:
     yield from (f"- {note}" for note in _notes(usage))
 
 
-def _hours_of(state: str) -> Cell:
-    return lambda owner: owner.amounts[state].hours
+def _hours(owner: OwnerUsage, state: str) -> float | None:
+    return owner.amounts[state].hours
 
 
-def _paid(owner: OwnerUsage) -> float | None:
-    """Returns the allocated GPU hours; the held ones if that is not known."""
-    allocated = owner.amounts["allocated"].hours
-    return owner.amounts["held"].hours if allocated is None else allocated
-
-
-def _energy(owner: OwnerUsage) -> float | None:
-    """Returns the energy of what is allocated; of what is held if that is not known."""
-    allocated = owner.amounts["allocated"].kwh
-    return owner.amounts["held"].kwh if allocated is None else allocated
-
-
-def _unused(owner: OwnerUsage) -> float | None:
-    return _sum(owner.amounts[state].hours for state in UNUSED)
+def _allocated(owner: OwnerUsage, amount: Literal["hours", "kwh"]) -> float | None:
+    """Returns the hours or the energy of what is allocated; of what is held if that is not known."""
+    allocated, held = (getattr(owner.amounts[state], amount) for state in ("allocated", "held"))
+    found: float | None = held if allocated is None else allocated
+    return found
 
 
 def _notes(usage: Usage) -> Iterator[str]:

@@ -21,7 +21,7 @@ from stepscope.exporter.ledgers.presence import FINISHED, UNSAID
 from stepscope.measurements.training_gauges import LOSSES, plain_name
 from stepscope.report.ended import STOPPED
 from stepscope.runs.malformed import MALFORMED, DamageError, moment, whole
-from stepscope.runs.recording.files import RUN_FILE, RunFile, folders, is_recorded_now
+from stepscope.runs.recording.files import RUN_FILE, RUNS, RunFile, folders, is_recorded_now
 
 DOCUMENT = "report.json"
 DOCUMENT_BYTES = 64 << 20
@@ -135,14 +135,14 @@ def find_before(directory: Path, name: str, start: float | None) -> ListedRun | 
     return None
 
 
-def find_run(text: str, folder: Path) -> Path:
+def find_run(text: str) -> Path:
     """Returns the run that a user means: a directory, or the newest run with that name or that beginning.
 
-    Raises UserError if there is none.
+    Raises UserError if there is none in stepscope-runs/.
     """
     if Path(text).is_dir():
         return Path(text)
-    runs = {path: _name_and_start(path) for path in folders(folder)} if folder.is_dir() else {}
+    runs = {path: _name_and_start(path) for path in folders(RUNS)} if RUNS.is_dir() else {}
     matching = (
         [path for path in runs if path.name == text]
         or [path for path, (name, _) in runs.items() if name == text]
@@ -151,18 +151,16 @@ def find_run(text: str, folder: Path) -> Path:
     if not matching:
         names = [*(path.name for path in runs), *(name for name, _ in runs.values() if name)]
         hint = did_you_mean(text, names, "`stepscope list` lists the runs")
-        raise UserError(f"there is no run {text} in {folder}; {hint}")
+        raise UserError(f"there is no run {text} in {RUNS}; {hint}")
     return max(matching, key=lambda path: runs[path][1])
 
 
-def source_of(text: str, folder: Path) -> str:
+def source_of(text: str) -> str:
     """Returns what to read: the text if it is a path or an address, otherwise the run of that name.
 
-    Raises UserError if the folder has no such run.
+    Raises UserError if stepscope-runs/ has no such run.
     """
-    if "/" in text or Path(text).exists() or not folder.is_dir():
-        return text
-    return str(find_run(text, folder))
+    return text if "/" in text or Path(text).exists() or not RUNS.is_dir() else str(find_run(text))
 
 
 def _name_and_start(directory: Path) -> tuple[str, float]:

@@ -7,6 +7,7 @@ from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 from stepscope.common.words import number, size
 
@@ -43,23 +44,28 @@ def price(text: str) -> float:
 
 
 class _Line:
-    """One line on the terminal that is replaced now and then; nothing if stderr is not a terminal."""
+    """One line on the terminal that is replaced now and then, and cleared at the end of the block.
+
+    Nothing if stderr is not a terminal.
+    """
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty()
         self._next = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown and self._next:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()
 
     def show(self, text: str) -> None:
         now = time.monotonic()
         if self._shown and now >= self._next:
             self._next = now + PROGRESS_EVERY
             sys.stderr.write(f"\r\033[K{text}")
-            sys.stderr.flush()
-
-    def end(self) -> None:
-        """Clears the line."""
-        if self._shown and self._next:
-            sys.stderr.write("\r\033[K")
             sys.stderr.flush()
 
 
@@ -89,8 +95,5 @@ class Progress(_Line):
 @contextmanager
 def shown(title: str, total: int) -> Iterator[Callable[[int], None]]:
     """Yields a function to call with the number done; clears the line after the block."""
-    line = _Line()
-    try:
+    with _Line() as line:
         yield lambda done: line.show(f"{title}: {number(done)} of {number(total)}")
-    finally:
-        line.end()

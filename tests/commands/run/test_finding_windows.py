@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from stepscope.commands.cli import main
-from stepscope.commands.run.finding_windows import FindingWindows
+from stepscope.commands.run.on_findings import FindingWindows
 from stepscope.common.status import Status
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.engine import evaluate

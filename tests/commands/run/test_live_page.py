@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import requests
 from selenium import webdriver
-from stepscope.commands.run.handing_over import LastPage
-from stepscope.commands.run.listener import listen
+from stepscope.commands.run.listener import LastPage, listen
 
 from tests.support.browser import open_page
 from tests.support.observing import Observed

@@ -6,8 +6,8 @@ from argparse import ArgumentTypeError
 from pathlib import Path
 
 import pytest
+from stepscope.commands.run.command import parse_size
 from stepscope.commands.run.old_recordings import ABANDONED_SECONDS, remove_old_recordings
-from stepscope.commands.run.recording_limits import parse_size
 from stepscope.exporter.sampling.sample import Sample
 from stepscope.runs.recording.files import RunFile
 from stepscope.runs.recording.writer import RecordingWriter

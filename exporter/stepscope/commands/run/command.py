@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import sys
 import time
@@ -23,11 +24,10 @@ from stepscope_startup import is_wanted
 from stepscope import __version__
 from stepscope.commands.run.ending import OutOfMemory, reason
 from stepscope.commands.run.exporter_process import SCRAPED_WITHIN, STOPPED_SCRAPED_WITHIN, ExporterProcess
-from stepscope.commands.run.handing_over import last_page
 from stepscope.commands.run.hooks import HookedProcesses, command_environment
 from stepscope.commands.run.hung_disk import despite_hung_disk
+from stepscope.commands.run.listener import last_page
 from stepscope.commands.run.pulse import Pulse
-from stepscope.commands.run.recording_limits import add_recording_limits
 from stepscope.commands.run.status_line import StatusLine
 from stepscope.commands.run.terminal import command_begins, command_ended, say
 from stepscope.commands.run.training_command import TrainingCommand, end_if_asked, interruptible
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from stepscope.runs.recording.files import RunFile
 
 INTERVAL = "500ms"
+SIZES: dict[str, int] = {unit: 1024**power for power, unit in enumerate(("B", "KB", "MB", "GB", "TB"))}
 EXAMPLES = """\
 examples:
   stepscope run -- python train.py
@@ -162,8 +163,31 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_price(parser, of="this node")
     add_prices(parser)
     add_docs_url(parser, "rules link to no docs")
-    add_recording_limits(parser)
+    parser.add_argument(
+        "--recording.max-age",
+        dest="recording_max_age",
+        type=positive_duration,
+        metavar="DURATION",
+        help="before the run, remove finished recordings in stepscope-runs/ that ended longer ago, as 30d"
+        " (default: keep all)",
+    )
+    parser.add_argument(
+        "--recording.max-size",
+        dest="recording_max_size",
+        type=parse_size,
+        metavar="SIZE",
+        help="before the run, remove the oldest finished recordings in stepscope-runs/ until all of them"
+        " have at most this size, as 50GB (default: keep all)",
+    )
     parser.add_argument("words", nargs="...", metavar="COMMAND", help="the training command, after --")
+
+
+def parse_size(text: str) -> int:
+    """Returns bytes; units are powers of 1024, as in Prometheus. Raises ArgumentTypeError."""
+    match = re.fullmatch(rf"([0-9]{{1,15}})({'|'.join(SIZES)})", text)
+    if match is None:
+        raise ArgumentTypeError(f"{text!r} is not a size such as 500MB or 50GB")
+    return int(match[1]) * SIZES[match[2]]
 
 
 def plans(text: str) -> str:
@@ -178,16 +202,19 @@ def plans(text: str) -> str:
 def run(arguments: Namespace) -> int:
     """Runs the command and returns its exit status. Raises UserError if it was not started."""
     with blocked(OBSERVER) as mask:  # cli.py has done so before the imports: threads inherit it
-        from stepscope.commands.run.finding_windows import FindingWindows
-        from stepscope.commands.run.hang_stacks import HangStacks
         from stepscope.commands.run.ledger_directory import ledger_directory
         from stepscope.commands.run.live import LiveView
         from stepscope.commands.run.old_recordings import remove_old_recordings
+        from stepscope.commands.run.on_findings import FindingWindows, HangStacks
         from stepscope.commands.run.plan import planned
         from stepscope.evaluation.settings import Settings
 
         settings = Settings.parse(arguments.set, arguments.parameters)
-        _check_variable()
+        try:
+            if given := os.environ.get(PROFILE):
+                parse_plans(given)
+        except ValueError as error:
+            raise UserError(f"{PROFILE}: {error}") from error
         _follow_profiler_config(arguments)
         end_if_asked()
         with planned(arguments) as plan, ledger_directory() as ledgers:
@@ -214,15 +241,6 @@ def _follow_profiler_config(arguments: Namespace) -> None:
         arguments.interval = arguments.interval or config.interval
         arguments.profile = [*config.windows, *arguments.profile]
     arguments.interval = arguments.interval or positive_duration(INTERVAL)
-
-
-def _check_variable() -> None:
-    """Raises UserError if STEPSCOPE_PROFILE cannot be read."""
-    try:
-        if given := os.environ.get(PROFILE):
-            parse_plans(given)
-    except ValueError as error:
-        raise UserError(f"{PROFILE}: {error}") from error
 
 
 def _observe(
@@ -296,7 +314,8 @@ def _observe(
         live.stop()
         if not command.pid:
             remove_unused(plan.directory)
-    with last_page(plan, watched) as hand_over:
+    page = plan.directory / "report.html", plan.external_urls
+    with last_page(plan.listener, watched, *page) as hand_over:
         _complete_recording(plan, ledgers, ended, hooked)
         written = False
         try:
@@ -340,10 +359,9 @@ def _label(plan: Plan, ledgers: Path) -> str:
     from stepscope.runs.recording.files import RunFile
 
     label = observed(plan.launch.run, labels_in(ledgers))
-    if label == plan.launch.run:
-        with suppress(DamageError, OSError):  # ledgers may be gone, but the exporter has seen them
-            known = RunFile.read(plan.directory)
-            label = known.run if known else label
+    with suppress(DamageError, OSError):  # ledgers may be gone, but the exporter has seen them
+        if label == plan.launch.run and (known := RunFile.read(plan.directory)):
+            return known.run
     return label
 
 

@@ -91,8 +91,10 @@ def source_lines(places: Iterable[str], command: Sequence[str], began: float) ->
                 continue
             files[name] = _read(named.get(name, Path(name)), began)
         line = int(number) if number.isdecimal() else 0
-        if 0 < line <= len(files[name]) and (text := _clean(files[name][line - 1])):
-            found[place] = text
+        if 0 < line <= len(files[name]):
+            text = "".join(c if c.isprintable() else " " for c in files[name][line - 1])
+            if text := " ".join(text.split()):
+                found[place] = text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
     return found
 
 
@@ -109,11 +111,6 @@ def _read(path: Path, began: float) -> list[str]:
             return file.read(MOST_BYTES).decode("utf-8", "replace").splitlines()
     except (OSError, ValueError):
         return []
-
-
-def _clean(line: str) -> str:
-    text = " ".join("".join(c if c.isprintable() else " " for c in line).split())
-    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
 
 
 class OutOfMemory:

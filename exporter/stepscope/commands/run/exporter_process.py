@@ -65,7 +65,12 @@ class ExporterProcess:
     def tend(self) -> None:
         """Restarts the exporter if it has died and its pause is over. Call it regularly."""
         if self._process is not None and self._process.poll() is not None:
-            self._note_death(self._process.returncode)
+            status, self._process = self._process.returncode, None
+            if time.monotonic() - self._started > GOOD_AFTER:
+                self._pause = FIRST_PAUSE
+                self._reported = False
+            reason = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+            self._plan_start(reason)
         if self._start_at is not None and time.monotonic() >= self._start_at:
             self._start_at = None
             try:
@@ -125,14 +130,6 @@ class ExporterProcess:
             pass_fds=[self._socket],
         )
         self._started = time.monotonic()
-
-    def _note_death(self, status: int) -> None:
-        self._process = None
-        if time.monotonic() - self._started > GOOD_AFTER:
-            self._pause = FIRST_PAUSE
-            self._reported = False
-        reason = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        self._plan_start(reason)
 
     def _plan_start(self, reason: str) -> None:
         if not self._reported:

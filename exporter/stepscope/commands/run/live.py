@@ -14,8 +14,7 @@ from stepscope.common.whole_file import write_whole
 from stepscope.runs.recording.directory import RecordingDirectory
 
 if TYPE_CHECKING:
-    from stepscope.commands.run.finding_windows import FindingWindows
-    from stepscope.commands.run.hang_stacks import HangStacks
+    from stepscope.commands.run.on_findings import FindingWindows, HangStacks
     from stepscope.evaluation.analysis import Analysis
     from stepscope.evaluation.engine import Evaluator
     from stepscope.evaluation.settings import Settings
@@ -43,7 +42,8 @@ class Findings:
         small = {rule.rule for problem in small_problems(analysis) for rule in (problem.rule, *problem.also)}
         for rule in analysis.rules:
             fired, when = holds_now(rule) and rule.rule not in small, held(analysis, rule)
-            if fired == (rule.rule in self._fired) or self._just_printed(rule.rule, now):
+            just_printed = now - self._printed_at.get(rule.rule, -PRINT_AGAIN_AFTER) < PRINT_AGAIN_AFTER
+            if fired == (rule.rule in self._fired) or just_printed:
                 continue
             self._printed_at[rule.rule] = now
             if fired:
@@ -58,14 +58,8 @@ class Findings:
         """Prints once that ranks wait, long before it is a hang."""
         from stepscope.rules.collective_hang import NOW, CollectiveHang
 
-        waits = next(
-            (
-                rule.finding.partition(NOW)[2]
-                for rule in analysis.rules
-                if rule.rule == CollectiveHang.__name__
-            ),
-            "",
-        )
+        hang = analysis.result_of(CollectiveHang)
+        waits = hang.finding.partition(NOW)[2] if hang is not None else ""
         if waits and not self._waits:
             say(f"{Status.COLLECTING.icon} {waits}", "warning")
         self._waits = bool(waits)
@@ -74,9 +68,6 @@ class Findings:
     def present(self) -> list[str]:
         """Returns the rules that hold now."""
         return sorted(self._fired)
-
-    def _just_printed(self, rule: str, now: float) -> bool:
-        return now - self._printed_at.get(rule, -PRINT_AGAIN_AFTER) < PRINT_AGAIN_AFTER
 
 
 class LiveView:

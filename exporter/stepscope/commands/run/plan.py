@@ -159,10 +159,15 @@ def recording_directory(given: Path | None, name: str) -> Iterator[Path]:
     """Makes the directory and yields its absolute path. Raises UserError if it cannot be used safely."""
     shown = given or RUNS
     try:
-        directory = _given(given) if given is not None else _new(name)
+        if given is not None and given.exists() and not given.is_dir():
+            raise UserError(f"{given} is not a directory: choose another with --out")
+        directory = _new(name) if given is None else _make(given.absolute())
         with tempfile.TemporaryFile(dir=directory):
             pass
-        _refuse_shared(directory)
+        if directory.stat().st_mode & stat.S_IWOTH:  # others could replace what is written by links
+            raise UserError(
+                f"every user can write to {directory}: use a directory inside, --out {directory}/RUN"
+            )
         lock = open_lock(directory)
     except OSError as error:
         raise UserError(
@@ -175,24 +180,12 @@ def recording_directory(given: Path | None, name: str) -> Iterator[Path]:
         os.close(lock)
 
 
-def _refuse_shared(directory: Path) -> None:
-    if directory.stat().st_mode & stat.S_IWOTH:  # others could replace what is written by links
-        raise UserError(f"every user can write to {directory}: use a directory inside, --out {directory}/RUN")
-
-
 def _claim(lock: int, directory: Path) -> None:
     with suppress(OSError):  # a file system without locks
         if not try_hold(lock):
             raise UserError(f"another run records in {directory}: choose another directory with --out")
     if holds_recording(directory):
         raise UserError(f"{directory} already has a recording: choose another directory with --out")
-
-
-def _given(directory: Path) -> Path:
-    if directory.exists() and not directory.is_dir():
-        raise UserError(f"{directory} is not a directory: choose another with --out")
-    _make(directory.absolute())
-    return directory.absolute()
 
 
 def _new(name: str) -> Path:
@@ -221,8 +214,9 @@ def _new(name: str) -> Path:
         return directory
 
 
-def _make(directory: Path, mode: int = 0o755) -> None:
+def _make(directory: Path, mode: int = 0o755) -> Path:
     """Makes the directory and its missing parents, never writable by every user, whatever the umask."""
     missing = list(takewhile(lambda path: not path.exists(), [directory, *directory.parents]))
     for path in reversed(missing):
         path.mkdir(mode, exist_ok=True)
+    return directory

@@ -49,7 +49,9 @@ class LastRow:
                 return
             region = ""
             if (columns, rows) != self._size:  # terminals forget their region when their size changes
-                region = f"{_ROOM}{_SAVE}{self._old_row(rows)}\033[1;{rows - 1}r{_RESTORE}"
+                old = self._size[1]  # that was the last row before the terminal grew
+                cleared = f"\033[{old};1H{_CLEAR}" if 0 < old < rows else ""
+                region = f"{_ROOM}{_SAVE}{cleared}\033[1;{rows - 1}r{_RESTORE}"
                 self._size = columns, rows
             icon = Console(sys.stderr).styled(status.icon, COLOURS[status])
             text = icon + fitting(parts, columns - 1 - len(status.icon))
@@ -62,11 +64,6 @@ class LastRow:
             if rows:
                 _write(f"{_SAVE}\033[r\033[{rows};1H{_CLEAR}{_RESTORE}")
                 self._size = (0, 0)
-
-    def _old_row(self, rows: int) -> str:
-        """Returns what clears the row that was the last one before the terminal grew."""
-        old = self._size[1]
-        return f"\033[{old};1H{_CLEAR}" if 0 < old < rows else ""
 
 
 def fitting(parts: Sequence[str], columns: int) -> str:
