@@ -14,6 +14,7 @@ from stepscope.runs.recording.directory import RecordingDirectory
 from stepscope.runs.recording.live import LiveRecording
 
 from tests.support.demo import Node, simulated
+from trials.simulated_node import kill
 
 HOUR = 3600.0
 
@@ -30,7 +31,7 @@ def shown(seconds: float) -> dict[str, float]:
         node.go(75)
         set_clock(node, seconds)
         node.go(45)
-        node.simulation.kill(node.simulation.runs[0], 3)
+        kill(node.simulation, node.simulation.runs[0], 3)
         node.go(20)
         lines = node.exporter.scrape("text").decode().splitlines()
     found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))

@@ -10,15 +10,15 @@ from random import Random
 from typing import ClassVar
 
 import pynvml
-from stepscope.demo.gpus import CLOCK_MEGAHERTZ, HOT_CLOCK_MEGAHERTZ, SimulatedNvml
+from stepscope.demo.gpus import CLOCK_MEGAHERTZ, HOT_CLOCK_MEGAHERTZ
 from stepscope.demo.node import INTERVAL
 from stepscope.demo.processes import MAIN_THREAD
 from stepscope.demo.runs import SimulatedRun
 from stepscope.demo.scenario import Busy, Step, Work
-from stepscope.demo.simulation import SimulatedNode
 from stepscope.exporter.nvidia.nvml import NvmlError
 
 from trials.fault_matrix.training import CORES_PER_RANK, SETUP, Training, Truth, lost
+from trials.simulated_node import FailingNode, FailingNvml, kill
 
 SEVERITIES = (0.05, 0.2, 1.0)
 OFTEN, SELDOM = 5, 50  # steps between checkpoints
@@ -400,9 +400,9 @@ class KilledRank(Hang):
     def stuck(self, rank: int) -> tuple[str, str]:
         return ("backward", "") if rank == self.target else ("communication", "gradients")
 
-    def strike(self, node: SimulatedNode, run: SimulatedRun, elapsed: float) -> None:
+    def strike(self, node: FailingNode, run: SimulatedRun, elapsed: float) -> None:
         if run.stalled and run.alive and not run.killed:
-            node.kill(run, self.target)
+            kill(node, run, self.target)
 
 
 class HostMemoryLeak(Fault):
@@ -473,8 +473,8 @@ class GpuLost(LateBreak):
     place = "GPU"
     rules = ("GPULost", "GPUError")
 
-    def strike(self, node: SimulatedNode, run: SimulatedRun, elapsed: float) -> None:
-        node.nvml.gpus[self.target].lost = self.broken(elapsed)
+    def strike(self, node: FailingNode, run: SimulatedRun, elapsed: float) -> None:
+        node.nvml.lost = {self.target} if self.broken(elapsed) else set()
 
 
 class EccErrors(LateBreak):
@@ -484,11 +484,11 @@ class EccErrors(LateBreak):
     place = "GPU"
     rules = ("GPUError",)
 
-    def strike(self, node: SimulatedNode, run: SimulatedRun, elapsed: float) -> None:
+    def strike(self, node: FailingNode, run: SimulatedRun, elapsed: float) -> None:
         node.nvml.gpus[self.target].uncorrected_errors = int(self.broken(elapsed))
 
 
-class XidEvents(SimulatedNvml):
+class XidEvents(FailingNvml):
     """Has XID errors, each of which is counted before the simulation continues."""
 
     def __init__(self) -> None:
@@ -534,7 +534,7 @@ class XidErrors(LateBreak):
         self._events = XidEvents()
         return self._events
 
-    def strike(self, node: SimulatedNode, run: SimulatedRun, elapsed: float) -> None:
+    def strike(self, node: FailingNode, run: SimulatedRun, elapsed: float) -> None:
         if self.broken(elapsed) and not self.broken(elapsed - INTERVAL):
             self._events.report(self.target, GSP_ERROR)
 

@@ -12,8 +12,7 @@ from typing import Any
 from stepscope.commands.cli import main as stepscope
 from stepscope.commands.demo import Written, simulated_directory
 from stepscope.demo.node import INTERVAL, SimulatedClock, make_exporter
-from stepscope.demo.runs import Place, SimulatedRun
-from stepscope.demo.simulation import SimulatedNode
+from stepscope.demo.runs import SimulatedRun
 from stepscope.exporter.sampling.sample import Sample
 from stepscope.prometheus.crosscheck.server import Series
 from stepscope.runs.recording.live import LiveRecording
@@ -22,6 +21,7 @@ from trials.fault_matrix.case import Case
 from trials.fault_matrix.training import Training
 from trials.shared_cluster.machine import Scrapes, use_this_thread
 from trials.shared_cluster.plan import START
+from trials.simulated_node import FailingNode, GroupedPlace
 
 SCRAPE_SECONDS = 15
 CATCH_UP_TICKS = 50
@@ -71,8 +71,7 @@ def _simulate(
     start = float(START + case.phase)
     written = Written(training, case.seed, instance, start, recording)
     clock = SimulatedClock(start)
-    node = SimulatedNode(case.name, start, directory)
-    node.nvml = training.nvml()
+    node = FailingNode(case.name, start, directory, training.nvml())
     run = SimulatedRun(
         training, case.seed, instance, directory, start, duration=training.length, place=_place(training)
     )
@@ -105,9 +104,9 @@ def _simulate(
     return list(scrapes.series())
 
 
-def _place(training: Training) -> Place:
+def _place(training: Training) -> GroupedPlace:
     limit = training.cpu_limit
-    return Place(
+    return GroupedPlace(
         cores=range(training.core_count),
         gpus=range(training.ranks),
         cpu_limit=None if limit is None else limit * training.ranks,

@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import ClassVar
 
-from stepscope.demo.gpus import SimulatedNvml
 from stepscope.demo.runs import SimulatedRun
 from stepscope.demo.scenario import Scenario, Work, compute
-from stepscope.demo.simulation import SimulatedNode
+
+from trials.simulated_node import FailingNode, FailingNvml
 
 SECONDS = 12 * 60.0  # of a run
 SETUP = 12.0  # until the first step
@@ -82,11 +82,11 @@ class Training(Scenario):
         """Returns what is wrong: nothing."""
         return Truth(())
 
-    def nvml(self) -> SimulatedNvml:
+    def nvml(self) -> FailingNvml:
         """Returns the driver of the run's node."""
-        return SimulatedNvml()
+        return FailingNvml()
 
-    def strike(self, node: SimulatedNode, run: SimulatedRun, elapsed: float) -> None:
+    def strike(self, node: FailingNode, run: SimulatedRun, elapsed: float) -> None:
         """Breaks a GPU or kills a process, if that is the fault, `elapsed` seconds after the run's start."""
 
     def is_silent(self, elapsed: float) -> bool:

@@ -8,14 +8,14 @@ from typing import Any
 
 from stepscope.commands.demo import simulated_directory
 from stepscope.demo.node import INTERVAL, SimulatedClock, SimulatedGpus, make_exporter
-from stepscope.demo.runs import Place, SimulatedRun
-from stepscope.demo.simulation import SimulatedNode
+from stepscope.demo.runs import SimulatedRun
 from stepscope.exporter.exporter import Exporter
 from stepscope.exporter.nvidia.session import Reading
 from stepscope.exporter.sampling.sample import Sample
 from stepscope.prometheus.crosscheck.server import Series
 
 from trials.shared_cluster.plan import MIG_DEVICES, START, Plan, PlannedRun
+from trials.simulated_node import FailingNode, GroupedPlace
 
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -28,7 +28,7 @@ class Machine:
         self._number = number
         self._directory = directory
         self._clock = SimulatedClock(START + self._node.skew)
-        self._simulated = SimulatedNode("shared cluster", self._clock.time(), directory)
+        self._simulated = FailingNode("shared cluster", self._clock.time(), directory)
         if self._node.divided is not None:
             self._simulated.nvml.divide(self._node.divided, MIG_DEVICES)
         self._exporter = self._start()
@@ -67,7 +67,7 @@ class Machine:
 
     def _act(self, now: float) -> None:
         """Does what is due: runs begin and end, the clock is set, the exporter restarts, a GPU fails."""
-        node, gpus = self._node, self._simulated.nvml.gpus
+        node, nvml = self._node, self._simulated.nvml
         while self._coming and self._coming[0].begin <= now:
             self._launch(self._coming.pop(0), now)
         for planned, run in list(self._running):
@@ -83,20 +83,20 @@ class Machine:
             self._exporter.close()
             self._exporter = self._start()
         lost, faulty = node.gpus
-        gpus[lost].lost = node.lost[0] <= now < node.lost[1]
-        gpus[faulty].uncorrected_errors = int(now >= node.faulty_at)
+        nvml.lost = {lost} if node.lost[0] <= now < node.lost[1] else set()
+        nvml.gpus[faulty].uncorrected_errors = int(now >= node.faulty_at)
 
     def _launch(self, planned: PlannedRun, now: float, attempt: int = 0) -> None:
         part = next(part for part in planned.parts if part.node == self._number)
-        place = Place(
+        place = GroupedPlace(
             part.ranks,
             part.cores,
             part.gpus,
             planned.first_pid + 50 * attempt,
             planned.uid,
-            planned.cpu_limit,
             planned.launch,
             attempt,
+            planned.cpu_limit,
         )
         run = SimulatedRun(
             planned.job,

@@ -38,7 +38,6 @@ class SimulatedGpu:
     heat_seconds: float = 0.0
     busy_seconds: float = 0.0
     uncorrected_errors: int = 0
-    lost: bool = False  # off the bus: NVML answers nothing more about it
 
     def advance(self, seconds: float, load: float, celsius: float, hot: bool, spinning: bool) -> None:
         """Advances at a utilisation of `load`; `celsius` is the final temperature of an always busy GPU."""
@@ -71,17 +70,11 @@ class SimulatedGpu:
 
 
 class SimulatedNvml(Nvml):
-    """Answers for the GPUs of a simulation, and for MIG devices after them; handles are their numbers."""
+    """Answers for the GPUs of a simulation; handles are their numbers."""
 
     def __init__(self) -> None:
         super().__init__()
         self.gpus = [SimulatedGpu() for _ in range(GPUS)]
-        self._divided: dict[int, range] = {}  # the MIG devices of a GPU
-
-    def divide(self, gpu: int, parts: int) -> None:
-        """Divides a GPU into MIG devices of equal memory."""
-        self._divided[gpu] = range(len(self.gpus), len(self.gpus) + parts)
-        self.gpus += [SimulatedGpu() for _ in range(parts)]
 
     def start(self) -> None:
         pass
@@ -96,28 +89,13 @@ class SimulatedNvml(Nvml):
         return GPUS
 
     def handle(self, index: int) -> Handle:
-        self._answers(index)
         return index
-
-    def _answers(self, handle: Handle) -> None:
-        """Raises NvmlError if the GPU is lost."""
-        if self.gpus[handle].lost:
-            raise NvmlError("nvmlDeviceGetHandleByIndex_v2", pynvml.NVML_ERROR_GPU_IS_LOST)
 
     def identity(self, handle: Handle) -> Identity:
         return Identity(f"GPU-simulated-{handle}", MODEL, f"00000000:{0x10 + handle:02X}:00.0")
 
     def mig_enabled(self, handle: Handle) -> bool:
-        return handle in self._divided
-
-    def most_mig_devices(self, handle: Handle) -> int:
-        return len(self._divided[handle])
-
-    def mig_handle(self, handle: Handle, number: int) -> Handle:
-        return self._divided[handle][number]
-
-    def mig_identity(self, device: Handle, parent: Identity) -> Identity:
-        return Identity(f"MIG-simulated-{device}", f"{MODEL} MIG", parent.pci_bus_id)
+        return False
 
     def gpm_supported(self, handle: Handle) -> bool:
         return False
@@ -127,15 +105,11 @@ class SimulatedNvml(Nvml):
         return {field: answers[field] for field in batch.ids if field in answers}
 
     def utilization(self, handle: Handle) -> tuple[int, int]:
-        if handle in self._divided:
-            raise NvmlError("nvmlDeviceGetUtilizationRates", pynvml.NVML_ERROR_NOT_SUPPORTED)
         percent = self.gpus[handle].percent
         return percent, percent // 2
 
     def memory_v2(self, handle: Handle) -> tuple[int, int]:
-        self._answers(handle)
-        parts = next((len(own) for own in self._divided.values() if handle in own), 1)
-        return self.gpus[handle].memory_bytes // parts, MEMORY_BYTES // parts
+        return self.gpus[handle].memory_bytes, MEMORY_BYTES
 
     def temperature_v1(self, handle: Handle) -> int:
         return round(self.gpus[handle].celsius)

@@ -11,6 +11,7 @@ MEMORY_KIBIBYTES = 1024 * 1024 * 1024
 SWAP_KIBIBYTES = 64 * 1024 * 1024
 SECTOR_BYTES = 512
 NETWORK_BYTES = 2e6  # per second, each way
+NET_DEV = "Inter-|   Receive  |  Transmit\n face |bytes packets |bytes packets\n"
 
 
 class SimulatedHost:
@@ -48,8 +49,13 @@ class SimulatedHost:
         """Writes the files; `memory` and `swap` are the used shares of the host's memory and swap space."""
         self._put("stat", self._stat())
         self._put("meminfo", _meminfo(memory, swap))
-        self._put("diskstats", self._diskstats())
-        self._put("net/dev", self._net_dev())
+        sectors, busy = round(self._read_bytes / SECTOR_BYTES), round(1000 * self._seconds)
+        self._put(
+            "diskstats", f"259 0 nvme0n1 {sectors // 256} 0 {sectors} 0 0 0 0 0 0 {busy} {busy} 0 0 0 0\n"
+        )
+        amount = round(NETWORK_BYTES * self._seconds)
+        of_network = f"{amount} {amount // 1500} 0 0 0 0 0 0"
+        self._put("net/dev", f"{NET_DEV}  eth0: {of_network} {of_network}\n")
         for resource, seconds in self._waited.items():
             line = f"some avg10=0.00 avg60=0.00 avg300=0.00 total={round(seconds * 1e6)}\n"
             self._put(f"pressure/{resource}", line)
@@ -62,17 +68,6 @@ class SimulatedHost:
         lines = [f"cpu{core} {busy} 0 0 {idle} {io} 0 0 0 0 0" for core, (busy, idle, io) in enumerate(cores)]
         total = f"cpu  {sum(self._busy)} 0 0 {sum(self._idle)} {sum(self._waiting)} 0 0 0 0 0"
         return "\n".join([total, *lines, "btime 0", ""])
-
-    def _diskstats(self) -> str:
-        sectors, milliseconds = round(self._read_bytes / SECTOR_BYTES), round(1000 * self._seconds)
-        return (
-            f"259 0 nvme0n1 {sectors // 256} 0 {sectors} 0 0 0 0 0 0 {milliseconds} {milliseconds} 0 0 0 0\n"
-        )
-
-    def _net_dev(self) -> str:
-        amount = round(NETWORK_BYTES * self._seconds)
-        head = "Inter-|   Receive  |  Transmit\n face |bytes packets |bytes packets\n"
-        return f"{head}  eth0: {amount} {amount // 1500} 0 0 0 0 0 0 {amount} {amount // 1500} 0 0 0 0 0 0\n"
 
 
 def _meminfo(used: float, swap: float) -> str:

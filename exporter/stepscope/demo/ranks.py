@@ -54,7 +54,11 @@ class RankLedger:
         counters = layout.COUNTERS_AT + 8 * layout.COUNTER_LOADERS
         self._loader = memoryview(self._ledger.memory)[counters:][: 8 * layout.LOADER_DOUBLES].cast("d")
         self._slots = memoryview(self._ledger.memory)[layout.WORKERS_AT : layout.RING_AT].cast("d")
-        self._begin_loader()
+        self._loader[layout.LOADER_WORKERS] = scenario.workers
+        self._loader[layout.LOADER_PIN_MEMORY] = 1
+        self._loader[layout.LOADER_PREFETCH] = PREFETCH
+        self._loader[layout.LOADER_QUEUE] = layout.UNKNOWN
+        self._loader[layout.LOADER_KNOWN] = 1
 
     def record(self, step: Step, scenario: Scenario | None = None) -> None:
         """Records a finished step, the wait for its batch, and the fetch of one more by a worker.
@@ -79,7 +83,10 @@ class RankLedger:
         )
         self._loader[layout.LOADER_WAIT_SUM] += work.data_wait
         self._loader[layout.LOADER_WAIT_COUNTS + bisect_left(layout.WAIT_BOUNDS, work.data_wait)] += 1
-        self._count_fetch(step.number % scenario.workers, scenario)
+        seconds, slot = scenario.fetch_seconds, step.number % scenario.workers * layout.WORKER_DOUBLES
+        self._slots[slot + layout.WORKER_SECONDS] += seconds
+        self._slots[slot + layout.WORKER_CPU_SECONDS] += seconds * scenario.fetch_cpu_share
+        self._slots[slot + layout.WORKER_COUNTS + bisect_left(layout.FETCH_BOUNDS, seconds)] += 1
         if self.rank == 0 and (loss := scenario.loss(step.number)) is not None:
             self._ledger.set_gauge("loss", loss)
 
@@ -99,20 +106,6 @@ class RankLedger:
         self._ledger.finish()
         ended = layout.COUNTERS_AT + 8 * layout.COUNTER_ENDED
         memoryview(self._ledger.memory)[ended : ended + 8].cast("d")[0] = self._start + end
-
-    def _begin_loader(self) -> None:
-        self._loader[layout.LOADER_WORKERS] = self._scenario.workers
-        self._loader[layout.LOADER_PIN_MEMORY] = 1
-        self._loader[layout.LOADER_PREFETCH] = PREFETCH
-        self._loader[layout.LOADER_QUEUE] = layout.UNKNOWN
-        self._loader[layout.LOADER_KNOWN] = 1
-
-    def _count_fetch(self, worker: int, scenario: Scenario) -> None:
-        seconds = scenario.fetch_seconds
-        slot = worker * layout.WORKER_DOUBLES
-        self._slots[slot + layout.WORKER_SECONDS] += seconds
-        self._slots[slot + layout.WORKER_CPU_SECONDS] += seconds * scenario.fetch_cpu_share
-        self._slots[slot + layout.WORKER_COUNTS + bisect_left(layout.FETCH_BOUNDS, seconds)] += 1
 
 
 def _stamp(ledger: Ledger, pid: int, ranks: Ranks, start: float) -> None:

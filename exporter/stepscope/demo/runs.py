@@ -19,10 +19,8 @@ class Place:
     gpus: Sequence[int] = range(GPUS)  # of this node: the scenario's GPU n is `gpus[n - first rank]`
     first_pid: int = FIRST_PID
     uid: int | None = None  # of its processes; the user of this process if None
-    cpu_limit: float | None = None  # cores, of its pod; it is in none if None
     launch: str = ""  # what all processes of this launch share
     attempt: int = 0  # how often the launcher restarted it
-    in_group: bool = False  # in its own cgroup, although it has no limit
 
 
 class SimulatedRun:
@@ -89,12 +87,6 @@ class SimulatedRun:
             self.stalled = True
             for ledger in self.ledgers:
                 ledger.stay(self.scenario, until)
-
-    def kill(self, rank: int) -> RankLedger:
-        """Kills one rank, after training has hung, and returns its ledger, which says nothing of it."""
-        ledger = next(ledger for ledger in self.ledgers if ledger.rank == rank)
-        self.killed.add(ledger.pid)
-        return ledger
 
     def end(self, moment: float, well: bool = True) -> None:
         """Ends the processes at `moment`; kills those that hang, or all of them unless it ends `well`."""

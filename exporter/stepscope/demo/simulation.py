@@ -4,7 +4,7 @@ from pathlib import Path
 
 from stepscope.demo.gpus import MEMORY_BYTES, SimulatedNvml
 from stepscope.demo.host import SimulatedHost
-from stepscope.demo.processes import SimulatedProcesses
+from stepscope.demo.processes import RunProcesses
 from stepscope.demo.runs import SimulatedRun
 from stepscope.demo.scenario import CORES, Scenario
 from stepscope.exporter.sampling.collector import Collector
@@ -34,10 +34,12 @@ class SimulatedNode(Collector):
         self.runs: list[SimulatedRun] = []
         self.living: set[Path] = set()  # ledgers of processes that are alive
         self.owners: dict[Path, int] = {}  # of ledgers, if their users are simulated
-        self._directory = directory
+        self.directory = directory
+        self.processes: dict[SimulatedRun, RunProcesses] = {}
         self._elapsed = 0.0
         self._host = SimulatedHost(directory / "proc", IDLE)
-        self._processes = SimulatedProcesses(directory / "proc", directory / "cgroup")
+        (directory / "cgroup").mkdir()
+        (directory / "cgroup" / "cgroup.controllers").write_text("cpuset cpu io memory\n")
 
     def add(self, run: SimulatedRun) -> None:
         """Adds a run that begins now."""
@@ -46,9 +48,13 @@ class SimulatedNode(Collector):
             self.living.add(ledger.path)
             if run.place.uid is not None:
                 self.owners[ledger.path] = run.place.uid
-        self._processes.begin(run)
+        self.processes[run] = self.processes_of(run)
         self._use_gpus(self._elapsed)
         self._write_host()
+
+    def processes_of(self, run: SimulatedRun) -> RunProcesses:
+        """Returns the processes of a run that begins."""
+        return RunProcesses(self.directory / "proc", run)
 
     def collect(self, sample: Sample) -> None:
         """Advances everything to the sample's time."""
@@ -70,14 +76,8 @@ class SimulatedNode(Collector):
     def end(self, run: SimulatedRun, moment: float, well: bool = True) -> None:
         """Ends a run `moment` seconds after its start; kills its processes unless it ends `well`."""
         self.living.difference_update(ledger.path for ledger in run.ledgers)
-        self._processes.end(run)
+        self.processes.pop(run).end()
         run.end(moment, well)
-
-    def kill(self, run: SimulatedRun, rank: int) -> None:
-        """Kills the process of one rank, and its loader workers; the other ranks of the run continue."""
-        ledger = run.kill(rank)
-        self.living.discard(ledger.path)
-        self._processes.kill(run, ledger.pid)
 
     def _write_host(self) -> None:
         living = [run.scenario for run in self.runs if run.alive]
@@ -93,7 +93,7 @@ class SimulatedNode(Collector):
             for core, ratio, wait in zip(run.place.cores, own, own_waiting, strict=True):
                 busy[core], waiting[core] = min(1.0, ratio + present.neighbours), wait
             if run.alive:
-                self._processes.advance(run, seconds, sum(own), present)
+                self.processes[run].advance(seconds, sum(own), present)
         self._host.advance(seconds, busy, waiting, disk_bytes)
         self._write_host()
 
