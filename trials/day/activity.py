@@ -17,7 +17,8 @@ IDLE_MEMORY = 0.005  # share of a GPU's memory that is in use without a process
 WAITS = {"starved loader": 0.45, "noisy neighbour": 0.3, "CPU limit": 0.35, "slow storage": 0.65}
 
 # What ranks are in while these last.
-PAUSES = {"storage outage": "data_wait", "suspension": "backward"}
+PAUSES = {"storage outage": "data_wait", "suspension": "backward", "lunch": "host"}
+ELASTIC = 5 * MINUTE, 45.0  # between two restarts of an elastic job, and how long one takes
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -115,6 +116,8 @@ class Activity:
         now = random.uniform(*kind.startup)
         self.first_step = now if now < self.length else inf
         due = {state: now + moment for state, moment in due.items()}
+        if self.fault == "elastic":
+            due[State.STARTING], (every[State.STARTING], lasts[State.STARTING]) = self.faulty[0], ELASTIC
         none = np.zeros(0)
         parts = [Steps(none, none, none, none, np.zeros(0, np.bool_), none)]
         while now < self.length:
@@ -188,7 +191,7 @@ class Activity:
         if state is State.SAVING:
             component, alone = "checkpoint" if self._save_is_known else "host", self._saves_alone
         else:
-            component = "host"
+            component = "initialization" if state is State.STARTING else "host"
         self.pauses.append(Pause(begin, min(end, self.length), component, alone))
 
     def _use_now_and_then(self) -> None:
@@ -219,6 +222,12 @@ class Activity:
         states = np.array([state for _, state in self._states], np.int8)
         ticks: Floats = TICK * np.arange(self.ticks, dtype=np.float64)
         return states[np.searchsorted(begins, ticks, "right") - 1]
+
+    def has_left(self, rank: int, times: Floats) -> NDArray[np.bool_]:
+        """Returns when the rank has left an elastic job, whose second half sits out every other turn."""
+        restarts = [each.begin for each in self.pauses if each.component == "initialization"]
+        left = np.searchsorted(restarts, times, "right") % 2 == 1
+        return np.asarray(left & (rank >= self.job.ranks // 2))
 
     # -- GPUs
 

@@ -136,7 +136,7 @@ def _preempt(day: Day) -> None:
                 job.end, job.ended = moment, "signal SIGKILL" if job.number % 2 else "signal SIGTERM"
 
 
-def _sweep(day: Day, runs: int, seconds: float) -> None:
+def _sweep(day: Day, runs: int, seconds: float, ended: str = "exit status 1") -> None:
     kind = next(kind for kind in KINDS if kind.name == "short job")
     places = pools(len([node for node in day.nodes if node.devices == "gpus"]))["short"]
     begin, number = day.seconds / 2, len(day.jobs)
@@ -147,7 +147,7 @@ def _sweep(day: Day, runs: int, seconds: float) -> None:
         if since + seconds < day.seconds:
             parts = {places[gpu // GPUS]: [gpu % GPUS]}
             seed = f"day {day.seed} sweep {run}"
-            job = Job(number + run, kind, "user00", since, since + seconds, parts, seed, "exit status 1")
+            job = Job(number + run, kind, "user00", since, since + seconds, parts, seed, ended)
             day.jobs = [*day.jobs, job]
 
 
@@ -158,6 +158,32 @@ def _pause(day: Day, name: str, minutes: float, each: int) -> None:
         lasts = job.begin + 5 * MINUTE < begin and end + 2 * MINUTE < job.end
         if job.run and lasts and not job.number % each:
             job.fault = PlantedFault(name, begin + job.number % 8, end)
+
+
+def _go_for_lunch(day: Day) -> None:
+    """Half of the runs with one GPU are in notebooks, whose users are away for 50 minutes."""
+    begin, end = day.seconds / 2, day.seconds / 2 + 50 * MINUTE
+    for job in day.jobs:
+        lasts = job.begin + 5 * MINUTE < begin and end + 2 * MINUTE < job.end
+        if job.run and job.ranks == 1 and job.kind.phase == "train" and lasts and job.number % 2:
+            job.fault = PlantedFault("lunch", begin, end)
+
+
+def _save_slowly(day: Day) -> None:
+    for job in day.jobs:
+        if job.kind.checkpoint_lasts[1]:
+            job.kind = replace(job.kind, checkpoint_lasts=(150.0, 420.0))
+
+
+def _grow_and_shrink(day: Day) -> None:
+    for job in day.jobs:
+        if job.run and job.ranks > 1 and job.kind.phase == "train" and job.end - job.begin > 30 * MINUTE:
+            job.fault = PlantedFault("elastic", max(job.begin + 5 * MINUTE, day.seconds / 2), job.end)
+
+
+def _publish_less(day: Day) -> None:
+    for node in day.nodes[::2]:
+        node.restarts, node.lean = [day.seconds / 2], day.seconds / 2
 
 
 INCIDENTS = {
@@ -189,6 +215,16 @@ INCIDENTS = {
     ),
     "long suspension": Incident(
         "a third of the jobs are stopped for 30 min", lambda day: _pause(day, "suspension", 30, 3)
+    ),
+    "lunch": Incident("half of the runs on one GPU are notebooks, left alone for 50 min", _go_for_lunch),
+    "slow checkpoints": Incident("each checkpoint takes 2.5 to 7 min", _save_slowly),
+    "elastic jobs": Incident(
+        "jobs on several GPUs restart every 5 min, in turns with half of their ranks", _grow_and_shrink
+    ),
+    "lean profile": Incident("every other exporter restarts with the lean profile", _publish_less),
+    "job array": Incident(
+        f"{SWEEP} runs of one user with one name, each of 150 s",
+        lambda day: _sweep(day, SWEEP, 150, "finished"),
     ),
     "storage outage": Incident(
         "all jobs wait for data for 15 min", lambda day: _pause(day, "storage outage", 15, 1)

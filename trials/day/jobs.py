@@ -172,6 +172,7 @@ class Node:
     lost: tuple[float, float] = NEVER  # nor does any GPU
     smaller: float = inf  # from then on, the last GPU is gone
     upgraded: bool = False  # its exporter has another version after each restart
+    lean: float = inf  # from then on, it has the lean profile of metrics
 
 
 @dataclass

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from stepscope.exporter.collectors import discover
 from stepscope.exporter.ledgers.presence import LASTING_SECONDS, RUNNING, STOPPED, WAITING
 from stepscope.exporter.sampling.exposition import number
+from stepscope.exporter.sampling.profiles import LEAN
 from stepscope.exporter.sampling.sample_tally import BOUNDS
 from stepscope.training.layout import STEP_BOUNDS
 
@@ -116,6 +117,9 @@ class _Exporter:
     def _add(self, name: str, labels: Mapping[str, str], first: int, values: Floats) -> None:
         name = name if name == "up" or name.startswith("process_") else f"stepscope_{name}"
         if name in self._read and len(values):
+            if self._node.lean < inf and not _is_lean(name, labels):
+                at = self._scrapes[first : first + len(values)]
+                values = np.where(at < self._node.lean, values, nan)
             target = {"__name__": name, "job": "stepscope", "instance": self._node.name}
             self._series.append(Scraped({**target, **labels}, first, np.asarray(values, np.float64)))
 
@@ -135,8 +139,11 @@ class _Exporter:
             self._add("collector_success", {"collector": each.name}, 0, (~fails).astype(np.float64))
         changes = [-inf, *(sorted(self._node.restarts) if self._node.upgraded else []), inf]
         for version, span in enumerate(pairwise(changes)):
-            labels = {"version": f"simulated {version}", "profile": "default"}
-            self._add("exporter_build_info", labels, 0, np.where(_during(self._scrapes, span), 1.0, nan))
+            for profile, since in (("default", (-inf, self._node.lean)), ("lean", (self._node.lean, inf))):
+                labels = {"version": f"simulated {version}", "profile": profile}
+                shown = _during(self._scrapes, span) & _during(self._scrapes, since)
+                if shown.any():
+                    self._add("exporter_build_info", labels, 0, np.where(shown, 1.0, nan))
         started = np.full(len(self._scrapes), -MINUTE)
         for at in self._node.restarts:
             started[self._scrapes >= at] = at
@@ -300,6 +307,9 @@ class _Exporter:
         add: _Add,
     ) -> None:
         activity, rank = use.activity, use.first_rank + own
+        there = np.ones(len(steps.ends), np.bool_)
+        if activity.fault == "elastic":
+            alive, there = alive & ~activity.has_left(rank, times), ~activity.has_left(rank, steps.ends)
         label = {"rank": str(rank)}
         numbers = np.random.default_rng(use.job.random(f"rank {rank}").getrandbits(64))
         begins = steps.ends - steps.durations
@@ -309,7 +319,8 @@ class _Exporter:
             if main == "train"
             else {main: ~steps.validating}
         )
-        for phase, mask in phases.items():
+        for phase, every in phases.items():
+            mask = every & there
             if not mask.any():
                 continue
             seen = finished >= np.flatnonzero(mask)[0] + 1
@@ -327,7 +338,7 @@ class _Exporter:
         )
         add(
             "phase_seconds_total",
-            _total(np.maximum(0.0, between), begun),
+            _total(np.maximum(0.0, between) * there, begun),
             times >= activity.first_step,
             **label,
             phase="other",
@@ -337,7 +348,7 @@ class _Exporter:
         exchanged = np.maximum(0.0, steps.exchanges + (1 - slower) * steps.durations * (use.job.ranks > 1))
         if rank > 0:
             exchanged = exchanged + steps.held_up
-        waits = steps.waits * numbers.uniform(0.9, 1.0)
+        exchanged, waits = exchanged * there, there * steps.waits * numbers.uniform(0.9, 1.0)
         started = times >= activity.first_step
         add("step_component_seconds_total", _total(waits, finished), started, **label, component="data_wait")
         if use.job.ranks > 1:
@@ -350,7 +361,7 @@ class _Exporter:
             )
         if main == "train":
             jitter = numbers.normal(0, 0.01, len(steps.ends))
-            work = np.where(steps.validating, 0.0, (steps.durations - exchanged) * (1 + jitter))
+            work = np.where(steps.validating | ~there, 0.0, (steps.durations - exchanged) * (1 + jitter))
             add("step_own_seconds_total", _total(work, finished), started, **label)
             add("step_own_squared_seconds_total", _total(work**2, finished), started, **label)
         for reason in ("stopped", "no_core", "throttled"):
@@ -400,7 +411,8 @@ class _Exporter:
             lasting = where[times[where] - begin >= LASTING_SECONDS]
             into = ages.setdefault((component, operation), np.full(len(times), nan))
             into[lasting] = times[lasting] - begin
-            waiting[lasting] = component in ("checkpoint", "initialization")
+            away = activity.fault == "lunch" and begin >= activity.faulty[0]
+            waiting[lasting] = component in ("checkpoint", "initialization") or away
 
         stay("initialization", "", np.flatnonzero(times < min(activity.first_step, activity.length)), 0.0)
         for pause, where in spans(times, activity.pauses):
@@ -426,7 +438,7 @@ class _Exporter:
         if waiting.any():
             add("rank_process_state", 1.0, alive & waiting & ~stopped, **label, state=WAITING)
         if not alive.all():
-            gone = "ended" if use.job.ended != "out of memory" else "dead"
+            gone = "dead" if use.job.ended == "out of memory" or activity.fault == "elastic" else "ended"
             add("rank_process_state", 1.0, ~alive, **label, state=gone)
 
     # -- the samples of runs
@@ -519,6 +531,16 @@ class _Exporter:
 def _during(times: Floats, span: tuple[float, float]) -> NDArray[np.bool_]:
     """Returns which of the times are in a span."""
     return (times >= span[0]) & (times < span[1])
+
+
+def _is_lean(name: str, labels: Mapping[str, str]) -> bool:
+    """Returns whether the lean profile has a series."""
+    family = (
+        name if name in LEAN else name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count")
+    )
+    chosen = {**labels, "le": labels.get("le", "+Inf")}
+    parts = {label: (*values, "+Inf", "1.0") for label, values in LEAN.get(family, {}).items()}
+    return name == "up" or (family in LEAN and all(chosen[label] in parts[label] for label in parts))
 
 
 def _tick(times: Floats, activity: Activity) -> Integers:
