@@ -40,9 +40,9 @@ USERS = {"stepscope_run_gauge"}  # numbers that users put into the ledger
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Node]:
-    """A node with 32 cores and 8 GPUs, which has trained for ten minutes."""
+    """A node with 32 cores and 8 GPUs, which has trained for two minutes."""
     with simulated("healthy") as node:
-        yield node.go(600)
+        yield node.go(120)
 
 
 @pytest.fixture(scope="module")
