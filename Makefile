@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest
 AT_ONCE := --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint worlds bench bench-scale trials truth golden pictures programs servers docs package lock sbom clean
+.PHONY: help run test lint worlds bench bench-scale trials truth golden pictures programs servers models docs package lock sbom clean
 
 help: ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -44,7 +44,8 @@ run: $(VENV)/.installed ## observe a slow example and report why: SLOW=augmentat
 	@echo "training the example for about a minute; $(SLOW) is what slows it down"
 	@$(BIN)/stepscope run --name example-$(SLOW) -- $(BIN)/python examples/train_images.py --slow $(SLOW)
 
-lint: $(VENV)/.developing ## ruff, mypy --strict, imports between packages, and the English of the documentation
+# PyTorch and the like may be missing: their types are skipped.
+lint: $(VENV)/.tools ## ruff, mypy --strict, imports between packages, and the English of the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -54,26 +55,28 @@ lint: $(VENV)/.developing ## ruff, mypy --strict, imports between packages, and 
 programs: # of Debian, while pip installs
 	@sh tests/install-servers $(abspath $(NEWER))
 
-servers: programs $(VENV)/.tools ## install Debian's Prometheus, Alertmanager and Chromium, and npm's packages, if possible
+servers: programs models ## install Debian's Prometheus, Alertmanager and Chromium, and npm's packages, if possible
+
+models: programs $(VENV)/.tools
 	@sh tests/install-grafana-models $(BIN)/python $(VENV)/grafana-models
 	@for folder in $(NPM); do [ $$folder/node_modules/.package-lock.json -nt $$folder/package-lock.json ] \
 		|| npm ci --prefix $$folder --ignore-scripts --no-audit --no-fund --silent \
 		|| echo "not installed: $$folder; the tests that need it will be skipped (in CI they fail)"; done
 
-worlds: servers  # what many tests read
+worlds: programs $(VENV)/.tools  # what many tests read
 	@$(BIN)/python -m tests.support.worlds
 
 # pytest compiles all tests of a fresh clone: once, and not in each of the workers at once.
 $(VENV)/.collected: $(VENV)/.tools
 	@$(PYTEST) --collect-only --quiet > /dev/null; touch $@
 
-# At once, because they wait for downloads and for servers, and mypy takes one core.
-BEFORE_TESTS := worlds lint $(VENV)/.collected $(if $(CI),sbom)
-test: $(VENV)/.$(if $(TESTS),developing,installed) ## lint, then all tests; TESTS=tests/rules: only these, without lint
+# At once, because they wait for downloads, for servers and for files, and mypy takes one core.
+BEFORE_TESTS := worlds lint $(VENV)/.developing models $(VENV)/.collected $(if $(CI),sbom)
+test: $(if $(TESTS),$(VENV)/.developing) ## lint, then all tests; TESTS=tests/rules: only these, without lint
 ifdef TESTS
 	$(PYTEST) $(AT_ONCE) -m 'not trial' $(TESTS)
 else
-	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target $(BEFORE_TESTS)
+	@$(MAKE) --no-print-directory --jobs 4 --output-sync=target $(BEFORE_TESTS)
 	$(PYTEST) $(AT_ONCE) -m 'not trial and not alone'
 	$(PYTEST) -m 'alone and not trial' $$(grep -rl --include='test_*.py' pytest.mark.alone tests)
 	$(BIN)/python -m tests.support.audit
