@@ -217,15 +217,23 @@ def test_the_page_has_the_table_of_the_trial() -> None:
 @NOTHING_ELSE_MAY_DELAY_A_RANK
 @pytest.mark.parametrize("case", smallest(short(1), SMALLEST), ids=lambda case: case.name)
 @needs_torch
-def test_the_report_names_the_planted_fault_and_nobody_else(case: Case, tmp_path: Path) -> None:
+def test_the_report_names_the_planted_fault_and_nobody_else(case: Case) -> None:
     seen = Observer(Stepscope()).observe(case)
     assert seen is not None
     assert judge(case, seen) == "right", seen
-    if case.kind == "healthy":
-        alone = subprocess.run(
-            training(case), cwd=tmp_path, env=environment(case), capture_output=True, text=True, check=True
-        )
-        assert parameters(seen.terminal) == parameters(alone.stdout), "training is not the same with hooks"
+
+
+@pytest.mark.trial
+@needs_torch
+def test_training_is_the_same_with_hooks(tmp_path: Path) -> None:
+    """test_unseen.py shows it of a model of each kind, in one process."""
+    seen = Observer(Stepscope()).observe(HEALTHY)
+    assert seen is not None
+    words = training(HEALTHY)
+    alone = subprocess.run(
+        words, cwd=tmp_path, env=environment(HEALTHY), capture_output=True, text=True, check=True
+    )
+    assert parameters(seen.terminal) == parameters(alone.stdout)
 
 
 @pytest.mark.trial
