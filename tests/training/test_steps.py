@@ -361,7 +361,7 @@ def test_a_thread_that_reads_ahead_before_the_first_step_takes_no_steps_from_the
         """
         import threading
         from stepscope.training.automatic import LoaderWaits
-        from stepscope.training.frameworks.batches import ask, got
+        from stepscope.training.frameworks.computing import ask, got
         from stepscope.training.frameworks.computing import computing
         from stepscope.training.loader import Waits
         def read():
@@ -407,7 +407,7 @@ import threading
 from types import SimpleNamespace
 from stepscope.training.automatic import LoaderWaits
 from stepscope.training.frameworks import keras_hooks
-from stepscope.training.frameworks.batches import ask, got
+from stepscope.training.frameworks.computing import ask, got
 from stepscope.training.loader import Waits
 class CallbackList:
     def on_train_begin(self): pass

@@ -1,12 +1,16 @@
-"""Counts what TensorFlow, Keras and JAX compute, in calls that hooks see: of a graph, or a layer."""
+"""Counts what TensorFlow, Keras and JAX compute, in calls that hooks see: of a graph, or a layer.
+
+And the waits for batches of loaders that are no PyTorch DataLoader.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from threading import local
+from time import perf_counter
 from weakref import ref
 
-from stepscope.training.automatic import automatic
+from stepscope.training.automatic import LoaderWaits, automatic
 from stepscope.training.frameworks.around import nothing
 from stepscope.training.frameworks.published import publish
 from stepscope.training.layout import PY_PROCESSES, PY_QUEUE, PY_WORKERS
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    Asked = tuple[LoaderWaits, int | None, float]
     Settings = tuple[int | None, bool | None, int | None]
 
 FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, COMPILE = (
@@ -154,3 +159,52 @@ def checkpoint(*_: object, **__: object) -> int:
 
 def leave(place: int, _done: bool) -> None:
     recorder.leave(place)
+
+
+# -- waits for batches ---------------------------------------------------------------------------------
+
+
+def ask(waits: LoaderWaits) -> Asked | None:
+    """Begins the wait for a batch. Returns None inside another wait, in other threads and in callbacks."""
+    if computing.in_callback or not recorder.asks_here() or recorder.is_waiting():
+        return None
+    if not computing.in_loop and _nothing_was_computed():
+        automatic.begin_anew()
+    place = None if waits.phase else automatic.requested(waits, True)
+    asked = perf_counter()
+    if place is None:
+        recorder.waiting(asked)
+    return waits, place, asked
+
+
+def got(begun: Asked, done: bool) -> None:
+    """Ends the wait. `done`: there was a batch, neither the end of the data nor an error."""
+    waits, place, asked = begun
+    if place is not None:
+        recorder.leave(place)
+    else:
+        recorder.waiting(0.0)
+    if not done and waits.phase:
+        return
+    if not done:
+        if not computing.in_loop and _nothing_was_computed():
+            automatic.begin_anew()
+        automatic.ended()
+        return
+    wait = (asked, perf_counter(), None, not waits.is_usual)
+    waits.is_usual = True
+    if place is not None:
+        automatic.came(wait)
+    else:  # the script makes steps, or watches the loader: the wait belongs to the step that follows
+        waits[waits.phase or "train"].count(*wait)
+        recorder.waited(*wait[:2])
+
+
+def _nothing_was_computed() -> bool:
+    """Returns whether the latest batch was neither trained on nor evaluated, before the first step.
+
+    Then the script only reads its data, for example to adapt a layer to it.
+    """
+    if automatic.waits is None or automatic.trained or automatic.evaluated:
+        return False
+    return session.ledger is not None and not session.ledger.has_steps()

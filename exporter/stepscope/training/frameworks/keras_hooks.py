@@ -21,13 +21,14 @@ from weakref import ref
 
 from stepscope.training.automatic import LoaderWaits, automatic
 from stepscope.training.frameworks.around import around, never, replace, timed
-from stepscope.training.frameworks.batches import ask, got
 from stepscope.training.frameworks.computing import (
     FORWARD,
     OPTIMIZER,
+    ask,
     checkpoint,
     computing,
     forward,
+    got,
     leave,
 )
 from stepscope.training.frameworks.published import after, publish
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stepscope.training.automatic import Moment
-    from stepscope.training.frameworks.batches import Asked
+    from stepscope.training.frameworks.computing import Asked
 
 _SAVES = {
     "keras.src.models.model": ("Model", ("save", "save_weights", "export")),
@@ -127,7 +128,7 @@ def hook_loops(module: Any, backend: str, version: str) -> None:
     for part, end in product(parts, ("begin", "end")):
         around(callbacks, f"on_{part}_{end}", _calls_back, _called_back)
     around(callbacks, "on_train_begin", partial(_training_begins, backend, name))
-    after(callbacks, "on_epoch_begin", _epoch)
+    after(callbacks, "on_epoch_begin", lambda _, __, epoch, *___, **____: publish({"epoch": epoch}))
     after(callbacks, "on_train_batch_end", _trained)
     after(callbacks, "on_train_end", _training_ended)
     for phase, loop in (("eval", "test"), ("predict", "predict")):
@@ -266,10 +267,6 @@ def hook_numbers(callbacks: Any) -> None:
     """Hooks the callbacks of a module that has History and ProgbarLogger."""
     after(getattr(callbacks, "History", None), "on_epoch_end", _logged)
     after(getattr(callbacks, "ProgbarLogger", None), "on_train_batch_end", _logged)
-
-
-def _epoch(_result: object, _callbacks: object, epoch: int, *_: object, **__: object) -> None:
-    publish({"epoch": epoch})
 
 
 def _logged(_result: object, _callback: object, _number: int, logs: Any = None) -> None:

@@ -17,13 +17,14 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 
 from stepscope.training.automatic import LoaderWaits, automatic
 from stepscope.training.frameworks.around import around, nothing
-from stepscope.training.frameworks.batches import ask, got
 from stepscope.training.frameworks.computing import (
     BACKWARD,
     COMPILE,
     FORWARD,
+    ask,
     checkpoint,
     computing,
+    got,
     leave,
 )
 from stepscope.training.frameworks.graph_clock import FETCHES, STEPS, graph_clock
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from stepscope.training.frameworks.batches import Asked
+    from stepscope.training.frameworks.computing import Asked
 
 _DATA_WAIT, _COMMUNICATION = COMPONENT_INDEX["data_wait"], COMPONENT_INDEX["communication"]
 _ALL_REDUCE = OPERATIONS.index("all_reduce") + 1.0
@@ -219,13 +220,6 @@ class _Graphs:
         self.python = set[object]()  # tokens of functions of Python that they call
         self.wait = False  # for other ranks, inside
 
-    def only_communicate(self, function: Any) -> bool:
-        return (
-            function in self.with_collectives
-            and function not in self.with_gradients
-            and function not in self.with_steps
-        )
-
 
 _running, _graphs = _Running(), _Graphs()
 
@@ -256,7 +250,8 @@ def _called(function: Any, *arguments: Any, **keywords: Any) -> tuple[Any, int |
     iterators = [each for each in (*arguments, *keywords.values()) if issubclass(type(each), kinds)]
     _running.fetches, _running.fetch_is_timed = any(map(fetches_here, iterators)), False
     place = None
-    if _graphs.only_communicate(function):
+    trains = function in _graphs.with_gradients or function in _graphs.with_steps
+    if function in _graphs.with_collectives and not trains:
         place = computing.begin(_COMMUNICATION, _graphs.with_collectives[function])
     elif not (traced and iterators and computing.in_loop) or function in _graphs.clocked:
         place = computing.begin(FORWARD if traced else COMPILE)

@@ -50,21 +50,10 @@ class _XlaProfiler:
 
     # -- what differs ----------------------------------------------------------------------------------
 
-    def _is_active(self) -> bool:
-        """Returns whether the script's own profiler records."""
-        raise NotImplementedError
-
-    def _begin(self, folder: str) -> None:
-        """Begins to record; raises any exception, after which the script can use the profiler."""
-        raise NotImplementedError
-
-    def _end(self) -> None:
-        """Writes into the folder; raises as `_begin`."""
-        raise NotImplementedError
-
-    def _annotation(self, name: str) -> Any:
-        """Returns the context manager of an event with this name."""
-        raise NotImplementedError
+    _is_active: Callable[[], bool]  # whether the script's own profiler records
+    _begin: Callable[[str], None]  # into a folder; raises any exception, after which the script can use it
+    _end: Callable[[], None]  # writes into the folder; raises as `_begin`
+    _annotation: Callable[[str], Any]  # the context manager of an event with this name
 
     # -- windows ---------------------------------------------------------------------------------------
 
