@@ -44,8 +44,7 @@ run: $(VENV)/.installed ## observe a slow example and report why: SLOW=augmentat
 	@echo "training the example for about a minute; $(SLOW) is what slows it down"
 	@$(BIN)/stepscope run --name example-$(SLOW) -- $(BIN)/python examples/train_images.py --slow $(SLOW)
 
-# PyTorch and the like may be missing: their types are skipped.
-lint: $(VENV)/.tools ## ruff, mypy --strict, imports between packages, and the English of the documentation
+lint: $(VENV)/.developing ## ruff, mypy --strict, imports between packages, and the English of the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
