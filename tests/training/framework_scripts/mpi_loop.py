@@ -6,6 +6,7 @@ With a word, the script initializes MPI itself.
 import pickle
 import sys
 import time
+from collections.abc import Callable
 
 import mpi4py
 import numpy as np
@@ -46,7 +47,11 @@ said.append(request.wait())
 numbers, theirs = np.full(3, rank, "i8"), np.empty(3, "i8")
 MPI.Request.Waitall([world.Isend(numbers, dest=peer), world.Irecv(theirs, source=peer)])
 said.append(theirs.tolist())
-for wrong in (lambda: world.Bcast(numbers, root=9), lambda: world.bcast(lambda: 0, root=rank)):
+refused: list[Callable[[], object]] = [
+    lambda: world.Bcast(numbers, root=9),
+    lambda: world.bcast(lambda: 0, root=rank),
+]
+for wrong in refused:
     try:
         wrong()
     except Exception as error:  # noqa: BLE001
