@@ -484,13 +484,23 @@ raise SystemExit(9)
     assert document["run"]["ending"]["failed"] is False
 
 
+# The whole job must stand before somebody types: a process that was woken to be stopped, and had no core yet,
+# still takes a line that comes first.
 SHELL = """
-import os, signal, subprocess, sys, termios
+import os, psutil, signal, subprocess, sys, termios, time
+def stands(group):
+    try:
+        all_of_it = [it for it in psutil.process_iter() if os.getpgid(it.pid) == group]
+        return all(it.status() == psutil.STATUS_STOPPED for it in all_of_it)
+    except (OSError, psutil.Error):  # some process has just ended
+        return False
 signal.signal(signal.SIGTTOU, signal.SIG_IGN)
 job = subprocess.Popen(sys.argv[1:], process_group=0)
 os.tcsetpgrp(0, job.pid)
 _, status = os.waitpid(job.pid, os.WUNTRACED)
 assert os.WIFSTOPPED(status), status
+while not stands(job.pid):
+    time.sleep(0.01)
 os.tcsetpgrp(0, os.getpgrp())
 print("[1]+ Stopped", flush=True)
 assert sys.stdin.readline().strip() == "fg"
@@ -514,7 +524,7 @@ raise SystemExit(8)
     terminal.until_shown("Stopped")
     terminal.type("fg\n")
     terminal.type("anna\n")
-    assert terminal.status() == 8
+    assert terminal.status() == 8, terminal.shown
     assert "got ANNA" in terminal.shown
     assert "\033[" in terminal.shown, "colours on a terminal"
     assert (tmp_path / "run" / "report.html").exists()
