@@ -12,7 +12,8 @@ out of the training step around them:
 - if gradients were disabled at the request, or in a pass
 - if several come before the loader ends, or another is asked
 
-One alone may be for a backward pass that is still to come.
+One alone may be for a backward pass that is still to come. What the script does after the last batch of a
+loader, such as computing metrics, is of that batch until training continues, or the run ends.
 
 Without any call, the script only reads its data. Before the first step, that is set-up, as is what follows
 until a batch or a backward pass. With gradients disabled, it computes by functions: that is evaluation.
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
     Batch = tuple[Moment, Moment, bool, "LoaderWaits", Wait | None]
 
 _DATA_WAIT = COMPONENT_INDEX["data_wait"]
-_CALLS = [1 + COMPONENT_INDEX[name] for name in ("forward", "backward", "compile")]  # places in a Moment
+# Places in a Moment: of calls, and of what is not of an evaluation that it follows.
+_CALLS = [1 + COMPONENT_INDEX[name] for name in ("forward", "backward", "compile")]
+_APART = [1 + COMPONENT_INDEX[name] for name in ("checkpoint", "communication")]
 NESTED = "an optimizer's step inside its own step"  # why hooks are careful, and see only the outer one
 MOST_UNDECIDED = 1000  # batches of which it is not known whether they are trained on
 
@@ -71,7 +74,8 @@ class AutomaticSteps:
 
     __slots__ = (  # faster than a dictionary, with caches that PyTorch leaves cold
         *("asked", "compiled", "end_compiled", "end_with_data", "evaluated", "evaluation", "failed", "first"),
-        *("has_updated", "is_evaluation", "trained", "undecided", "until", "unusual", "wait", "waits"),
+        *("has_updated", "is_evaluation", "latest", "since", "trained", "undecided", "until", "unusual"),
+        *("wait", "waits"),
     )
 
     def __init__(self) -> None:
@@ -95,6 +99,9 @@ class AutomaticSteps:
         self.until: Moment = ()  # the end of the latest forward pass without gradients
         self.evaluation: Moment = ()  # the begin of an evaluation without a loader
         self.is_evaluation = False  # otherwise it may be a single pass for a step, as of a GAN's generator
+        # The begin and the end of the latest batch of an evaluation, until it is known whether another one
+        self.latest: tuple[Moment, Moment] | None = None  # comes. Otherwise what follows is of it,
+        self.since: Moment = ()  # from here on.
         self.undecided: list[Batch] = []  # before the latest one
 
     def requested(self, waits: LoaderWaits, gradients: bool) -> int | None:
@@ -147,6 +154,8 @@ class AutomaticSteps:
     def came(self, wait: tuple[float, float, int | None, bool]) -> None:
         """Ends the wait for the batch."""
         self.wait = wait
+        if self.latest is not None:
+            self._end_latest()
         if wait[3] and recorder.first_batch_came():
             self.asked = self.first = recorder.so_far() or ()
 
@@ -157,15 +166,22 @@ class AutomaticSteps:
         """
         is_in_hand = self.waits is not None and self.waits.ahead and not self._are_set_up()
         if is_in_hand and (self._used() or len(self.undecided) < 2):
+            self._end_latest()
             return
-        self._decide()
+        self._decide(is_last=True)
         self._forget()
         if self.end_with_data is not None:
+            self._end_latest()
             self.end_with_data()
+        elif self.latest is not None:
+            self.since = recorder.so_far() or ()
+            self.unusual.add("evaluation")
+            recorder.show_phase("eval")
 
     def trains(self) -> None:
         """Says that gradients are computed. Those of another thread are for no batch of this loop."""
         if recorder.so_far() is not None:
+            self.end_evaluation()
             self.trained = True
 
     def evaluates(self, begin: Moment | None, training: bool) -> None:
@@ -176,7 +192,7 @@ class AutomaticSteps:
         trained in between.
         """
         self.until = recorder.so_far() or ()
-        if begin and self.until:
+        if begin and self.until and self.latest is None:
             self.is_evaluation = bool(self.evaluation) or not training
             self.evaluation = self.evaluation or begin
             self.unusual.add("evaluation")
@@ -184,16 +200,18 @@ class AutomaticSteps:
                 recorder.show_phase("eval")
 
     def end_evaluation(self) -> None:
-        """Makes a step of the evaluation without a loader: training continues."""
+        """Ends the evaluation, and makes a step of one without a loader: training continues."""
+        self._end_latest()
         begin, self.evaluation = self.evaluation, ()
         if begin:
             self.unusual.discard("evaluation")
-            recorder.show_phase("train")
             if self.is_evaluation:
                 recorder.take_step_out("eval", begin, self.until)
+            recorder.show_phase("train")
 
     def run_ends(self) -> None:
         """Makes a step of an evaluation that the end of the run ends: as far as its last pass."""
+        self.since = ()
         self.end_evaluation()
         step = recorder.open_step()
         if self.waits is not None and step is not None and self._is_over(step[1]):
@@ -229,6 +247,7 @@ class AutomaticSteps:
     def begin_anew(self) -> None:
         """Drops the open step: a framework says that its loop begins here, or has ended."""
         if recorder.counts_here():
+            self._end_latest()
             self.forget()
             recorder.drop_automatic_step()
 
@@ -236,7 +255,8 @@ class AutomaticSteps:
         """Forgets what was not decided of an earlier loop, or of a run that has ended."""
         self.compiled = self.end_with_data = None
         self.has_updated = bool
-        self.evaluation = self.until = self.first = ()
+        self.evaluation = self.until = self.first = self.since = ()
+        self.latest = None
         self.unusual.discard("evaluation")
         self._forget()
 
@@ -257,14 +277,15 @@ class AutomaticSteps:
         """Ends the latest batch, because the script asks this loader, and settles what is known by now."""
         used = self._is_used(now)
         if self.wait is None and self.until > self.asked:  # the last batch, of a loader that has ended
-            now = self.until
+            now = _later(self.until, self.until, now)
+        goes_on = self.waits is asks
         if self.waits is not None:
-            self.waits.ahead |= self.waits is asks and not (used or self.trained)
+            self.waits.ahead |= goes_on and not (used or self.trained)
             self.undecided.append((self.asked, now, used, self.waits, self.wait))
         if self.trained:
             self._forget("train")
         elif self.evaluated and used:
-            self._take_out()
+            self._take_out(is_last=goes_on)
 
     def _is_to_decide(self, asks: LoaderWaits, gradients: bool) -> bool:
         """Returns whether no backward pass comes for batches, now that the script asks this loader."""
@@ -273,7 +294,7 @@ class AutomaticSteps:
             return True
         return self._are_set_up(1 if is_another else 2) or len(self.undecided) > MOST_UNDECIDED
 
-    def _decide(self) -> None:
+    def _decide(self, is_last: bool = False) -> None:
         """Decides about batches after which no backward pass came. Drops the step of what was only read."""
         used = self._used()
         if self._are_set_up():
@@ -283,7 +304,7 @@ class AutomaticSteps:
             self.has_updated = bool
             self._forget("train")
         elif used > 1 or (self.evaluated and not used and len(self.undecided) > 1):
-            self._take_out()
+            self._take_out(is_last)
         else:
             self._forget("train")
 
@@ -300,16 +321,38 @@ class AutomaticSteps:
         """Returns whether a module was called since the latest batch was requested, without an error."""
         return not self.failed and any(now[place] != self.asked[place] for place in _CALLS)
 
-    def _take_out(self) -> None:
-        """Makes steps of evaluation of the batches: each ends with one that was used, if there is any."""
+    def _take_out(self, is_last: bool = False) -> None:
+        """Makes steps of evaluation of the batches: each ends with one that was used, if there is any.
+
+        What follows may be of the last one, if `is_last`.
+        """
         called = self._used()
         begun: Moment = ()
         for begin, end, used, _, _ in self.undecided:
             begun = begun or begin
             if used or not called:
-                recorder.take_step_out("eval", begun, end)
+                self._end_latest()
+                self.latest = begun, end
                 begun = ()
         self._forget("eval")
+        if not is_last:
+            self._end_latest()
+
+    def _end_latest(self) -> None:
+        """Makes a step of the latest batch of an evaluation, with what followed it as the last one."""
+        if self.latest is None:
+            return
+        (begin, end), self.latest = self.latest, None
+        since, self.since = self.since, ()
+        if since:
+            end = _later(end, since, recorder.so_far() or since)
+        recorder.take_step_out("eval", begin, end)
+        if since:
+            self.unusual.discard("evaluation")
+            recorder.show_phase("train")
+        if self.asked >= end:  # it was asked before this step was taken out
+            parts = zip(self.asked[1:], begin[1:], end[1:], strict=True)
+            self.asked = self.asked[0], *(asked - (after - before) for asked, before, after in parts)
 
     def _forget(self, phase: str = "") -> None:
         """Forgets the batches, after their waits have counted for this phase."""
@@ -322,6 +365,15 @@ class AutomaticSteps:
             if phase and wait is not None:
                 waits[phase].count(*wait)
         self.undecided.clear()
+
+
+def _later(end: Moment, since: Moment, now: Moment) -> Moment:
+    """Returns the end of an evaluation with what was done since, except for what is not of it."""
+    parts = [now_at - before for now_at, before in zip(now, since, strict=True)]
+    for place in _APART:
+        parts[0] -= parts[place]
+        parts[place] = 0.0
+    return tuple(before + more for before, more in zip(end, parts, strict=True))
 
 
 automatic = AutomaticSteps()

@@ -833,6 +833,26 @@ for x, y in DataLoader(data, batch_size=24):
 """
 
 
+MEASURES = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def ahead(loader):
+    batches = iter(loader)
+    following = next(batches)
+    while following is not None:
+        batch, following = following, next(batches, None)
+        yield batch
+for loop, evaluates in ((iter, torch.no_grad), (ahead, torch.no_grad), (iter, torch.enable_grad)):
+    for x, y in DataLoader(data, batch_size=24):
+        loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+    for x, y in loop(DataLoader(data, batch_size=32)):
+        with evaluates(): model(x)
+    time.sleep(0.02)
+    torch.save(model.state_dict(), sys.argv[0] + ".pt")
+    time.sleep(0.02)
+loss_of(model(x), y).backward(); optimizer.step()
+"""
+
+
 ERROR = """
 for i, (x, y) in enumerate(DataLoader(data, batch_size=8)):
     loss = loss_of(model(x if i < 5 else x[:, :3]), y)
@@ -851,6 +871,7 @@ def timed(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     loops = {**ODD_LOOPS, **{name: script + KEPT for name, script in LOOKED_AT.items()}}
     loops |= {"of rows": OF_ROWS, "growing": GROWING, "plain": PLAIN, "late": LATE, "workers": LATE_WORKERS}
     loops |= {"fold 1": FOLD, "fold 2": FOLD, "accumulates": ACCUMULATES, "usual": USUAL}
+    loops["measures"] = MEASURES
     loops["error"] = ERROR
     folder = tmp_path_factory.mktemp("timed")
     package = folder / "torchdata" / "stateful_dataloader"
@@ -873,6 +894,17 @@ def test_a_plain_loop_with_evaluation_has_its_steps_and_all_their_components(tim
     assert rank.totals.component_seconds["checkpoint"] > 0
     waits = {loader.phase: (sum(loader.wait_counts), loader.batch_size) for loader in rank.totals.loaders}
     assert waits == {"train": (12, 2), "eval": (6, 4)}
+
+
+def test_what_follows_the_last_batch_of_an_evaluation_is_of_it_but_for_the_checkpoint(timed: Trained) -> None:
+    rank = of(timed, "measures")
+    assert rank.totals.steps == {"train": 3 * 4 + 1, "eval": 3 * 3}
+    saved = COMPONENTS.index("checkpoint")
+    evaluated = [step for step in rank.steps if step.phase == "eval"]
+    own = [step.duration - sum(step.components) for step in evaluated]
+    assert [each > 0.0399 for each in own[2::3]] == [True] * 3
+    assert not any(step.components[saved] for step in evaluated)
+    assert [place for place, seconds in enumerate(rank.all_seconds("checkpoint")) if seconds] == [4, 8, 12]
 
 
 def test_a_usual_step_is_recorded_as_one_that_hooks_look_at_closely(timed: Trained) -> None:
