@@ -3,7 +3,8 @@
 Threads have their CPU time, by what each of them was started to run.
 
 A trace or profile function is of one thread. So the one that makes the steps is asked: before the first of
-them, and after a step that follows each look of the line sampler. All else is of the whole process.
+them, and after a step that follows each look of the line sampler. Some are on within steps only: so it is
+asked in the next pass of a module, too. All else is of the whole process.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from stepscope.training.proc_files import read, thread_times
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from stepscope.training.main_stack import Frame
@@ -32,13 +33,22 @@ _FOR_DEBUGGING = {
 
 noted: list[Frame | str] = []  # what was on when the thread was asked last
 of_window: object = None  # the profile function of the latest profile window
+ask_in_pass: Callable[[], object] = bool  # lets hooks of modules call `note_more` in the next pass
 
 
 def note() -> None:
-    """Asks the calling thread for its trace and profile functions."""
+    """Asks the calling thread, between two steps, for its trace and profile functions."""
+    noted.clear()
+    note_more()
+    ask_in_pass()
+
+
+def note_more() -> None:
+    """Asks the calling thread for those that were not noted between two steps."""
     on = [tool for tool in (sys.gettrace(), sys.getprofile()) if tool is not None and tool is not of_window]
     # "<class 'cProfile.Profile'>" for what is written in C, without asking the object.
-    noted[:] = [frame_of(tool) or type.__repr__(type(tool))[8:-2] for tool in on]
+    names = [frame_of(tool) or type.__repr__(type(tool))[8:-2] for tool in on]
+    noted.extend(name for name in names if name not in noted)
 
 
 def tools() -> Iterator[Frame | str]:

@@ -825,6 +825,19 @@ for i, (x, y) in enumerate(DataLoader(data, batch_size=4)):
 """
 
 
+PROFILES_A_PART = """
+import contextlib, cProfile
+from stepscope.training import tools
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+x, y = data[:8]
+for part in (cProfile.Profile(), contextlib.nullcontext()):
+    tools.note()  # as between two steps, once in a second
+    with part: out = model(x)
+    print("on in the pass:", *tools.noted, file=sys.stderr)
+    loss_of(out, y).backward(); optimizer.step(); optimizer.zero_grad()
+"""
+
+
 FOLD = """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 globals().setdefault("optimizers", []).append(optimizer)
@@ -871,7 +884,7 @@ def timed(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     loops = {**ODD_LOOPS, **{name: script + KEPT for name, script in LOOKED_AT.items()}}
     loops |= {"of rows": OF_ROWS, "growing": GROWING, "plain": PLAIN, "late": LATE, "workers": LATE_WORKERS}
     loops |= {"fold 1": FOLD, "fold 2": FOLD, "accumulates": ACCUMULATES, "usual": USUAL}
-    loops["measures"] = MEASURES
+    loops |= {"measures": MEASURES, "profiles a part": PROFILES_A_PART}
     loops["error"] = ERROR
     folder = tmp_path_factory.mktemp("timed")
     package = folder / "torchdata" / "stateful_dataloader"
@@ -905,6 +918,13 @@ def test_what_follows_the_last_batch_of_an_evaluation_is_of_it_but_for_the_check
     assert [each > 0.0399 for each in own[2::3]] == [True] * 3
     assert not any(step.components[saved] for step in evaluated)
     assert [place for place, seconds in enumerate(rank.all_seconds("checkpoint")) if seconds] == [4, 8, 12]
+
+
+def test_a_profiler_that_is_on_in_a_part_of_each_step_is_seen(timed: Trained) -> None:
+    assert [line.rstrip() for line in timed.errors.splitlines() if line.startswith("on in the pass:")] == [
+        "on in the pass: cProfile.Profile",
+        "on in the pass:",
+    ]
 
 
 def test_a_usual_step_is_recorded_as_one_that_hooks_look_at_closely(timed: Trained) -> None:

@@ -20,6 +20,7 @@ from types import GeneratorType
 import torch
 from torch.nn import Module
 
+from stepscope.training import tools
 from stepscope.training.automatic import automatic
 from stepscope.training.frameworks.around import timed
 from stepscope.training.frameworks.published import publish
@@ -29,6 +30,7 @@ from stepscope.training.frameworks.torch_hooks.patches import (
     after_import,
     failed,
     is_compiling,
+    on_removal,
     replace,
     switched_off,
 )
@@ -56,17 +58,16 @@ if TYPE_CHECKING:
 _FORWARD, _BACKWARD = COMPONENT_INDEX["forward"], COMPONENT_INDEX["backward"]
 _COMMUNICATION = COMPONENT_INDEX["communication"]
 _GRADIENTS = OPERATIONS.index("gradients") + 1.0
-_TO_TUPLE: tuple[type, ...] = (
-    GeneratorType,
-    filter,
-    map,
-    type({}.values()),
-)  # of which PyTorch makes a tuple itself
+_TOOLS = "tools"  # why the next pass is looked at closely
+# Of these PyTorch makes a tuple itself.
+_TO_TUPLE: tuple[type, ...] = (GeneratorType, filter, map, type({}.values()))
 
 
 def install() -> None:
     """Hooks `Module.__call__`, `torch.autograd.backward`, and what asks for gradients without it."""
     _codes[:] = [module_calls.CODE]
+    tools.ask_in_pass = _ask_for_tools
+    on_removal(lambda: setattr(tools, "ask_in_pass", bool))
     replace(Module, "__call__", _quick_forward)
     for module in ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"):
         if module in sys.modules:  # imported before the hook: there Dynamo compares it with the original
@@ -78,6 +79,11 @@ def install() -> None:
 
 
 _codes: list[Any] = []  # of the hooks
+
+
+def _ask_for_tools() -> None:
+    """Lets the next pass ask for the tools that are on in it; if none came since the last call, none."""
+    (automatic.unusual.discard if _TOOLS in automatic.unusual else automatic.unusual.add)(_TOOLS)
 
 
 def _keep_from_dynamo() -> None:
@@ -110,6 +116,9 @@ def _timed_forward(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*arguments, **keywords)
         try:
             begin = None
+            if _TOOLS in automatic.unusual:
+                automatic.unusual.discard(_TOOLS)
+                tools.note_more()
             if session.windows is not None:
                 session.windows.end_if_idle()
             evaluates = not gradients()
