@@ -648,10 +648,13 @@ def test_the_threads_of_a_worker_compute_for_its_fetches(fetched: Fetched) -> No
 
 
 RUNS = """
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
+untimed = _MapDatasetFetcher.fetch
 def train(items, **settings):
     for batch in stepscope.watch(DataLoader(range(items), batch_size=1, **settings)):
         with stepscope.step(): pass
     stepscope.finish()
+    assert _MapDatasetFetcher.fetch is untimed
 train(2)
 list(DataLoader(range(5), batch_size=1))   # between the runs: of none
 stepscope.start()
