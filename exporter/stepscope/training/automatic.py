@@ -346,13 +346,16 @@ class AutomaticSteps:
         since, self.since = self.since, ()
         if since:
             end = _later(end, since, recorder.so_far() or since)
-        recorder.take_step_out("eval", begin, end)
+        looked = recorder.take_step_out("eval", begin, end)
         if since:
             self.unusual.discard("evaluation")
             recorder.show_phase("train")
         if self.asked >= end:  # it was asked before this step was taken out
             parts = zip(self.asked[1:], begin[1:], end[1:], strict=True)
-            self.asked = self.asked[0], *(asked - (after - before) for asked, before, after in parts)
+            self.asked = (
+                self.asked[0] + looked,
+                *(asked - (after - before) for asked, before, after in parts),
+            )
 
     def _forget(self, phase: str = "") -> None:
         """Forgets the batches, after their waits have counted for this phase."""

@@ -122,7 +122,7 @@ class Recorder:
     open_step: Callable[[], tuple[tuple[float, ...], tuple[float, ...]] | None]
     first_batch_came: Callable[[], bool]
     show_phase: Callable[[str], None]
-    take_step_out: Callable[[str, tuple[float, ...], tuple[float, ...]], None]
+    take_step_out: Callable[[str, tuple[float, ...], tuple[float, ...]], float]
     waited: Callable[[float, float], None]
     waiting: Callable[[float], None]
     time_backward: Callable[..., Callable[..., Any]]
@@ -621,15 +621,15 @@ def make_recorder(
             drop_step()
             trainer = 0
 
-    def take_step_out(phase: str, begin: tuple[float, ...], end: tuple[float, ...]) -> None:
+    def take_step_out(phase: str, begin: tuple[float, ...], end: tuple[float, ...]) -> float:
         """Records the time between two answers of `so_far` as a step of this phase; "": as outside a step.
 
-        An empty `begin` is that of the open step.
+        An empty `begin` is that of the open step. Returns for how many seconds it looked around.
         """
         nonlocal began
         begin = begin or (began, *_NOTHING)
         if owner != -get_ident() or not begin[0] < end[0]:
-            return
+            return 0.0
         seconds, *components = (after - before for before, after in zip(begin, end, strict=True))
         for i, part in enumerate(components):
             parts[i] -= part
@@ -638,9 +638,10 @@ def make_recorder(
         if phase:
             record_automatic(phase, begin[0], end[0], *components)
         began += seconds
-        counters[since] = began
+        counters[since] = taken_out = began
         if recorded >= counters[46]:
             look()
+        return began - taken_out
 
     def show_phase(phase: str) -> None:
         """Says which phase the open automatic step seems to be of, until it is decided."""
