@@ -13,7 +13,8 @@ out of the training step around them:
 - if several come before the loader ends, or another is asked
 
 One alone may be for a backward pass that is still to come. What the script does after the last batch of a
-loader, such as computing metrics, is of that batch until training continues, or the run ends.
+loader, such as computing metrics, is of that batch until training continues. It is not before training has
+begun, nor at the end of the run.
 
 Without any call, the script only reads its data. Before the first step, that is set-up, as is what follows
 until a batch or a backward pass. With gradients disabled, it computes by functions: that is evaluation.
@@ -21,6 +22,7 @@ until a batch or a backward pass. With gradients disabled, it computes by functi
 
 from __future__ import annotations
 
+from stepscope.training.layout import COUNTER_OWN
 from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
 from stepscope.training.session import recorder, session
 
@@ -170,8 +172,9 @@ class AutomaticSteps:
             return
         self._decide(is_last=True)
         self._forget()
-        if self.end_with_data is not None:
+        if self.end_with_data is not None or not _has_trained():
             self._end_latest()
+        if self.end_with_data is not None:
             self.end_with_data()
         elif self.latest is not None:
             self.since = recorder.so_far() or ()
@@ -277,7 +280,7 @@ class AutomaticSteps:
         """Ends the latest batch, because the script asks this loader, and settles what is known by now."""
         used = self._is_used(now)
         if self.wait is None and self.until > self.asked:  # the last batch, of a loader that has ended
-            now = _later(self.until, self.until, now)
+            now = _later(self.until, self.until, now if _has_trained() else self.until)
         goes_on = self.waits is asks
         if self.waits is not None:
             self.waits.ahead |= goes_on and not (used or self.trained)
@@ -368,6 +371,11 @@ class AutomaticSteps:
             if phase and wait is not None:
                 waits[phase].count(*wait)
         self.undecided.clear()
+
+
+def _has_trained() -> bool:
+    """Returns whether this run has a training step."""
+    return session.ledger is not None and session.ledger.counters[COUNTER_OWN] > 0.0
 
 
 def _later(end: Moment, since: Moment, now: Moment) -> Moment:
