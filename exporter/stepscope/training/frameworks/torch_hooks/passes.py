@@ -59,7 +59,7 @@ _FORWARD, _BACKWARD = COMPONENT_INDEX["forward"], COMPONENT_INDEX["backward"]
 _COMMUNICATION = COMPONENT_INDEX["communication"]
 _GRADIENTS = OPERATIONS.index("gradients") + 1.0
 _TOOLS = "tools"  # why the next pass is looked at closely
-# Of these PyTorch makes a tuple itself.
+# PyTorch makes a tuple of these itself.
 _TO_TUPLE: tuple[type, ...] = (GeneratorType, filter, map, type({}.values()))
 
 
