@@ -148,7 +148,7 @@ def problems_of(analysis: Analysis) -> list[Problem]:
 
 
 def small_problems(analysis: Analysis) -> list[Problem]:
-    """Returns what was found, but cost less than `SMALL` of the run, or `SMALL_WITHOUT_CAUSE`."""
+    """Returns what is no problem, or cost less than `SMALL` of the run, or `SMALL_WITHOUT_CAUSE`."""
     return [problem for problem in _of_run(analysis) if _is_small(problem, analysis)]
 
 
@@ -273,6 +273,8 @@ def _lines(result: RuleResult, analysis: Analysis, main_phase: str) -> list[Line
 
 
 def _is_small(problem: Problem, analysis: Analysis) -> bool:
+    if problem.rule.about.effect is Effect.OVERVIEW:
+        return True
     if problem.is_risk or analysis.run_seconds is None:
         return False
     if not problem.seconds_lost:

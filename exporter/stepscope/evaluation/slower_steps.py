@@ -1,7 +1,6 @@
-"""Finds steps that take longer and longer."""
+"""Finds steps that take longer and longer. That is no problem: batches may grow by design."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -9,6 +8,7 @@ from stepscope.common.words import duration, number, share
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.unexplained import finding
 from stepscope.measurements.timeline import StepTimeline
+from stepscope.rules.parts.topics import About, Effect
 
 PARTS = 6  # of the training steps, in order: their medians rise from part to part
 FEWEST = 15  # marked steps per part
@@ -19,7 +19,7 @@ NEIGHBOURS = 0.1  # of the cores: if others use more, they may be why
 FIND_WHAT_GROWS = (
     "Look for what grows from step to step: tensors, lists or histories that are kept, sequences, or numbers "
     "that get tiny, with which CPUs are slow (`torch.set_flush_denormal(True)`). Profile windows of an early "
-    "and a late step show which operators take longer. Batches that grow by design are no fault."
+    "and a late step show which operators take longer."
 )
 
 
@@ -38,13 +38,13 @@ def slower_steps(analysis: Analysis) -> Iterator[RuleResult]:
         lost = min(beyond * timeline.every, run_seconds) - analysis.core_wait_seconds
         if lost > 0:
             said = (
-                f"{share(lost, run_seconds)} of the run, {duration(lost)}. Training steps took "
-                f"{duration(first)} at first and {duration(last)} at the end, "
-                f"{number(round(last / first, 1))} times as long. What grows was not measured."
+                f"Training steps took {duration(first)} at first and {duration(last)} at the end, "
+                f"{number(round(last / first, 1))} times as long: {share(lost, run_seconds)} of the run. "
+                "What grows was not measured. Batches may, by design."
             )
+            about = About("Steps that get slower", Effect.OVERVIEW)
             # Whatever passes in these steps may be what grows.
-            slower = finding("Steps that get slower", said, FIND_WHAT_GROWS, lost, brings={"": lost})
-            yield replace(slower, cause_known=False)
+            yield finding(about.subject, said, FIND_WHAT_GROWS, lost, about, brings={"": lost})
             return
 
 

@@ -106,8 +106,10 @@ def verdict(analysis: Analysis, price: float | None = None) -> RunVerdict:
     details += headline(analysis) or ([f"{traced(analysis)}."] if analysis.is_trace else [])
     run = analysis.run_seconds or math.inf
     small = [one for one in small_problems(analysis) if one.seconds_lost >= MENTIONED * run]
-    named = listing([f"{one.title} {share(one.seconds_lost, run)}" for one in small])
-    details += [*does, *([f"Small things: {named} of the run."] if small else []), *only_at_times(analysis)]
+    noted = [one for one in small if one.rule.about.effect is Effect.OVERVIEW]
+    named = listing([f"{one.title} {share(one.seconds_lost, run)}" for one in small if one not in noted])
+    details += [*does, *(f"{one.finding} {one.rule.recommendation}" for one in noted)]
+    details += [*([f"Small things: {named} of the run."] if named else []), *only_at_times(analysis)]
     unjudged = _unjudged(analysis) if status is not Status.NOT_ENOUGH_DATA else ""
     return RunVerdict(status, sentence, details, found, unjudged)
 
