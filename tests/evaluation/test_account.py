@@ -280,6 +280,9 @@ def run_with(**shares: float) -> Analysis:
     [
         ({"train__host": 0.0999, "train__forward": 0.9}, []),
         ({"train__host": 0.11, "train__forward": 0.89}, ["Your own code"]),
+        ({"train__host": 0.06, "train__forward": 0.44, "after_last_step": 0.5}, ["Your own code"]),
+        ({"train__host": 0.04, "train__forward": 0.46, "after_last_step": 0.5}, []),  # a tenth of the loop
+        ({"train__host": 0.00025, "train__forward": 0.0001, "after_last_step": 0.99965}, []),  # of 0.35 s
         ({"train__host": 1.0}, []),  # nothing was timed in steps
         ({"train__host": 0.3, "train__data_wait": 0.4}, ["Waiting for data", "Your own code"]),
         ({"train__compile": 0.8, "train__forward": 0.2}, ["Compiling"]),

@@ -220,12 +220,20 @@ def test_numbers_that_are_computed_slowly_are_a_finding_if_steps_mostly_compute(
 
 
 @pytest.mark.parametrize(
-    ("part", "backward", "lost"), [(0.9, 0.5, [225]), (0.9, 0.22, []), (0.39, 0.5, []), (0.0, 0.9, [])]
+    ("part", "backward", "ranks", "lost"),
+    [
+        (0.9, 0.5, 1, [225]),
+        (0.9, 0.22, 1, []),
+        (0.39, 0.5, 1, []),
+        (0.0, 0.9, 1, []),
+        (0.9, 0.5, 2, [100]),
+        (0.5, 0.9, 2, []),  # the other rank's optimizer has the other half of the parameters
+    ],
 )
 def test_gradients_that_no_optimizer_uses_cost_half_of_their_backward_passes_and_maybe_the_other_half(
-    part: float, backward: float, lost: list[float]
+    part: float, backward: float, ranks: int, lost: list[float]
 ) -> None:
-    run = run_with({"untrained_gradient_ratio": part}, backward=backward)
+    run = replace(run_with({"untrained_gradient_ratio": part}, backward=backward), ranks=ranks)
     assert [seconds for _, seconds in found(run)] == pytest.approx(lost)
     assert [problem.shared_seconds for problem in problems_of(run)] == pytest.approx(lost)
 

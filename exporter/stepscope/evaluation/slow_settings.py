@@ -10,10 +10,11 @@ from stepscope.evaluation.account import HOST, Account, Key, Leaf
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.places import MAIN_THREADS, Place, places
 from stepscope.evaluation.unexplained import (
-    LOOP,
     LargePart,
     finding,
     is_busy,
+    large_in_loop,
+    loop,
     needs_no_tensors,
     of_part,
     own_places,
@@ -140,14 +141,14 @@ class _Run:
 
     def __init__(self, analysis: Analysis, account: Account, seconds: float) -> None:
         self.analysis, self.account, self.seconds = analysis, account, seconds
-        self.large, self.is_busy = analysis.large, is_busy(analysis)
+        self.large, self.is_busy = large_in_loop(account, analysis), is_busy(analysis)
         self.forward, self.backward, self.optimizer, self.own = (
             account.share(*key) for key in (FORWARD, BACKWARD, OPTIMIZER, OWN)
         )
         self.passes, self.computing = self.forward + self.backward, account.useful_share
         self.in_steps = sum(map(account.share, PHASES))
         self.in_no_graph = max(self.optimizer, self.backward - LONGER * self.forward)  # without need
-        self.computes_in_loop = self.computing >= max(COMPUTES * sum(map(account.share, LOOP)), self.large)
+        self.computes_in_loop = self.computing >= max(COMPUTES * loop(account), self.large)
         self.mostly_computes = self.computing >= max(COMPUTES * account.share(FORWARD.part), self.large)
         # What a rank waits for others, beyond the one that communicates least, does not count.
         self.communication = min(account.by_rank(*COMMUNICATION).values(), default=0.0) / seconds
@@ -220,7 +221,8 @@ KNOWN = (
     _Setting(  # the other half of the passes leads to these gradients, and may lead to others
         UNTRAINED,
         (BACKWARD,),
-        lambda run, part: part * run.backward / 2,
+        # Each rank may update its shard of the parameters with the gradients of all (ZeRO).
+        lambda run, part: (part - 1 + 1 / max(run.analysis.ranks, 1)) * run.backward / 2,
         "No optimizer uses {part} of the gradients: none has their parameters, or they are cleared first",
         "Switch gradients off for what a pass does not train: `backbone.requires_grad_(False)`, `.detach()` "
         "for what a generator made, or `torch.no_grad()`. The backward pass then ends before it. What never "
@@ -528,7 +530,7 @@ def _threads(run: _Run) -> Iterator[RuleResult]:
     )
     wanted = threads * ranks + of_workers
     waited = analysis.core_wait_seconds * own / (own + others)
-    is_own = own > others and waited >= run.large * run.seconds  # that they wait long
+    is_own = own > others and waited >= analysis.large * run.seconds  # that they wait long
     each, cores = max(1, round(allowed / ranks)), sum(analysis.cores.values())
     of_run, idle = share(waited, run.seconds), allowed - own - others
     is_idle = idle >= IDLE * allowed

@@ -7,7 +7,7 @@ from operator import itemgetter
 from stepscope.common.words import duration, listing
 from stepscope.evaluation.account import HOST
 from stepscope.evaluation.analysis import Analysis, RuleResult
-from stepscope.evaluation.unexplained import LOOP, finding
+from stepscope.evaluation.unexplained import finding, loop
 from stepscope.rules.parts.shares import summed
 from stepscope.rules.parts.topics import About
 from stepscope.rules.straggler import Straggler
@@ -50,10 +50,10 @@ def tools_left_on(analysis: Analysis) -> Iterator[RuleResult]:
     The time of all else has that cost: they may cost all of the run, unless threads mostly wait.
     """
     whole = analysis.run_seconds or 0.0
-    loop = sum(map(analysis.account.share, LOOP)) if analysis.account else 0.0
+    of_loop = loop(analysis.account) if analysis.account else 0.0
     main_phase = analysis.account.main_phase if analysis.account else "train"
     known = {
-        thread.rank: (thread, _tools(thread, MOST * (loop * whole or thread.seconds)))
+        thread.rank: (thread, _tools(thread, MOST * (of_loop * whole or thread.seconds)))
         for thread in analysis.main_threads
     }
     for name in dict.fromkeys(name for _, tools in known.values() for name in tools):

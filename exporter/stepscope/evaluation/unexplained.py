@@ -18,6 +18,7 @@ from stepscope.evaluation.account import (
     HOST,
     INTERPRETER_LOCK,
     PROFILING,
+    RESTART,
     UNFINISHED,
     UNKNOWN,
     Account,
@@ -264,7 +265,7 @@ def unexplained(analysis: Analysis) -> list[RuleResult]:
         return []
     lock = list(_interpreter_lock(account, analysis, run_seconds))
     components = list(_components(account, analysis, sum(one.share for one in lock)))
-    alone = [*_on_one_rank(account, _least_alone(analysis, run_seconds)), *_stopped(analysis, account)]
+    alone = [*_on_one_rank(account, _least_alone(account, analysis)), *_stopped(analysis, account)]
     large = [
         *(*lock, *_outside(account, analysis), *components, *alone, *_by_turns(account, analysis)),
         *_ends_early(account, analysis),
@@ -279,6 +280,15 @@ def is_accounted(account: Account | None) -> bool:
     return account is not None and bool(account.useful_share) and account.share(UNKNOWN) < KNOWN
 
 
+def large_in_loop(account: Account, analysis: Analysis) -> float:
+    """Returns the share of the run from which on a part of its loop is large, 0..1: that of the loop.
+
+    How long a short run took to start says nothing about its steps. First calls are large in a few seconds.
+    """
+    in_loop = 1 - sum(map(account.share, (BEFORE, RESTART, AFTER)))
+    return analysis.large * max(in_loop, min(analysis.shortest * account.ranks / account.seconds, 1.0))
+
+
 def unseen(analysis: Analysis) -> float:
     """Returns the share of the run in the script's own code in steps, if large and hardly seen in lines.
 
@@ -288,15 +298,16 @@ def unseen(analysis: Analysis) -> float:
     if account is None or HOST in _judged(analysis) or not any(leaf.lines for leaf in account.leaves):
         return 0.0
     own = account.whole(account.main_phase, HOST)
-    return own.share if own.share >= analysis.large and _seen(own) < SEEN else 0.0
+    return own.share if own.share >= large_in_loop(account, analysis) and _seen(own) < SEEN else 0.0
 
 
 def fetching(analysis: Analysis) -> float:
     """Returns the share of the run in graphs of TensorFlow that may wait for batches inside, if large."""
-    if analysis.account is None or not analysis.gauges.get(GRAPHS_FETCH):
+    account = analysis.account
+    if account is None or not analysis.gauges.get(GRAPHS_FETCH):
         return 0.0
-    spent = analysis.account.share("train", "forward")
-    return spent if spent >= analysis.large else 0.0
+    spent = account.share("train", "forward")
+    return spent if spent >= large_in_loop(account, analysis) else 0.0
 
 
 def is_busy(analysis: Analysis) -> bool:
@@ -338,8 +349,8 @@ def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
             evidence = f"That is {share(own, leaf.share)} of the time {uncapitalised(name_of(leaf.key))}"
             at = tuple(place.line.place for place in found)
             yield LargePart(leaf.key, own, _less_outside(is_start, found[0].line), evidence, places=at)
-        elif is_start and _is_long_start(leaf, _loop(account), account, analysis, LATE):
-            evidence = f"From the first step to the last it took {share(_loop(account), 1.0)}. {_where(leaf)}"
+        elif is_start and _is_long_start(leaf, loop(account), account, analysis, LATE):
+            evidence = f"From the first step to the last it took {share(loop(account), 1.0)}. {_where(leaf)}"
             yield LargePart(leaf.key, leaf.share, MaxInitializationTime.recommendation, evidence)
 
 
@@ -387,7 +398,7 @@ def _alone(key: Key, account: Account, analysis: Analysis, large: float) -> Larg
     return None
 
 
-def _loop(account: Account) -> float:
+def loop(account: Account) -> float:
     """Returns the share of the run from the first step to the last."""
     return sum(map(account.share, LOOP))
 
@@ -414,12 +425,9 @@ def _where(leaf: Leaf) -> str:
 
 
 def _by_turns(account: Account, analysis: Analysis) -> Iterator[LargePart]:
-    """Yields the wait for a rank that is the slowest by turns, which is no rank in particular.
-
-    It is compared with the loop: the start of a short run says nothing about what ranks do in steps.
-    """
+    """Yields the wait for a rank that is the slowest by turns, which is no rank in particular."""
     waited = analysis.waited_by_turns * account.share("train")
-    if waited >= analysis.large * _loop(account) > 0 and not analysis.found(Straggler):
+    if waited >= large_in_loop(account, analysis) and not analysis.found(Straggler):
         key, title = Key("train", analysis.uneven_component or COMMUNICATION), "Uneven work of ranks"
         evidence = "By turns, a rank has more work than the others, which wait for it"
         if analysis.uneven_component:
@@ -448,7 +456,8 @@ def _ends_early(account: Account, analysis: Analysis) -> Iterator[LargePart]:
 def _interpreter_lock(account: Account, analysis: Analysis, run_seconds: float) -> Iterator[LargePart]:
     """Yields the wait for other threads of the process that hold Python's interpreter lock."""
     thread = max(analysis.main_threads, key=lambda each: each.interpreter_wait_seconds, default=None)
-    if thread is None or thread.interpreter_wait_seconds < analysis.large * run_seconds:
+    least = large_in_loop(account, analysis) * run_seconds
+    if thread is None or thread.interpreter_wait_seconds < least:
         return
     waited, holds = thread.interpreter_wait_seconds, places(thread.others)[0]
     of_rank = f" of rank {thread.rank}" if thread.rank is not None and analysis.ranks > 1 else ""
@@ -463,12 +472,13 @@ def _interpreter_lock(account: Account, analysis: Analysis, run_seconds: float) 
 def _components(account: Account, analysis: Analysis, waited: float) -> Iterator[LargePart]:
     """Yields large components that no rule judges. `waited`: for the interpreter lock, in any of them."""
     judged, main, remedies = _judged(analysis), account.main_phase, _remedies(analysis)
+    large = large_in_loop(account, analysis)
     for leaf in account.leaves:
         part, component = leaf.key
-        if component in judged or (leaf.share < analysis.large and component != HOST):
+        if component in judged or (leaf.share < large and component != HOST):
             continue
         if component == COMPILE and part in PHASES and 0 < analysis.compiled_steps <= COMPILES_ONCE:
-            if _is_long_start(leaf, _loop(account) - leaf.share, account, analysis):
+            if _is_long_start(leaf, loop(account) - leaf.share, account, analysis):
                 evidence = f"Compiling took {count(analysis.compiled_steps, 'step')}"
                 yield LargePart(leaf.key, leaf.share, KEEP_COMPILED, evidence)
         elif part == BETWEEN:
@@ -478,7 +488,7 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
             remedy = CALL_ONCE if by_keras else REMEDIES[BETWEEN]
             yield LargePart(leaf.key, leaf.share, remedy, "No step was running")
         elif leaf.key == Key(main, HOST):
-            yield from _own_code(leaf, account, analysis, waited)
+            yield from _own_code(leaf, account, analysis, waited, large)
         elif part == main and component in remedies:
             receives = component == "data_wait" and any(
                 place.line.library.startswith(RECEIVES) for place in leaf.places[:1]
@@ -488,7 +498,9 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
             yield LargePart(leaf.key, leaf.share, remedy, evidence)
 
 
-def _own_code(leaf: Leaf, account: Account, analysis: Analysis, waited: float) -> Iterator[LargePart]:
+def _own_code(
+    leaf: Leaf, account: Account, analysis: Analysis, waited: float, large: float
+) -> Iterator[LargePart]:
     """Yields what the script does in no component of its steps, and what the loop of Keras does there.
 
     What it brings about in components is a part of it. Without lines and without components, nobody knows it.
@@ -512,7 +524,7 @@ def _own_code(leaf: Leaf, account: Account, analysis: Analysis, waited: float) -
     untimed = backward if forward < NO_FORWARD * backward else 0.0
     spent = leaf.share * (own_share(leaf, own) if sampled else 1.0) - waited - untimed + exchanged
     steps = sum(each.count for each in analysis.steps if each.phase == part)
-    if spent >= analysis.large + PLAIN_PYTHON * steps / account.seconds:
+    if spent >= large + PLAIN_PYTHON * steps / account.seconds:
         # Python collects when enough objects were made, in the line that makes them.
         collected, lines = account.whole(part, GC), {place.line.place for place in own}
         mostly = collected.share_in(lambda line: line.place in lines) > MOST * collected.share
@@ -525,7 +537,7 @@ def _own_code(leaf: Leaf, account: Account, analysis: Analysis, waited: float) -
         yield LargePart(leaf.key, lost, remedy, evidence, brings=brings, places=at)
     of_keras = leaf.share_in(_is_of_keras)
     # Without time that it computes, nobody timed the graphs that its loop calls.
-    if of_keras >= analysis.large and any(account.share(part, each) for each in USEFUL):
+    if of_keras >= large and any(account.share(part, each) for each in USEFUL):
         evidence = "Between batches, Keras starts and ends its epochs and calls its callbacks"
         yield LargePart(leaf.key, of_keras, SHORT_LOOPS, evidence, "Keras’s own loop")
 
@@ -720,18 +732,18 @@ def _stopped(analysis: Analysis, account: Account) -> Iterator[LargePart]:
         return
     more = stopped[rank] - median(seconds for each, seconds in stopped.items() if each != rank)
     lost = min(more / run_seconds, account.share(account.main_phase))
-    if lost >= analysis.large:
+    if lost >= large_in_loop(account, analysis):
         evidence = f"Signals stopped rank {rank} for {duration(more)} more than the others, which wait for it"
         key, title = Key(account.main_phase, STOPPED), "A rank that was stopped"
         yield LargePart(key, lost, PAUSED_RANK[STOPPED], evidence, title, rank, COMMUNICATION)
 
 
-def _least_alone(analysis: Analysis, run_seconds: float) -> float:
+def _least_alone(account: Account, analysis: Analysis) -> float:
     """Returns the share of the run that is large for one rank: less if it explains steps that only wait."""
-    long = analysis.result_of(StepOutlier)
+    long, large = analysis.result_of(StepOutlier), large_in_loop(account, analysis)
     if long is None or not analysis.found(StepOutlier) or long.details.get("component") != COMMUNICATION:
-        return analysis.large
-    return min(analysis.large, long.seconds_lost / 2 / run_seconds)
+        return large
+    return min(large, long.seconds_lost / 2 * account.ranks / account.seconds)
 
 
 def _on_one_rank(account: Account, large: float) -> Iterator[LargePart]:
