@@ -290,6 +290,27 @@ def trained(steps: int) -> list[StepDistribution]:
 
 
 @pytest.mark.parametrize(
+    ("text", "forward", "lost"),
+    [
+        ("loss.backward(retain_graph=True)", 0.1, [700.0]),
+        ("loss.backward(retain_graph = True)", 0.16, []),  # one pass may take as long
+        ("loss.backward(retain_graph=False)", 0.1, []),
+        ("", 0.1, []),
+    ],
+)
+def test_several_backward_passes_through_one_graph_cost_what_one_of_them_does_not(
+    text: str, forward: float, lost: list[float]
+) -> None:
+    run = run_with({"graph_operators": 40.0}, forward=forward, backward=0.9)
+    back = LineTime("train", "backward", "net.py:9", "", "torch._tensor.backward", "", "", {"running": 1.0})
+    assert run.account is not None
+    leaves = tuple(replace(leaf, lines=(replace(back, text=text),)) for leaf in run.account.leaves)
+    run = replace(run, account=replace(run.account, leaves=leaves), steps=trained(100))
+    assert [round(seconds, 6) for _, seconds in found(run)] == lost
+    assert all("Add up the losses" in each.recommendation for each in slow_settings(run))
+
+
+@pytest.mark.parametrize(
     ("first", "now", "steps", "backward", "grows"),
     [
         (250, 1000, 80, 0.1, True),

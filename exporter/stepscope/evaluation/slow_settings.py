@@ -1,6 +1,7 @@
 """Finds settings of PyTorch that cost time, from what hooks say about them and what they cost."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -92,6 +93,11 @@ DETACH = (
 FLUSH = (
     "Call `torch.set_flush_denormal(True)` before training: numbers below 1e-38 become 0. CPUs take several "
     "times as long to compute with them. Or scale the data: they come from tiny gradients."
+)
+RETAINS = re.compile(r"retain_graph\s*=\s*True")
+GO_BACK_ONCE = (
+    "Add up the losses, and go back once: `(a + b).backward()`. Each backward pass through a graph that is "
+    "kept (`retain_graph=True`) also goes through what the losses have in common."
 )
 STACK = (
     "Train on batches: `batch_size` of the DataLoader, or `torch.stack` before the model is called. Such an "
@@ -323,7 +329,7 @@ def slow_settings(analysis: Analysis) -> Iterator[RuleResult]:
         if not passes:
             unused = list(_unused_results(run)) or list(_without_tensors(run))
             yield from unused or _forward_alone(run)
-            yield from _called(BACKWARD, run)
+            yield from list(_kept_graphs(run)) or _called(BACKWARD, run)
             yield from _computed_again(run)
         yield from list(_optimizer(run)) or _called(OPTIMIZER, run)
     yield from _threads(run)
@@ -416,6 +422,20 @@ def _forward_alone(run: _Run) -> Iterator[RuleResult]:
             "these lines run Python, or compute what no backward pass follows"
         )
         yield run.found((FORWARD,), min(own, run.forward - run.backward), COMPUTE_WITH_TENSORS, evidence)
+
+
+def _kept_graphs(run: _Run) -> Iterator[RuleResult]:
+    """Yields that backward passes keep their graph, and take much longer than one pass usually takes."""
+    usual = GRADIENT * (run.forward + run.own)
+    for leaf in run.leaves(BACKWARD):
+        kept = leaf.share_in(lambda line: RETAINS.search(line.text) is not None)
+        if kept > LONGER * usual > 0 and (lost := kept - usual) >= run.large:
+            times = number(round(kept / usual, 1))
+            evidence = (
+                f"Backward passes that keep their graph take {times} times as long as one pass usually does "
+                "after such a forward pass"
+            )
+            yield run.found((BACKWARD,), lost, GO_BACK_ONCE, evidence)
 
 
 def _called(key: Key, run: _Run) -> Iterator[RuleResult]:
