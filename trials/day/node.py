@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 from stepscope.exporter.collectors import discover
-from stepscope.exporter.ledgers.presence import LASTING_SECONDS, RUNNING, STOPPED, WAITING
+from stepscope.exporter.ledgers.presence import LASTING_SECONDS, PROMPT, RUNNING, STOPPED, WAITING
 from stepscope.exporter.sampling.exposition import number
 from stepscope.exporter.sampling.profiles import LEAN
 from stepscope.exporter.sampling.sample_tally import BOUNDS
@@ -21,6 +21,7 @@ from trials.day.jobs import CORES_PER_GPU, GPUS, MINUTE, Day, Job
 from trials.day.rules import Reads
 from trials.shared_cluster.plan import START
 
+AT_PROMPT = ("lunch",)  # faults during which a process waits for its user
 RETENTION = 5 * MINUTE  # of what an exporter shows of a run that has ended
 DOWN = 4.0  # seconds for which a restarted exporter is gone
 MEMORY_BYTES = 80 * 2**30
@@ -405,14 +406,16 @@ class _Exporter:
         """Adds where a rank is once it has been there for long, and what its process does then."""
         activity, label = use.activity, {"rank": str(use.first_rank + own)}
         ages: dict[tuple[str, str], Floats] = {}
-        waiting = np.zeros(len(times), np.bool_)
+        states = np.full(len(times), RUNNING, object)
 
         def stay(component: str, operation: str, where: Integers, begin: float) -> None:
             lasting = where[times[where] - begin >= LASTING_SECONDS]
             into = ages.setdefault((component, operation), np.full(len(times), nan))
             into[lasting] = times[lasting] - begin
-            away = activity.fault == "lunch" and begin >= activity.faulty[0]
-            waiting[lasting] = component in ("checkpoint", "initialization") or away
+            if activity.fault in AT_PROMPT and begin >= activity.faulty[0]:
+                states[lasting] = PROMPT
+            elif component in ("checkpoint", "initialization"):
+                states[lasting] = WAITING
 
         stay("initialization", "", np.flatnonzero(times < min(activity.first_step, activity.length)), 0.0)
         for pause, where in spans(times, activity.pauses):
@@ -430,13 +433,10 @@ class _Exporter:
                     component=component,
                     operation=operation,
                 )
-        stopped = np.zeros(len(times), np.bool_)
         if activity.fault == "suspension":
-            stopped = alive & (times >= activity.faulty[0]) & (times < activity.faulty[1])
-            add("rank_process_state", 1.0, stopped, **label, state=STOPPED)
-        add("rank_process_state", 1.0, alive & ~waiting & ~stopped, **label, state=RUNNING)
-        if waiting.any():
-            add("rank_process_state", 1.0, alive & waiting & ~stopped, **label, state=WAITING)
+            states[_during(times, activity.faulty)] = STOPPED
+        for state in sorted({RUNNING, *states}):
+            add("rank_process_state", 1.0, alive & (states == state), **label, state=state)
         if not alive.all():
             gone = "dead" if use.job.ended == "out of memory" or activity.fault == "elastic" else "ended"
             add("rank_process_state", 1.0, ~alive, **label, state=gone)

@@ -17,7 +17,7 @@ class Held(NamedTuple):
 
     hours: Times
     readings: Times
-    of_run: NDArray[np.bool_]  # whether the process belongs to a run
+    of_run: NDArray[np.bool_]  # whether the process belongs to a run that does not wait for its user
 
 
 class HeldGpu(GpuMeasurement[Held]):

@@ -21,7 +21,14 @@ from stepscope.rules.parts.other_exporters import MEMORY_IN_USE, ON_GPU, OtherEx
 from stepscope.rules.parts.parameters import Minutes, Parameters
 from stepscope.rules.parts.promql import MINUTE, OF_NODE, Alert, PrometheusRules, Scraping
 from stepscope.rules.parts.registry import rule
-from stepscope.rules.parts.starting import STAYS, Beginning, as_before, is_starting, recorded_as_before
+from stepscope.rules.parts.starting import (
+    AT_PROMPT,
+    STAYS,
+    Beginning,
+    as_before,
+    is_starting,
+    recorded_as_before,
+)
 from stepscope.rules.parts.tallied import Tallied
 from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import RunFacts
@@ -40,7 +47,7 @@ HOLDER = (
 class IdleGPUParameters(Parameters):
     threshold: Annotated[Minutes, "the rule fires on a GPU that was held without work for longer"] = 15
     other: Annotated[
-        Minutes, "until then, it is information if the process does not use Stepscope: its user may think"
+        Minutes, "until then, it is information at a prompt, or without Stepscope: its user may think"
     ] = 120
 
 
@@ -92,6 +99,8 @@ class IdleGPU(Tallied[IdleGPUParameters, Held, HeldGpu]):
         starting = f"{on_node} ({is_starting(scraping, 0)})"
         in_script = scraping.held(f'{STAYS}{{component="{HOST}"}}')
         waits_again = f"{on_node} ({as_before(IN_SCRIPT, scraping)})"
+        at_prompt = f"on ({', '.join(OF_NODE)}) {scraping.held(AT_PROMPT)}"
+        of_users = f"({of_others} or {of_runs} and {at_prompt})"
         idle = partial(
             Alert,
             summary=f"{WHERE} is held but idle",
@@ -104,12 +113,12 @@ class IdleGPU(Tallied[IdleGPUParameters, Held, HeldGpu]):
             records=[Record(IN_SCRIPT, in_script.max_without("rank", "component", "operation"))],
             alerts=[
                 idle(
-                    f"{of_runs} > {minutes:.12g} / 60 {starting}\n{waits_again}\n"
-                    f"or {of_others} > {other:.12g} / 60",
+                    f"{of_runs} > {minutes:.12g} / 60 {starting}\n{waits_again}\nunless {at_prompt}\n"
+                    f"or {of_users} > {other:.12g} / 60",
                     labels=WASTED,
                 ),
                 idle(
-                    f"{of_others} > {minutes:.12g} / 60 <= {other:.12g} / 60", severity="info", labels=SO_FAR
+                    f"{of_users} > {minutes:.12g} / 60 <= {other:.12g} / 60", severity="info", labels=SO_FAR
                 ),
             ],
         )
@@ -135,11 +144,13 @@ class IdleGPU(Tallied[IdleGPUParameters, Held, HeldGpu]):
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Held]:
         held = now.held(HELD, scraping.hold)
         labels = list(held)
-        of_run = np.array([dict(each).get("run", "") != "" for each in labels], bool)
+        at_prompt = {without(each, "rank", "state") for each in scraping.held(AT_PROMPT).value(now)}
         starting = is_starting(scraping, 0).value(now)
-        spared = {*starting, *recorded_as_before(now, IN_SCRIPT, scraping)}
-        judged = [without(each, "gpu", "user", "pid") not in spared for each in labels]
-        view = Held(column(held, labels) / 3600, np.array(judged, float), of_run)
+        spared = {*starting, *recorded_as_before(now, IN_SCRIPT, scraping)} - at_prompt
+        nodes = [without(each, "gpu", "user", "pid") for each in labels]
+        judged = [node not in spared for node in nodes]
+        works = [dict(node).get("run", "") != "" and node not in at_prompt for node in nodes]
+        view = Held(column(held, labels) / 3600, np.array(judged, float), np.array(works, bool))
         return Scraped(labels, view)
 
     def seen(self, gpu: HeldGpu) -> int:

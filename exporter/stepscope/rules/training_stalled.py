@@ -42,7 +42,7 @@ from stepscope.rules.parts.parameters import Factor, Minutes, Parameters, StepCo
 from stepscope.rules.parts.promql import MINUTE, OF_RUN, Alert, PrometheusRules, Scraping, looked_up
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.remedies import no_steps
-from stepscope.rules.parts.starting import OF_WORK, as_before, recorded_as_before
+from stepscope.rules.parts.starting import AT_PROMPT, OF_WORK, as_before, recorded_as_before
 from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import Stay, ranks_of
 
@@ -160,7 +160,9 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
                 Record(
                     AS_BEFORE,
                     f'{STAY}{{component!~"{HOST}|{SUSPENSION}"}} <= {known}\n'
-                    f"  or\n{as_before(STAY, scraping)}",
+                    f"  or\n{as_before(STAY, scraping)}\n"
+                    # Its user thinks, or is away: if a GPU is idle meanwhile, IdleGPU says so.
+                    f'  or\n{STAY}{{component="{HOST}"}} and on (cluster, run) {scraping.held(AT_PROMPT)}',
                 ),
             ],
             alerts=[
@@ -195,6 +197,12 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
         in_script = {labels for labels in stays if dict(labels)["component"] in (HOST, SUSPENSION)}
         usual_stays = {labels: stays[labels] for labels in short - in_script}
         usual_stays |= recorded_as_before(now, STAY, scraping)
+        prompts = set(map(run_of, scraping.held(AT_PROMPT).value(now)))
+        usual_stays |= {
+            labels: stay
+            for labels, stay in stays.items()
+            if dict(labels)["component"] == HOST and run_of(labels) in prompts
+        }
         suspended = _suspended(now, scraping)
         seen = _stays(scraping).value(now) | {
             labels | {("component", SUSPENSION)}: age

@@ -1,7 +1,9 @@
 """Where real training processes are, and what they do: stopped, killed, in a loop, before the first step."""
 
 import os
+import pty
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,7 +15,10 @@ import pytest
 from stepscope.demo.node import SimulatedClock
 from stepscope.exporter.collectors.training import TrainingCollector
 from stepscope.exporter.exporter import Exporter
+from stepscope.exporter.ledgers.ages import Ages, Place
+from stepscope.exporter.ledgers.presence import main_thread_state, presence
 from stepscope.exporter.ledgers.reader import LedgerError, LedgerReader, open_ledgers
+from stepscope.exporter.processes.used import read_state
 from stepscope.exporter.sampling.collector import Collector
 from stepscope.exporter.sampling.sample import Sample
 from stepscope.runs.model import NodeSamples
@@ -117,6 +122,46 @@ def test_a_rank_that_is_stopped_is_stopped_until_it_goes_on(two: Node) -> None:
     wait_until(lambda: Path(f"/proc/{process.pid}/stat").read_text().split()[2] == "S")
     two.after(MINUTE)
     assert two.states()["1"] == "waiting"
+
+
+@pytest.mark.parametrize(
+    ("script", "state"),
+    [("breakpoint()", "at a prompt"), ("print('> ', end=''); sys.stdin.read(1)", "waiting")],
+)
+def test_a_debugger_in_the_foreground_of_a_terminal_is_at_a_prompt(script: str, state: str) -> None:
+    terminal, of_process = pty.openpty()
+    program = f"import os, sys; os.open(os.ttyname(0), os.O_RDWR); {script}"
+    command = [sys.executable, "-c", program]
+    with (
+        open(terminal, "rb", buffering=0) as screen,
+        Popen(command, stdin=of_process, stdout=of_process, start_new_session=True) as process,
+    ):
+        try:
+            os.close(of_process)
+            shown = b""
+            while b"> " not in shown and b"(Pdb)" not in shown:
+                shown += screen.read(100)
+            wait_until(lambda: read_state(Path("/proc"), process.pid) == "S")
+            assert main_thread_state(Path("/proc"), process.pid) == state
+        finally:
+            process.kill()
+
+
+def test_the_kernel_of_a_notebook_is_at_a_prompt_between_cells_but_not_in_a_component(tmp_path: Path) -> None:
+    files = tmp_path / "7"
+    files.mkdir()
+    (files / "stat").write_text("7 (python) S 1 7 7 0 -1 0")
+    (files / "status").write_text("SigCgt:\t0000000000000002\n")
+    for command, state in (
+        ("train.py", "waiting"),
+        ("-m\0ipykernel_launcher\0-f\0kernel.json", "at a prompt"),
+    ):
+        (files / "cmdline").write_text(f"python\0{command}\0")
+        assert main_thread_state(tmp_path, 7) == state
+    ages = Ages()
+    for component, state in (("host", "at a prompt"), ("initialization", "at a prompt"), ("gc", "waiting")):
+        ages.place, ages.place_began, ages.phase_began = Place(component, "", 0.0), 0.0, 0.0
+        assert presence(ages, MINUTE, lambda: main_thread_state(tmp_path, 7)).state == state
 
 
 def test_a_rank_that_is_killed_is_dead_also_after_its_ledger_is_gone(two: Node) -> None:

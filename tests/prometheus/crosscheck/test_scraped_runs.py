@@ -77,6 +77,15 @@ def test_prometheus_takes_a_run_for_suspended_when_numpy_does(stopped: int) -> N
     assert ScrapedRun(series).firing("TrainingStalled", Options()) == 15
 
 
+def test_prometheus_lets_a_user_think_when_numpy_does() -> None:
+    """A script waits for ten minutes, then at a prompt for ten more."""
+    labels = f'job="stepscope",instance="node-a",run="{ScrapedRun.name}",rank="0",state="at a prompt"'
+    series = pausing(ScrapedRun.name, ("host", 10, 30), minutes=30)
+    series[f"stepscope_rank_process_state{{{labels}}}"] = [1.0 if i > 80 else None for i in range(121)]
+    assert ScrapedRun(series).firing("TrainingStalled", Options()) == 10
+    assert ScrapedRun(series).firing("IdleGPU", Options()) == 3
+
+
 @pytest.mark.parametrize(("stopped", "firing"), [(range(0), 5), (range(80, 92), 3)])
 def test_prometheus_judges_no_idle_gpu_of_a_stopped_rank_when_numpy_judges_none(
     stopped: range, firing: int

@@ -234,6 +234,16 @@ def test_a_job_that_waits_an_hour_for_its_next_work_is_told_of_once(test: RuleTe
         test.firing(rule, 60 * 242, 1, **{**labels, "run": "lost"})
 
 
+def test_a_notebook_whose_user_is_away_wastes_its_gpu_after_two_hours_and_is_no_stall(test: RuleTest) -> None:
+    labels = 'job="stepscope",instance="node-a",run="notebook",rank="0",state="at a prompt"'
+    test.add(pausing("notebook", ("host", 10, 150), minutes=160))
+    test.add({f"stepscope_rank_process_state{{{labels}}}": [1.0] * 641})
+    for minute in (24, 28, 128, 132, 148):
+        test.firing("TrainingStalled", 60 * minute, 0)
+        test.firing("IdleGPU", 60 * minute, int(minute > 26))
+        test.firing("IdleGPU", 60 * minute, int(minute > 130), idle="wasted", severity="warning")
+
+
 def test_a_run_whose_ranks_are_all_stopped_is_no_emergency(test: RuleTest) -> None:
     """Slurm suspends a job, or a user presses Ctrl-Z: for fifteen minutes."""
     for run, world_size in (("suspended", 1), ("one-of-two", 2)):

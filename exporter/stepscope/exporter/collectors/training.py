@@ -239,7 +239,7 @@ gauge stepscope_run_world_size{run}
 gauge stepscope_rank_component_age_seconds{run,rank,component,operation}
     Time that a living rank has spent in its component, from 10 s on; host: in no component.
 gauge stepscope_rank_process_state{run,rank,state}
-    1: the rank's process is running (or gets on), waiting, stopped, dead, or has ended.
+    1: the rank's process is running (or gets on), waiting, at a prompt, stopped, dead, or has ended.
 histogram stepscope_step_duration_seconds{run,rank,phase}
     Duration of steps.
 counter stepscope_step_duration_squared_seconds_total{run,rank,phase}

@@ -14,16 +14,17 @@ from typing import NamedTuple
 
 from stepscope.common.shared_files import read_file
 from stepscope.common.whole_file import write_whole
-from stepscope.exporter.ledgers.ages import Ages, Place
+from stepscope.exporter.ledgers.ages import HOST, INITIALIZATION, Ages, Place
 from stepscope.exporter.ledgers.reader import LedgerError, LedgerReader, LedgerTotals, open_ledgers
-from stepscope.exporter.processes.used import read_state
+from stepscope.exporter.processes.used import is_at_prompt, read_state
 
 TERMINAL, OUTSIDE = "terminal", "outside"  # who stopped a run: a key, or a process out of our sight
 FINISHED, OUT_OF_MEMORY, UNSAID = "finished", "out of memory", "ended without saying so"
 _REASON = re.compile(rf"{FINISHED}|{OUT_OF_MEMORY}|exit status \d{{1,3}}|signal SIG[A-Z0-9]{{1,12}}")
 LASTING_SECONDS = 10.0  # shorter stays are not reported
 
-RUNNING, WAITING, STOPPED, DEAD, ENDED = "running", "waiting", "stopped", "dead", "ended"
+RUNNING, WAITING, PROMPT, STOPPED = "running", "waiting", "at a prompt", "stopped"
+DEAD, ENDED = "dead", "ended"
 _STATES = {"R": RUNNING, "S": WAITING, "D": WAITING, "I": WAITING, "T": STOPPED, "t": STOPPED}
 
 
@@ -38,11 +39,14 @@ class Presence(NamedTuple):
 def presence(ages: Ages, now: float, state: Callable[[], str]) -> Presence:
     """Returns what a living rank does at `now`, on the exporter's monotonic clock.
 
-    A process is `running` while it gets on. The `state` of its main thread counts once it is stuck.
+    A process is `running` while it gets on. The `state` of its main thread counts once it is stuck. A prompt
+    within a component would be no prompt of its user.
     """
     in_place = now - ages.place_began if ages.place else 0.0
     stuck = now - max(ages.phase_began, ages.place_began)
     process = state() if stuck >= LASTING_SECONDS else RUNNING
+    if process == PROMPT and (ages.place is None or ages.place.component not in (HOST, INITIALIZATION)):
+        process = WAITING
     if in_place < LASTING_SECONDS:
         return Presence(process)
     return Presence(process, ages.place, in_place)
@@ -55,7 +59,10 @@ def left(totals: LedgerTotals) -> Presence:
 
 def main_thread_state(procfs: Path, pid: int | None) -> str:
     """Returns the state of a living process; "" if it is out of sight."""
-    return _STATES.get(read_state(procfs, pid), "") if pid is not None else ""
+    if pid is None:
+        return ""
+    letter = read_state(procfs, pid)
+    return PROMPT if letter == "S" and is_at_prompt(procfs, pid) else _STATES.get(letter, "")
 
 
 def observed(run: str, labels: Collection[str]) -> str:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from operator import attrgetter
 from pathlib import Path
+from signal import SIGWINCH
 from typing import Any, Literal, NamedTuple
 
 from stepscope.common.errors import raise_if_exhausted
@@ -62,6 +63,26 @@ def read_state(procfs: Path, pid: int) -> str:
         return (procfs / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ""
+
+
+def is_at_prompt(procfs: Path, pid: int) -> bool:
+    """Returns whether a process whose main thread sleeps seems to wait for its user.
+
+    It is a notebook's kernel, or is in the foreground of a terminal and notes changes of its window's size.
+    Only what edits lines does so: Python's prompt, IPython, pdb. What a thread waits for is hidden from
+    other users.
+    """
+    try:
+        stat, status, command = (
+            (procfs / str(pid) / name).read_bytes() for name in ("stat", "status", "cmdline")
+        )
+        _, _, group, _, _, in_foreground, *_ = stat.rpartition(b")")[2].split()
+        caught = int(re.findall(rb"^SigCgt:\s*(\w+)", status, re.MULTILINE)[0], 16)
+    except (OSError, IndexError, ValueError) as error:
+        raise_if_exhausted(error)
+        return False
+    edits_lines = bool(caught >> (SIGWINCH - 1) & 1) and group == in_foreground
+    return edits_lines or b"kernel_launcher" in command
 
 
 def read_main_thread(procfs: Path, pid: int | str) -> tuple[float, float] | None:

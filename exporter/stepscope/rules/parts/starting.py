@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepscope.exporter.ledgers.presence import PROMPT
 from stepscope.measurements.hangs import STOPPED
 from stepscope.measurements.pauses import HOST, KNOWN_PLACES, TIMES_LONGER
 from stepscope.measurements.scraped import Labels, Moment, Vector, highest, without
@@ -23,6 +24,7 @@ FIRST_STEP = "stepscope_run_first_step_time_seconds"
 STAYS = "stepscope_rank_component_age_seconds"
 OF_WORK = f'component=~"{"|".join((*KNOWN_PLACES, HOST))}"'
 STOPPED_RANKS = f'stepscope_rank_process_state{{state="{STOPPED}"}}'  # no series while none is stopped
+AT_PROMPT = f'stepscope_rank_process_state{{state="{PROMPT}"}}'
 AGE = "stepscope_run_age_seconds"  # on the exporter's own clock
 PHASE_SECONDS = "stepscope_phase_seconds_total"
 SLOW = 20 * MINUTE  # a longer start is a finding of MaxInitializationTime, and rules may say why
