@@ -13,12 +13,15 @@ from trials.day.jobs import GPUS, HOUR, MINUTE, Job, Range
 
 TICK = 0.5  # seconds between two samples of the exporter
 IDLE_MEMORY = 0.005  # share of a GPU's memory that is in use without a process
-# The share of each step by which these faults make a rank wait for data.
+# By fault, the share of each step in which a rank waits for data, or all others wait for the first one.
 WAITS = {"starved loader": 0.45, "noisy neighbour": 0.3, "CPU limit": 0.35, "slow storage": 0.65}
+HELD_UP = {"slow rank": 0.35}
+SLOWER = {"hot GPU": 1.15}  # the whole step, on all ranks
 
 # What ranks are in while these last.
 PAUSES = {"storage outage": "data_wait", "suspension": "backward", "lunch": "host"}
-ELASTIC = 5 * MINUTE, 45.0  # between two restarts of an elastic job, and how long one takes
+# These come back: seconds between two, how long one takes, and what ranks are in.
+REPEATED = {"elastic": (5 * MINUTE, 45.0, "initialization")}
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -116,8 +119,9 @@ class Activity:
         now = random.uniform(*kind.startup)
         self.first_step = now if now < self.length else inf
         due = {state: now + moment for state, moment in due.items()}
-        if self.fault == "elastic":
-            due[State.STARTING], (every[State.STARTING], lasts[State.STARTING]) = self.faulty[0], ELASTIC
+        if self.fault in REPEATED:
+            due[State.STARTING] = self.faulty[0]
+            every[State.STARTING], lasts[State.STARTING], _ = REPEATED[self.fault]
         none = np.zeros(0)
         parts = [Steps(none, none, none, none, np.zeros(0, np.bool_), none)]
         while now < self.length:
@@ -165,8 +169,8 @@ class Activity:
         slower, held_up = 1.0, 0.0
         if self.faulty[0] <= begin < self.faulty[1]:
             more_wait = WAITS.get(self.fault, 0.0)
-            held_up = 0.35 if self.fault == "slow rank" else 0.0
-            slower = {"hot GPU": 1.15}.get(self.fault, 1 / (1 - more_wait - held_up))
+            held_up = HELD_UP.get(self.fault, 0.0)
+            slower = SLOWER.get(self.fault, 1 / (1 - more_wait - held_up))
             wait = wait / slower + more_wait
         base *= slower
         count = max(2, int(1.5 * (end - begin) / base) + 20)
@@ -191,7 +195,7 @@ class Activity:
         if state is State.SAVING:
             component, alone = "checkpoint" if self._save_is_known else "host", self._saves_alone
         else:
-            component = "initialization" if state is State.STARTING else "host"
+            component = REPEATED[self.fault][2] if state is State.STARTING else "host"
         self.pauses.append(Pause(begin, min(end, self.length), component, alone))
 
     def _use_now_and_then(self) -> None:
@@ -225,6 +229,8 @@ class Activity:
 
     def has_left(self, rank: int, times: Floats) -> NDArray[np.bool_]:
         """Returns when the rank has left an elastic job, whose second half sits out every other turn."""
+        if self.fault != "elastic":
+            return np.zeros(len(times), np.bool_)
         restarts = [each.begin for each in self.pauses if each.component == "initialization"]
         left = np.searchsorted(restarts, times, "right") % 2 == 1
         return np.asarray(left & (rank >= self.job.ranks // 2))
@@ -244,6 +250,7 @@ class Activity:
         if share:
             first, last = (int(edge / TICK) for edge in self.faulty)
             found[first:last] *= numbers.random(len(found[first:last])) >= share
+        found *= ~self.has_left(gpu, TICK * np.arange(self.ticks, dtype=np.float64))
         return np.asarray(np.round(np.clip(found, 0.0, 1.0), 2))
 
     def memory(self, gpu: int) -> Floats:

@@ -123,6 +123,14 @@ def _lose_node(day: Day) -> None:
     day.nodes[min(job.parts)].unknown = (begin, inf)
 
 
+def _lose_runs(day: Day) -> None:
+    """Two nodes break down, and are no targets any more: their runs end with them."""
+    begin = day.seconds / 2
+    for place in _shared(day)[:2]:
+        _free(day, place, begin, inf)
+        day.nodes[place].unknown = (begin, inf)
+
+
 def _divide(day: Day, devices: Devices) -> None:
     for node in day.nodes:
         node.devices = devices
@@ -208,6 +216,7 @@ INCIDENTS = {
     "Prometheus off": Incident("Prometheus is off for an hour", _switch_off),
     "renamed nodes": Incident("two nodes get other names", _rename),
     "lost node": Incident("a node breaks down and leaves service discovery: its run hangs", _lose_node),
+    "lost runs": Incident("two nodes break down and leave service discovery, with their runs", _lose_runs),
     "no GPUs": Incident("no node has a GPU", lambda day: _divide(day, "none")),
     "only MIG": Incident("all GPUs are divided into MIG devices", lambda day: _divide(day, "mig")),
     "suspension": Incident(

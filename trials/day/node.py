@@ -308,9 +308,7 @@ class _Exporter:
         add: _Add,
     ) -> None:
         activity, rank = use.activity, use.first_rank + own
-        there = np.ones(len(steps.ends), np.bool_)
-        if activity.fault == "elastic":
-            alive, there = alive & ~activity.has_left(rank, times), ~activity.has_left(rank, steps.ends)
+        alive, there = alive & ~activity.has_left(rank, times), ~activity.has_left(rank, steps.ends)
         label = {"rank": str(rank)}
         numbers = np.random.default_rng(use.job.random(f"rank {rank}").getrandbits(64))
         begins = steps.ends - steps.durations
@@ -495,7 +493,8 @@ class _Exporter:
                     low, high = max(0, offset), min(count, offset + use.activity.ticks)
                     load[low:high] = use.loads[own][low - offset : high - offset]
                     memory[low:high] = use.memories[own][low - offset : high - offset]
-                    present[low:high] = True
+                    times: Floats = TICK * np.arange(low - offset, high - offset, dtype=np.float64)
+                    present[low:high] = ~use.activity.has_left(use.first_rank + own, times)
             lowest = np.where(present, np.minimum(lowest, load), lowest)
             measured = {"gpu_memory_samples": memory} | (
                 {"gpu_utilization_samples": load} if has_load else {}

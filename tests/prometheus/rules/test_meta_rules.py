@@ -109,6 +109,41 @@ def test_a_node_that_leaves_service_discovery_alerts_only_while_its_run_waits_fo
     test.run(tmp_path)
 
 
+def test_the_owner_of_a_run_hears_of_its_node_that_is_off_and_not_of_an_exporter_that_is(
+    meta: Path, tmp_path: Path
+) -> None:
+    """After 10 min, nodes are no targets any more, or do not answer; the run of one had ended."""
+    test = RuleTest(meta)
+    test.add({'stepscope_exporter_build_info{job="stepscope",instance="other"}': [1.0] * 160})
+    for name, ours, other in (
+        ("removed", None, None),
+        ("off", 0.0, 0.0),
+        ("alone", 0.0, 1.0),
+        ("unknown", 0.0, None),
+        ("ended", None, None),
+        ("moved", None, None),
+    ):
+        labels = f'job="stepscope",instance="{name}"'
+        run = f'{labels},run="{name}",user="ann"'
+        test.add({f"up{{{labels}}}": [*[1.0] * 40, GONE if ours is None else ours, *[ours] * 119]})
+        test.add({f'up{{job="node",instance="{name}:9100"}}': [1.0] * 40 + [other] * 120})
+        test.add({f"stepscope_run_info{{{run}}}": [*[1.0] * 40, GONE]})
+        if name == "ended":
+            test.add(
+                {f'stepscope_run_end_time_seconds{{{labels},run="{name}"}}': [*[None] * 30, *[1.0] * 10]}
+            )
+        if name == "moved":
+            test.add(
+                {f"stepscope_run_info{{{run.replace('moved', 'new', 1)}}}": [*[None] * 41, *[1.0] * 119]}
+            )
+    for minute, fires in ((19, 0), (21, 2), (33, 2), (36, 0)):
+        test.firing("RunFailed", 60 * minute, fires)
+        for name in ("removed", "off") if fires else ():
+            told = {"fault": "node", "audience": "owner", "severity": "warning", "user": "ann"}
+            test.firing("RunFailed", 60 * minute, 1, instance=name, run=name, **told)
+    test.run(tmp_path)
+
+
 def test_a_collector_that_fails_for_5_minutes_of_a_run_alerts(test: RuleTest) -> None:
     test.add({f'stepscope_samples_total{{{TARGET},run="run"}}': [float(n) for n in range(60)]})
     test.add({f'stepscope_collector_success{{{TARGET},collector="gpu"}}': [1.0] * 10 + [0.0] * 50})

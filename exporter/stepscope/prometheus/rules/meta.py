@@ -17,7 +17,16 @@ from stepscope.rules.parts.expressions import time_span
 from stepscope.rules.parts.gpus import GPUS
 from stepscope.rules.parts.hardware import hardware_rules
 from stepscope.rules.parts.node_names import DCGM_LABELS, GPUS_OF_DCGM, by_node
-from stepscope.rules.parts.promql import MINUTE, Alert, Audience, Scraping, owner_labels, ratio
+from stepscope.rules.parts.promql import (
+    MINUTE,
+    OF_NODE,
+    OWNER,
+    Alert,
+    Audience,
+    Scraping,
+    owner_labels,
+    ratio,
+)
 from stepscope.rules.parts.silences import (
     CollectorFailing,
     ExporterDown,
@@ -87,6 +96,21 @@ HARDWARE = "stepscope-hardware"  # the group of the rules on hardware
 NOT_FAILED = "finished|signal SIG(INT|TERM|HUP|QUIT)|ended without saying so"
 _FAILED = f'last_over_time(stepscope_run_ended_info{{reason!~"{NOT_FAILED}"}}[5m])'
 ENDED_RUN = "cluster, job, instance, run"
+# Nodes that are off, by another exporter or by Kubernetes: if only ours is silent, the run may still train.
+OTHERS_UP = 'up{job!~".*stepscope.*"}'
+OFF = f"""(
+    {by_node(f"({OTHERS_UP} == 0)", ["instance"])}
+      or {by_node('(kube_node_status_condition{condition="Ready",status="true"} == 0)', ["node"])}
+  ) unless {by_node(f"({OTHERS_UP} == 1)", ["instance"])}"""
+# Runs that had not ended when their node was switched off, or left service discovery. No other node has them.
+LOST = f"""
+max by ({", ".join((*OF_NODE, *OWNER))}) (last_over_time(stepscope_run_info[25m]))
+  unless {TARGET} (up unless on (cluster, instance) (
+  {OFF}))
+  unless on (cluster, run) last_over_time(stepscope_run_info[10m])
+  unless on (cluster, run) last_over_time(stepscope_run_end_time_seconds[25m])
+  and on (cluster) {BUILD}
+"""
 STALLED = 'ALERTS{rule="TrainingStalled", alertstate="firing", severity="critical"}'
 # Grafana's dashboards of clusters and of exporters, with their variables.
 CLUSTER_DASHBOARD = (
@@ -389,7 +413,10 @@ def meta_group(options: Options) -> Group:
 
 
 def outage_group(options: Options) -> Group:
-    """Returns the alert that many runs stall at once: what they share is to blame then, not their owners."""
+    """Returns the alerts that runs were lost with their nodes, and that many runs stall at once.
+
+    What they share is to blame then, not their owners.
+    """
     stalled = options.settings.of(RunsStalled)
     runs, all_runs = (f"count by (cluster) (group by (cluster, run) ({each}))" for each in (STALLED, NAMED))
     alert = _silence(
@@ -405,8 +432,23 @@ def outage_group(options: Options) -> Group:
         keep_firing=15 * MINUTE,  # as long as alerts on what it explains may fire after it
         labels={"standstill": "together"},
     )
+    lost = Silence(
+        "RunFailed",
+        Alert(
+            LOST,
+            "Run {{ $labels.run }} was lost with {{ $labels.instance }}",
+            "{{ $labels.instance }} has not been seen for 10 minutes. Run {{ $labels.run }} had not ended "
+            "there, and is on no other node.",
+            labels={"fault": "node"},
+        ),
+        "Start it again from its last checkpoint, unless its scheduler does.",
+        DASHBOARD,
+        audience="owner",
+        of_run=True,
+    )
     interval = time_span(max(MINUTE, options.scraping.interval))
-    return {"name": "stepscope-outage", "interval": interval, "rules": [alert.entry(options)]}
+    rules = [each.entry(options) for each in (alert, lost)]
+    return {"name": "stepscope-outage", "interval": interval, "rules": rules}
 
 
 def hardware_group(options: Options) -> Group:
