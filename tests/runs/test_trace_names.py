@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from stepscope.evaluation.engine import evaluate
+from stepscope.rules.host_bound import gpu_name
 from stepscope.runs.open import open_source
 from stepscope.runs.traces.collectives import operation_of
 from stepscope.runs.traces.source import KinetoTraces
@@ -50,6 +51,43 @@ def test_every_kind_of_device_has_the_same_shares_and_reasons(
     )
     assert [round(1000 * time, 6) for time in times] == [10, 6, 0, 5, 1]
     assert not any("not understood" in sentence for sentence in facts.unknowns)
+
+
+def without_category(process: int | str, name: str, start: float, end: float, **args: Any) -> Row:
+    known = row("", name, start, end, **args)
+    return {**known, "cat": None, "pid": process, "ts": f"{known['ts']:.3f}"}  # Ascend writes times as texts
+
+
+def test_tasks_of_ascend_compute_copy_wait_or_are_parts_of_a_collective(tmp_path: Path) -> None:
+    rows = [
+        {"ph": "M", "name": "process_name", "pid": 5, "args": {"name": "Overlap Analysis"}},
+        without_category(5, "Computing", 0, 50),
+        without_category(3, "MatMulV2", 0, 10, **{"Task Type": "AI_CORE", "connection_id": 1}),
+        without_category(2, "Node@launch", 14, 15, connection_id=2),
+        without_category(3, "MEMCPY_ASYNC", 16, 20, **{"Task Type": "MEMCPY_ASYNC", "connection_id": 2}),
+        without_category(3, "Add", 20, 22, **{"Task Type": "KERNEL_AIVEC"}),
+        without_category(4, "hcom_allReduce__123_0_1", 22, 30),
+        without_category(4, "Reduce_Inline", 22, 40, **{"task type": "Reduce Inline"}),
+        without_category(3, "Notify_Wait", 22, 40, **{"Task Type": "NOTIFY_WAIT_SQE"}),
+    ]
+    _, summaries, facts = read(write(tmp_path / "trace_view.json", rows))
+    (device,) = summaries[0].devices
+    times = device.compute, device.copy, device.communication, *device.idle_for.values()
+    assert [round(1000 * time, 6) for time in times if time] == [12, 4, 8, 5, 1]
+    assert [call.name for call in summaries[0].collectives] == ["allreduce"]
+    assert (gpu_name(device), facts.damaged) == ("NPU 0", ())
+
+
+def test_functions_of_the_profiler_before_kineto_are_operators_and_work_of_the_gpu(tmp_path: Path) -> None:
+    rows = [
+        without_category("CPU functions", "aten::mm", 0, 2),
+        {**without_category("CUDA functions", "aten::mm", 3, 10), "tid": 1},
+    ]
+    _, (summary,), facts = read(write(tmp_path / "trace.json", rows))
+    found = [(one.device, one.name, round(1000 * one.seconds, 6)) for one in summary.operators]
+    assert found == [("cpu", "aten::mm", 2)]
+    assert [(one.device, round(1000 * one.compute, 6)) for one in summary.devices] == [("gpu1", 7)]
+    assert facts.damaged == ()
 
 
 def test_waits_of_streams_are_no_work_and_unknown_categories_are_counted(tmp_path: Path) -> None:
@@ -250,6 +288,9 @@ def test_files_and_folders_of_all_layouts_are_found_and_ranks_are_those_in_them(
         job: dict[str, Any] = {"distributedInfo": {"rank": index, "world_size": len(names)}}
         write(tmp_path / name, [marked(1, 0, 10 + index)], host_name=f"node-{index}", **job)
     (tmp_path / "config.json").write_text('{"lr": 0.1}')
+    (tmp_path / names[0]).rename(tmp_path / "renamed")  # a file that the user names may have any name
+    assert isinstance(open_source(tmp_path / "renamed"), KinetoTraces)
+    (tmp_path / "renamed").rename(tmp_path / names[0])
     source = open_source(tmp_path)
     assert isinstance(source, KinetoTraces)
     list(source.read())

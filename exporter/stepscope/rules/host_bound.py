@@ -169,7 +169,7 @@ def _finding(worst: DeviceTime, devices: Sequence[DeviceTime]) -> str:
 
 def gpu_name(device: DeviceTime) -> str:
     """Returns "GPU 0", "TPU 3"."""
-    kind = next((kind for kind in ("gpu", "tpu") if device.device.startswith(kind)), "")
+    kind = next((kind for kind in ("gpu", "tpu", "npu") if device.device.startswith(kind)), "")
     return f"{kind.upper() or 'device'} {device.device.removeprefix(kind)}"
 
 

@@ -28,8 +28,7 @@ from stepscope.runs.prometheus.address import EXAMPLE, PREFIX, without_secrets
 from stepscope.runs.recording.directory import RecordingDirectory
 from stepscope.runs.recording.files import RUN_FILE, holds_recording
 from stepscope.runs.remote import SCHEMES, is_remote, local_copy
-from stepscope.runs.traces.nsight import is_export
-from stepscope.runs.traces.source import KinetoTraces, trace_files
+from stepscope.runs.traces.source import KinetoTraces, is_trace, trace_files
 
 # What all nodes have together: everything that is a tuple of nodes, ranks, gaps and so on.
 TOGETHER = tuple(item.name for item in fields(RunFacts) if item.default == ())
@@ -83,7 +82,7 @@ def open_source(place: Path | str, progress: Progress | None = None, again: bool
             _refuse_part(place)
         if is_timeline(place):
             return HorovodTimeline(place, progress)
-        if ".json" not in place.suffixes and not is_export(place):
+        if ".json" not in place.suffixes and not is_trace(place):
             raise UserError(f"{place} is a file, and no trace (*.json, *.json.gz or *.sqlite): give {KINDS}")
         return KinetoTraces(place, progress)
     if holds_recording(place):

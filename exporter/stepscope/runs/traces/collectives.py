@@ -25,6 +25,7 @@ _DEVICE = (
         r".*?\b(?:\w+_shot_|multimem_|symm_mem_)+(all_reduce|all_gather|reduce_scatter|reduce)(?![a-z])"
     ),
     re.compile(r".*?\b(cross_device_reduce)\w*"),  # the all-reduce of vLLM
+    re.compile(r"hcom_([A-Za-z]+)_"),  # of Ascend
     # XLA: all-reduce.3, all-gather-start, all-reduce fusion
     re.compile(
         r"(all-reduce|all-gather|reduce-scatter|(?:ragged-)?all-to-all|collective-permute|"

@@ -39,7 +39,7 @@ from stepscope.runs.traces.collectives import Collective, Described, described, 
 from stepscope.runs.traces.flops import flops_of
 from stepscope.runs.traces.json_stream import JsonTrace
 from stepscope.runs.traces.nsight import REMEDY, is_export, processes
-from stepscope.runs.traces.rows import Pairs
+from stepscope.runs.traces.rows import Pairs, categorised
 from stepscope.runs.traces.xla import AsPyTorch, host_of
 from stepscope.training.window_files import LINE
 from stepscope.training.window_files import MODULE as OF_MODULE
@@ -382,7 +382,7 @@ def load(path: Path, progress: Callable[[int], None] | None = None) -> Trace:
         raise UserError(f"{path}: not JSON to its end; the trace is cut off, export it again")
     with naming(path, "a trace of the profiler", "export it again"):
         pairs = Pairs()
-        for row in xla.rows(pairs.rows(stream.rows())):
+        for row in categorised(xla.rows(pairs.rows(stream.rows()))):
             columns.add_intact(row)
             if len(columns.kinds) == 1 and columns.starts[0] * MICRO >= LATEST:
                 raise ValueError("its times are not in microseconds")

@@ -42,7 +42,7 @@ OPERATORS, COMPUTING, FRAMES, CALLS, SLOW, SYNCHRONISING, ALLOCATING, CAPTURING,
 SLOW_CALL = 1000.0  # microseconds: a launch takes some, and so does an operator that only launches
 # Calls that return only when the device has done its work; so does a copy from or to pageable memory.
 _WAITS = re.compile(
-    r"(?:cuda|cu|hip)\w*Synchronize\w*|(?:cuda|hip)Memcpy(?:2D|3D|WithStream)?|(?:ze|mtia|xpu)\w*Synchronize\w*"
+    r"(?:cuda|cu|hip)\w*Synchronize\w*|(?:cuda|hip)Memcpy(?:2D|3D|WithStream)?|(?:ze|mtia|xpu|\w+@acl)\w*Synchronize\w*"
     r"|(?:cu|hip)Memcpy(?:DtoH|HtoD)(?:_v2)?|ur(?:QueueFinish|EventWait)"
 )
 _PAGEABLE = re.compile(r"Memcpy .*Pageable", re.IGNORECASE)

@@ -1,8 +1,10 @@
-"""Rows in the form of the PyTorch profiler: for begin and end events, and for the marks of other profilers.
+"""Rows in the form of the PyTorch profiler: for begin and end events, and for those of other profilers.
 
 Source: the Trace Event Format of Chrome: `B` and `E` nest on each thread, `X` has both, others have neither.
+Ascend's events (trace_view.json, msprof_*.json): hiascend.com, "Profile Data File References".
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -19,6 +21,13 @@ NAMES = {
     **dict.fromkeys("stf", "flow"),
 }
 HOST, DEVICE = "host", "device"  # who marked a step, as the process of its row
+# Processes of PyTorch's profiler before Kineto, whose events have no category.
+_OLD = {"CPU functions": "cpu_op", "CUDA functions": "kernel"}
+_REPEATS = "Overlap Analysis"  # the process of Ascend's profiler that sums the others
+_COLLECTIVE = "hcom_"  # hcom_allReduce__123_0_1; what it consists of has a "task type" in small letters
+_LAUNCHES = re.compile(r"(?:AscendCL|Runtime|Node|Model|HCCL)@")  # of CANN, on the host
+# Accelerators of Ascend, which compute or copy; other tasks wait, or are parts of a collective.
+_COMPUTES, _COPIES = re.compile(r"(?:KERNEL_)?(?:AI_?[CV]|MIX|FFTS|DSA)"), re.compile(r"MEMCPY|PCIE_DMA")
 
 
 class Pairs:
@@ -66,6 +75,36 @@ class Pairs:
     def others(self) -> dict[str, int]:
         """Returns how many events have no duration, by kind."""
         return {f"{kind} events": count for kind, count in sorted(self._others.items())}
+
+
+def categorised(rows: Iterable[Any]) -> Iterator[Any]:
+    """Yields rows with the category and the device that Ascend's and old profilers express otherwise."""
+    repeats = set()
+    for row in rows:
+        if isinstance(row, dict) and row.get("cat") is None:
+            given = row.get("args")
+            about, process = given if isinstance(given, dict) else {}, str(row.get("pid"))
+            if row.get("ph") == "M" and about.get("name") == _REPEATS:
+                repeats.add(process)
+            elif row.get("ph") == "X":
+                row = _categorised(row, about, process, process in repeats)
+        yield row
+
+
+def _categorised(row: Any, about: dict[str, Any], process: str, repeats: bool) -> Any:
+    name, task = str(row.get("name")), about.get("Task Type")
+    if process in _OLD:
+        return {**row, "cat": _OLD[process], "args": {"device": row.get("tid")}}
+    if repeats or "task type" in about:
+        return {**row, "cat": "Trace"}
+    joined = {"correlation": about["connection_id"]} if isinstance(about.get("connection_id"), int) else {}
+    on_device = {"device": 0, "accelerator": "npu", **joined}
+    if name.startswith(_COLLECTIVE):
+        return {**row, "cat": "kernel", "args": on_device}
+    if task is not None:
+        computes = "kernel" if _COMPUTES.match(str(task)) else "npu_sync"
+        return {**row, "cat": "npu_memcpy" if _COPIES.match(str(task)) else computes, "args": on_device}
+    return {**row, "cat": "npu_runtime", "args": joined} if _LAUNCHES.match(name) else row
 
 
 class Mark(NamedTuple):

@@ -45,6 +45,7 @@ from stepscope.runs.model import (
 from stepscope.runs.traces.arrivals import joined
 from stepscope.runs.traces.capture import Capture
 from stepscope.runs.traces.events import COPY, KERNEL, MICRO, OPERATOR, Trace, traces_of
+from stepscope.runs.traces.json_stream import COMPRESSED
 from stepscope.runs.traces.moments import place_of, total_memory
 from stepscope.runs.traces.nsight import is_export
 from stepscope.runs.traces.reading import read_files
@@ -66,7 +67,7 @@ def trace_files(place: Path) -> list[Path]:
     if place.is_file():
         return [place]
     files = [path for path in place.rglob("*") if path.name.endswith(ENDINGS) and path.is_file()]
-    alike = {_without_numbers(path) for path in files if _is_trace(path)}
+    alike = {_without_numbers(path) for path in files if is_trace(path)}
     found = [path for path in files if _without_numbers(path) in alike]
     found.sort(key=lambda path: [*map(natural, path.parts)])
     originals = {path.parent for path in found if path.name != COPY_OF_JAX}
@@ -77,15 +78,16 @@ def _without_numbers(path: Path) -> str:
     return re.sub(r"\d+", "", str(path))
 
 
-def _is_trace(path: Path) -> bool:
+def is_trace(path: Path) -> bool:
+    """Returns whether a file is a trace by its beginning, or by a name that only traces have."""
     if path.name.removesuffix(".gz").endswith(".pt.trace.json"):
         return True
     try:
-        if path.suffix == ".sqlite":
-            return is_export(path)
+        if is_export(path):
+            return True
         with path.open("rb") as file:
             beginning = file.read(BEGINNING)
-        if path.suffix == ".gz":  # it may be cut off
+        if beginning[:2] == COMPRESSED:  # it may be cut off
             beginning = zlib.decompressobj(wbits=GZIP).decompress(beginning, BEGINNING)
     except (OSError, zlib.error):
         return False
