@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, partial
 from html import escape
+from operator import attrgetter
 from pathlib import Path
 from urllib.parse import quote
 
@@ -33,6 +34,7 @@ from stepscope.common.errors import UserError
 from stepscope.compare.compared_run import ComparedRun, read_run
 from stepscope.compare.comparison import compare
 from stepscope.evaluation.engine import SCAN_INTERVAL
+from stepscope.evaluation.problems import results_of
 from stepscope.evaluation.settings import Settings
 from stepscope.report.merged_timeline import KINDS as TIMELINE_KINDS
 from stepscope.report.merged_timeline import Chosen, write_timeline_file
@@ -589,9 +591,9 @@ class Run:
         return tables.components(self._evaluated.ranks)
 
     def findings(self) -> pa.Table:
-        """Returns one row per rule, in the order of the report: findings come first.
+        """Returns one row per rule, in the order of the report: findings come first, also those of no rule.
 
-        rule            the rule's name
+        rule            the rule's name, or the title of the finding
         status          its decision, in the words of the report
         seconds_lost    an estimate; 0 for rules that do not estimate it
         finding         one sentence with values, or why the rule could not judge
@@ -600,7 +602,8 @@ class Run:
         triggered       scans in which the rule fired
         violations      as Debugger counts them
         datapoints      of which the violations are a part"""
-        return tables.listed(self._evaluated.analysis.rules, tables.FINDINGS)
+        results = results_of(self._evaluated.analysis)
+        return tables.listed(results, tables.FINDINGS, rule=attrgetter("name"))
 
     def bands(self) -> pa.Table:
         """Returns one row per time in which a rule held for its live window, as its alert does.

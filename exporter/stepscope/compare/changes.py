@@ -1,14 +1,16 @@
 """Lists what differs between the two runs: their settings, and the rules that fired."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from stepscope.common.status import Status
 from stepscope.common.words import UNKNOWN
 from stepscope.compare.compared_run import ComparedRun
-from stepscope.evaluation.analysis import RuleResult
+from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.problems import results_of
 from stepscope.report.sentences import is_overview
 from stepscope.report.summary import facts
+from stepscope.report.verdict import status_of_run
 
 # The facts of the report that are settings, not results.
 SET_UP = ("Command", "Framework", "GPUs", "Cores")
@@ -20,6 +22,7 @@ LOADER_SETTINGS = {
 }
 Fate = Literal["appeared", "found, but not judged in A", "stayed", "can no longer be judged", "went away"]
 FATES: tuple[Fate, ...] = get_args(Fate)
+JUDGED = (Status.FOUND, Status.HEALTHY)  # of a run of which enough is known
 
 
 @dataclass(frozen=True)
@@ -68,9 +71,9 @@ def _written(value: Any) -> str:
 
 @dataclass(frozen=True)
 class ChangedRule:
-    """A rule that fired in A, in B, or in both."""
+    """A rule that fired in A, in B, or in both, or what was found without one."""
 
-    rule: str
+    rule: str  # or the title of the finding
     fate: Fate
     a: RuleResult
     b: RuleResult
@@ -81,15 +84,27 @@ class ChangedRule:
         return (self.a if self.fate == "went away" else self.b).finding
 
 
+def decided(a: Analysis, b: Analysis) -> tuple[dict[str, RuleResult], dict[str, RuleResult]]:
+    """Returns what both runs found by name, and what their rules decided.
+
+    What no rule looks for is no finding of the run that does not have it, if enough is known of that run.
+    """
+    of_a, of_b = ({each.name: each for each in results_of(run) if not is_overview(each)} for run in (a, b))
+    for run, own, other in ((a, of_a, of_b), (b, of_b, of_a)):
+        known = Status.HEALTHY if status_of_run(run) in JUDGED else Status.NOT_ENOUGH_DATA
+        for name, result in other.items():
+            if name not in own and not result.is_of_a_rule:
+                own[name] = replace(result, status=known, finding="")
+    return of_a, of_b
+
+
 def changed_rules(a: ComparedRun, b: ComparedRun) -> list[ChangedRule]:
     """Returns rules that appeared first and those that went away last, each in the order of findings."""
-    before = {result.rule: result for result in a.analysis.rules}
+    before, after = decided(a.analysis, b.analysis)
     changed = [
-        ChangedRule(result.rule, _fate(before[result.rule], result), before[result.rule], result)
-        for result in b.analysis.rules
-        if result.rule in before
-        and not is_overview(result)
-        and Status.FOUND in (result.status, before[result.rule].status)
+        ChangedRule(name, _fate(before[name], result), before[name], result)
+        for name, result in after.items()
+        if name in before and Status.FOUND in (result.status, before[name].status)
     ]
     # Rules found in B are in B's order, the others in A's.
     place = {rule: index for index, rule in enumerate(before)}

@@ -84,7 +84,7 @@ class Figure:
             return None
         if self.is_share:
             return self.b - self.a
-        if self.a == self.b:
+        if math.isclose(self.a, self.b):  # sums of times differ by rounding
             return 0.0
         return (self.b - self.a) / abs(self.a) if self.a else None  # a loss may be negative
 

@@ -21,11 +21,11 @@ from stepscope.common.errors import UserError, did_you_mean
 from stepscope.common.status import Status
 from stepscope.common.words import amount, change, listing, points
 from stepscope.compare.bootstrap import STEPS_NEEDED, Interval
+from stepscope.compare.changes import decided
 from stepscope.compare.figures import ALIASES, KINDS, USAGE_KINDS, Figure, change_in_percent, change_of
 from stepscope.compare.work import Work
 from stepscope.evaluation.analysis import Analysis
 from stepscope.report.ended import failed
-from stepscope.report.sentences import is_overview
 from stepscope.report.verdict import status_of_run
 from stepscope.rules import all_rules
 from stepscope.rules.parts.topics import Effect
@@ -121,19 +121,17 @@ def judge(
 def _judge_rule(condition: Condition, a: Analysis, b: Analysis) -> Outcome:
     before, after = (
         {
-            rule.rule: rule
-            for rule in run.rules
-            if not is_overview(rule)
-            and condition.name in (rule.rule, ANY_RULE)
-            and rule.rule not in condition.excepted
+            name: rule
+            for name, rule in run.items()
+            if condition.name in (rule.rule, ANY_RULE) and rule.rule not in condition.excepted
         }
-        for run in (a, b)
+        for run in decided(a, b)
     )
     fired = [rule for rule in after.values() if rule.status is Status.FOUND]
-    new = [rule for rule in fired if rule.rule in before and before[rule.rule].status is not Status.FOUND]
+    new = [rule for rule in fired if rule.name in before and before[rule.name].status is not Status.FOUND]
     if new:
-        names = listing([rule.rule for rule in new])
-        unsure = listing([rule.rule for rule in new if not before[rule.rule].status.judged])
+        names = listing([rule.name for rule in new])
+        unsure = listing([rule.name for rule in new if not before[rule.name].status.judged])
         why = f", which has not enough data to judge {unsure}" if unsure else ""
         return Outcome(condition, "failed", f"{names} fired in B and not in A{why}: {new[0].finding}")
     judged = {name for name, rule in after.items() if rule.status.judged}

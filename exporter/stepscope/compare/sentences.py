@@ -16,7 +16,7 @@ from stepscope.common.words import (
     signed_duration,
     uncapitalised,
 )
-from stepscope.compare.changes import Fate
+from stepscope.compare.changes import FATES, Fate
 from stepscope.compare.compared_run import ComparedRun
 from stepscope.compare.comparison import Comparison
 from stepscope.compare.figures import Figure, saved
@@ -112,7 +112,7 @@ def _speed(comparison: Comparison) -> str:
     if interval is not None and not interval.seen:
         between = f"{change(interval.low)} to {change(interval.high)}"
         return f"{NO_DIFFERENCE} in the time per {work} ({between}){_but_half(comparison)}"
-    if figure.a == figure.b:
+    if figure.change == 0:
         return f"B takes as long per {work}"
     said = _faster_or_slower(figure.a, figure.b, work)
     return f"{said} (too few steps to be sure)" if too_few_steps(comparison) else said
@@ -212,11 +212,8 @@ def _rules_in_short(comparison: Comparison) -> list[str]:
     by_fate: dict[Fate, list[str]] = {}
     for rule in comparison.rules:
         by_fate.setdefault(rule.fate, []).append(rule.rule)
-    said = [
-        f"{listing(by_fate[fate])} {fate}"
-        for fate in ("went away", "appeared", "found, but not judged in A", "stayed")
-        if fate in by_fate
-    ]
+    in_order = (FATES[-1], FATES[-2], *FATES[:-2])
+    said = [f"{listing(by_fate[fate])} {fate}" for fate in in_order if fate in by_fate]
     return [f"{capitalised('; '.join(said))}."] if said else []
 
 

@@ -147,6 +147,12 @@ def problems_of(analysis: Analysis) -> list[Problem]:
     return [problem for problem in _of_run(analysis) if not _is_small(problem, analysis)]
 
 
+def results_of(analysis: Analysis) -> list[RuleResult]:
+    """Returns all rules; of a trace first what its devices show, which no rule judges."""
+    found = (problem.rule for problem in problems_of(analysis) if analysis.is_trace)
+    return [*(result for result in found if not result.is_of_a_rule), *analysis.rules]
+
+
 def small_problems(analysis: Analysis) -> list[Problem]:
     """Returns what is no problem, or cost less than `SMALL` of the run, or `SMALL_WITHOUT_CAUSE`."""
     return [problem for problem in _of_run(analysis) if _is_small(problem, analysis)]
