@@ -558,7 +558,9 @@ def test_events_that_may_be_the_work_of_a_device_are_named_and_never_healthy(
     write(tmp_path / "t.json", [*steps, *loads, *work])
     analysis = evaluate(KinetoTraces(tmp_path))
     assert verdict(analysis).status == "not enough data"
-    assert "3 events of the trace may be the work of a device" in " ".join(verdict(analysis).sentences)
+    said = " ".join(verdict(analysis).sentences)
+    assert "3 events of the trace may be the work of a device" in said
+    assert f"count nowhere: {category or 'without a category'} (3). Only operators, kernels" in said
     assert any(f"{category or 'without a category'} (3)" in sentence for sentence in analysis.unknowns)
 
 

@@ -63,6 +63,11 @@ class RuleResult:
         return self.rule != ACCOUNT
 
     @property
+    def name(self) -> str:
+        """Returns the name of the rule, or the title of what was found without one."""
+        return self.rule if self.is_of_a_rule else self.about.subject
+
+    @property
     def definition(self) -> RuleClass:
         """Returns the rule's class; that of no rule in particular if there is no such rule."""
         return all_rules().get(self.rule, Rule)
@@ -318,6 +323,7 @@ class Analysis:
     devices: list[DeviceTime] = field(default_factory=list)  # of traces, by node, rank and device
     too_little: str = ""  # a clause: of what a trace shows too little to be healthy; "": of nothing
     unrecognised: int = 0  # events of traces of categories that nobody here knows
+    damaged: tuple[str, ...] = ()  # sentences that name these
     windows: list[ProfileWindow] = field(default_factory=list)  # in the order in which they began
     profile: Profile | None = None  # what their traces show; None: there are none, or the run continues
     account: Account | None = None  # None: of a trace, or the start or the end is not known

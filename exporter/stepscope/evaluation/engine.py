@@ -385,6 +385,7 @@ def _analysis(
         devices=list(facts.devices),
         windows=list(facts.windows),
         unrecognised=facts.unrecognised,
+        damaged=facts.damaged,
         timelines=_known(node.measured[TIMELINE].timeline(name) for name, node in nodes.items()),
         box_plots=[
             box for name, node in nodes.items() for box in box_plots(name, node.measured[USAGE], facts)

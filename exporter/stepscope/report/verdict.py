@@ -41,9 +41,7 @@ WHY_UNRECORDED = (
     "The list of what is missing says when, and why if it is known. The log of the exporter, or of "
     "`stepscope run`, says why sampling stopped."
 )
-UNRECOGNISED = (
-    "The list of what is not known has their categories. Only operators, kernels and copies are judged."
-)
+UNRECOGNISED = "Only operators, kernels and copies are judged."
 NO_WORK = "If the run uses the GPU, record its activity (with torch.profiler: ProfilerActivity.CUDA)."
 CAPTURE_BOTH = (
     "Capture host and device with the profiler of your framework while steps run, and let it mark the steps."
@@ -209,7 +207,8 @@ def _missing(analysis: Analysis) -> tuple[str, str]:
         return "the trace lists a GPU, but no work of it", NO_WORK
     if _hides_a_device(analysis):
         events = count(analysis.unrecognised, "event")
-        return f"{events} of the trace may be the work of a device, and are not understood", UNRECOGNISED
+        said = f"{events} of the trace may be the work of a device, and are not understood"
+        return said, " ".join((*analysis.damaged[:1], UNRECOGNISED))
     if own := unseen(analysis):
         return (
             f"{share(own, 1.0)} of the run is your own code, and hardly any of its lines was seen",
