@@ -296,9 +296,7 @@ def _at_most(percentile: Figure) -> str:
 
 
 def rules(comparison: Comparison) -> str:
-    if not comparison.rules:
-        return "No rule fired in either run."
-    return next(iter(_rules_in_short(comparison)), "No rule fired in B.")
+    return next(iter(_rules_in_short(comparison)), "No rule fired in either run.")
 
 
 def configuration(comparison: Comparison) -> str:

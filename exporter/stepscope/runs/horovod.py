@@ -23,7 +23,7 @@ import numpy as np
 
 from stepscope.common.errors import UserError
 from stepscope.common.words import listing
-from stepscope.runs.malformed import finite, is_date, moment, naming
+from stepscope.runs.malformed import beginning, finite, is_date, moment, naming
 from stepscope.runs.model import (
     COMPONENTS,
     PHASES,
@@ -52,12 +52,8 @@ _TICK = re.compile(r"[0-9]{1,5}")  # a rank; larger numbers are damaged
 
 def is_timeline(path: Path) -> bool:
     """Returns whether a file is a timeline of Horovod."""
-    try:
-        with path.open("rb") as file:
-            beginning = file.read(BEGINNING)
-    except OSError:
-        return False
-    return beginning.lstrip()[:1] == b"[" and f'"{NEGOTIATION}'.encode() in beginning
+    text = beginning(path, BEGINNING)
+    return text.lstrip()[:1] == b"[" and f'"{NEGOTIATION}'.encode() in text
 
 
 @dataclass

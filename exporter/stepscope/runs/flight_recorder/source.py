@@ -13,7 +13,7 @@ from typing import Any
 
 from stepscope.common.errors import UserError
 from stepscope.runs.flight_recorder.pickled import loads
-from stepscope.runs.malformed import moment, naming
+from stepscope.runs.malformed import beginning, moment, naming
 from stepscope.runs.model import NodeSamples, Progress, RankFacts, RunFacts, Source, Steps, counter
 from stepscope.runs.rank_dump import Operation, RankDump
 
@@ -35,11 +35,7 @@ def dump_files(place: Path) -> list[Path]:
 def _looks_like_dump(path: Path) -> bool:
     if _NAME.fullmatch(path.name) is None or not path.is_file():
         return False
-    try:
-        with open(path, "rb") as file:
-            head = file.read(HEAD)
-    except OSError:
-        return False
+    head = beginning(path, HEAD)
     has_entries = b"pg_config" in head or b"entries" in head
     if head.startswith(b"\x80"):
         return has_entries

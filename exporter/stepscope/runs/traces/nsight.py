@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stepscope.common.errors import UserError
+from stepscope.runs.malformed import beginning
 from stepscope.runs.traces.rows import HOST, Mark, step_rows
 
 MAGIC = b"SQLite format 3\0"
@@ -44,11 +45,7 @@ class Process(NamedTuple):
 
 def is_export(path: Path) -> bool:
     """Returns whether a file is a database of SQLite."""
-    try:
-        with path.open("rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return False
+    return beginning(path, len(MAGIC)) == MAGIC
 
 
 def processes(path: Path) -> Iterator[Process]:

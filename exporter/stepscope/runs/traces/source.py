@@ -5,6 +5,7 @@ import zlib
 from codecs import BOM_UTF8
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 from stepscope.common.errors import UserError
 from stepscope.common.words import listing
 from stepscope.runs.debugger.files import natural
-from stepscope.runs.malformed import is_date
+from stepscope.runs.malformed import beginning, is_date
 from stepscope.runs.model import (
     COMPONENTS,
     PHASES,
@@ -82,17 +83,13 @@ def is_trace(path: Path) -> bool:
     """Returns whether a file is a trace by its beginning, or by a name that only traces have."""
     if path.name.removesuffix(".gz").endswith(".pt.trace.json"):
         return True
-    try:
-        if is_export(path):
-            return True
-        with path.open("rb") as file:
-            beginning = file.read(BEGINNING)
-        if beginning[:2] == COMPRESSED:  # it may be cut off
-            beginning = zlib.decompressobj(wbits=GZIP).decompress(beginning, BEGINNING)
-    except (OSError, zlib.error):
-        return False
-    beginning = beginning.removeprefix(BOM_UTF8)
-    return b'"traceEvents"' in beginning or (beginning.lstrip()[:1] == b"[" and b'"ph"' in beginning)
+    text = beginning(path, BEGINNING)
+    if text[:2] == COMPRESSED:  # it may be cut off
+        with suppress(zlib.error):
+            text = zlib.decompressobj(wbits=GZIP).decompress(text, BEGINNING)
+    text = text.removeprefix(BOM_UTF8)
+    array = text.lstrip()[:1] == b"[" and b'"ph"' in text
+    return array or b'"traceEvents"' in text or is_export(path)
 
 
 class KinetoTraces(Source):

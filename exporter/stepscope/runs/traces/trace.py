@@ -129,7 +129,9 @@ def summarise(trace: Trace) -> TraceSummary:
     if done is None:
         steps_from, done = "", _whole(trace)
         marks = done
-    self_times = _self_times(trace, operators)
+    chosen = np.flatnonzero(operators)
+    calls = calls_of(trace.starts[chosen], trace.ends[chosen], trace.thread_ids[chosen])
+    self_times = without_calls(calls.parents, calls.ends - trace.starts[chosen])
     return TraceSummary(
         steps=tuple(_steps(trace, marks, done, kernels, loads, operators)),
         steps_from=steps_from,
@@ -464,14 +466,6 @@ def _named(trace: Trace, rows: Rows, self_times: Numbers | None = None) -> Itera
         for code, *totals in sums
     )
     return sorted(found, key=lambda item: (-item.self_seconds, item.device, item.name))
-
-
-def _self_times(trace: Trace, rows: Rows) -> Numbers:
-    """Returns the microseconds of each event without the events that it called on its thread."""
-    chosen = np.flatnonzero(rows)
-    starts = trace.starts[chosen]
-    calls = calls_of(starts, trace.ends[chosen], trace.thread_ids[chosen])
-    return without_calls(calls.parents, calls.ends - starts)
 
 
 def _with_their_work(trace: Trace, marks: _Marks, kernels: Rows) -> _Marks | None:
