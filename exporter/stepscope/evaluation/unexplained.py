@@ -56,7 +56,7 @@ LOOP = (*PHASES, BETWEEN, PROFILING, UNFINISHED)
 # Functions of frameworks that are a part of each step or set-up; "import" as in training/line_names.py.
 USUAL = (
     *("import", "torch.nn.", "torch.optim.", "torch.autograd.", "torch._tensor.backward"),
-    *("torch._compile.", "torch._functorch.", "torch.distributed.", "torch.distributions."),
+    *("torch._compile.", "torch._dynamo.", "torch._functorch.", "torch.distributed.", "torch.distributions."),
     *("tensorflow.python.eager.backprop.", "keras.src.optimizers.", "tf_keras.src.optimizers."),
 )
 # What hands a batch to JAX waits meanwhile for earlier steps, of which only so many may run. Samples count as
