@@ -28,6 +28,9 @@ changed on a busy machine.
 The three from `gan_not_detached` on are misses of 21 others, with truths from before they ran. All were on a
 machine with load 8 to 17, so their seconds say nothing yet.
 
+The last three are of 30 others, with truths from before they ran. Nothing was said about the first, which then
+got eight losses instead of four.
+
 The twins of `last_stage_counts` and `workers_share_a_core` had bottlenecks of their own: a pipeline of three
 ranks on two cores, and too few workers. The first got two balanced stages, the second more to compute.
 """
@@ -609,4 +612,12 @@ SECOND = (
         needs=TRAINER,
         report="huggingface/diffusers/issues/10124",
     ),
+    Situation(
+        "kept_graphs",
+        "eight losses go back through one graph, one after another",
+        ("train.backward",),
+        says="go back once",
+    ),
+    Situation("replay_buffer", "stacks each batch of single transitions", HOST, ("HostBound",)),
+    Situation("sqlite_commits", "commits 20 values per step to a database", HOST, ("HostBound",)),
 )
