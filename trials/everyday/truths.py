@@ -28,8 +28,8 @@ changed on a busy machine.
 The three from `gan_not_detached` on are misses of 21 others, with truths from before they ran. All were on a
 machine with load 8 to 17, so their seconds say nothing yet.
 
-The last three are of 30 others, with truths from before they ran. Nothing was said about the first, which then
-got eight losses instead of four.
+The last three are of 30 others, with truths from before they ran. Nothing was said about the first,
+which then got eight losses instead of four.
 
 The twins of `last_stage_counts` and `workers_share_a_core` had bottlenecks of their own: a pipeline of three
 ranks on two cores, and too few workers. The first got two balanced stages, the second more to compute.
