@@ -12,10 +12,11 @@ from subprocess import Popen
 import pytest
 from stepscope.commands.cli import main
 from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
+from stepscope.exporter.processes import stacks
 from stepscope.exporter.processes.stacks import NoStackError, python_stack
 
 from tests.support.places import put_place
-from tests.support.training_script import training, wait_for_line
+from tests.support.training_script import training, wait_for_line, wait_until_held
 from tests.support.waiting import SECONDS, wait_until
 
 SCRIPT = """
@@ -46,6 +47,7 @@ KEEPS_THE_LOCK = """
 @pytest.fixture
 def stack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ExitStack]:
     monkeypatch.setenv("PATH", str(tmp_path))  # without a py-spy that may be installed
+    monkeypatch.setattr(stacks, "ANSWER_SECONDS", SECONDS)
     with ExitStack() as stack:
         yield stack
 
@@ -62,7 +64,7 @@ def rank(
         "STEPSCOPE_STACKS": on,
     }
     process = stack.enter_context(training(script, folder, environment))
-    wait_for_line(process)
+    (wait_until_held if "hold()" in script else wait_for_line)(process)
     return process
 
 
@@ -87,13 +89,13 @@ def test_the_table_says_where_each_rank_is_and_the_stack_in_which_function(
     put_place(ledgers(tmp_path)[0], "communication", time.perf_counter(), "gradients")
     put_place(ledgers(tmp_path)[3], "data_wait", long_ago)
     status, said = asked(capsys, tmp_path, "resnet")
-    table, _, stacks = said.partition("\n\n")
+    table, _, traces = said.partition("\n\n")
     heading, first, second = (line.split() for line in table.splitlines())
     assert heading == ["rank", "process", "state", "where", "for", "steps"]
     assert first[:5] == ["0", str(waiting.pid), "waiting", "communication:", "gradients"]
     assert second[:4] == ["3", str(loading.pid), "running", "data_wait"]
-    assert f"rank 3 (process {loading.pid}):\n" in stacks
-    assert re.search(r'File "<string>", line \d+ in endless_loader', stacks.partition("rank 3")[2])
+    assert f"rank 3 (process {loading.pid}):\n" in traces
+    assert re.search(r'File "<string>", line \d+ in endless_loader', traces.partition("rank 3")[2])
     assert status == 0
     _, said = asked(capsys, tmp_path, "resnet", "--rank", "3")
     assert ("rank 3 (" in said, "rank 0 (" in said) == (True, False)
@@ -115,7 +117,14 @@ def test_code_that_keeps_the_interpreter_lock_is_found_by_the_signal(
     stack: ExitStack, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rank(stack, tmp_path, script=KEEPS_THE_LOCK)
-    monkeypatch.setattr("stepscope.exporter.processes.stacks.ANSWER_SECONDS", 1.0)
+    kill = os.kill
+
+    def kill_and_wait(pid: int, number: int) -> None:
+        monkeypatch.setattr(stacks, "ANSWER_SECONDS", SECONDS)
+        kill(pid, number)
+
+    monkeypatch.setattr(stacks, "ANSWER_SECONDS", 0.5)  # of which the process can use none
+    monkeypatch.setattr(os, "kill", kill_and_wait)
     status, said = asked(capsys, tmp_path, "resnet")
     assert (status, said.count("in endless_loader")) == (0, 1)
 
@@ -125,7 +134,7 @@ def test_a_process_that_can_answer_is_never_interrupted(
 ) -> None:
     """The signal's handler reads the stacks of threads that run: now and then that ends the process."""
     rank(stack, tmp_path, script=BUSY)
-    monkeypatch.setattr("stepscope.exporter.processes.stacks.SIGNAL", signal.SIGKILL)
+    monkeypatch.setattr(stacks, "SIGNAL", signal.SIGKILL)
     for _ in range(2):
         assert asked(capsys, tmp_path, "resnet")[1].count("in endless_loader") == 1
 
@@ -134,7 +143,7 @@ def test_a_file_in_place_of_the_request_is_not_written(
     stack: ExitStack, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rank(stack, tmp_path)
-    monkeypatch.setattr("stepscope.exporter.processes.stacks.ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(stacks, "ANSWER_SECONDS", 0.5)
     (ledger,) = ledgers(tmp_path).values()
     request = ledger.with_name(f"{ledger.name}.stack.request")
     request.unlink()

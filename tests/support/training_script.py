@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stepscope.exporter.ledgers.reader import LedgerReader, LedgerTotals, StepRecord, open_ledgers
 
-from tests.support.waiting import SECONDS
+from tests.support.waiting import SECONDS, wait_until
 
 EXPORTER = str(Path(__file__).parents[2] / "exporter")
 # What the scripts start with: `say` tells the test that a point is reached, `hold` waits for the test.
@@ -83,6 +83,14 @@ def wait_for_line(process: subprocess.Popen[str], line: str = "ready") -> None:
     if said != line:
         process.kill()
         raise AssertionError(f"said {said!r}, stderr: {process.stderr and process.stderr.read()}")
+
+
+def wait_until_held(process: subprocess.Popen[str]) -> None:
+    """Waits until a process is held. It still runs when it has said so: on a busy machine, for a while."""
+    wait_for_line(process)
+    reads_stdin = ["0", "0x0"], ["63", "0x0"]  # read(0, ...), on x86-64 and on ARM
+    call = Path(f"/proc/{process.pid}/syscall")
+    wait_until(lambda: call.read_text().split()[:2] in reads_stdin, "reading")
 
 
 def go_on(process: subprocess.Popen[str]) -> None:

@@ -27,7 +27,7 @@ from stepscope.runs.recording.live import LiveRecording
 from stepscope.training import layout
 
 from tests.support.places import put_counters, put_place
-from tests.support.training_script import go_on, training, wait_for_line
+from tests.support.training_script import go_on, training, wait_for_line, wait_until_held
 from tests.support.waiting import SECONDS, wait_until
 
 MINUTE = 60.0
@@ -45,7 +45,7 @@ class Node:
         for rank, script in enumerate(scripts):
             environment = {**LAUNCH, "RANK": str(rank), "LOCAL_RANK": str(rank)}
             process = stack.enter_context(training(script, directory, environment))
-            wait_for_line(process)
+            (wait_until_held if "hold()" in script else wait_for_line)(process)
             self.processes.append(process)
         self.collector = TrainingCollector(directory)
         stack.callback(self.collector.close)
