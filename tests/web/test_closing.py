@@ -8,6 +8,8 @@ from stepscope.web.limits import Limits
 from stepscope.web.messages import Request, Response
 from stepscope.web.server import Address, Server, bind
 
+from tests.support.waiting import SECONDS
+
 HOUR = 3600.0
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -36,4 +38,4 @@ async def closed_while_a_request_arrives(turns: int) -> None:
 # In one of these turns of the loop, `wait_for` returns what was read although its task is cancelled.
 @pytest.mark.parametrize("turns", range(10))
 def test_a_server_closes_while_a_request_arrives(turns: int) -> None:
-    asyncio.run(asyncio.wait_for(closed_while_a_request_arrives(turns), 20))
+    asyncio.run(asyncio.wait_for(closed_while_a_request_arrives(turns), SECONDS))

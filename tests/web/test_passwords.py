@@ -1,17 +1,33 @@
 """A flood of wrong passwords: clients whose password is known do not notice, and new ones get their turn."""
 
 import asyncio
+import threading
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Sequence
 
 import bcrypt
 import pytest
+from stepscope.web import passwords
 from stepscope.web.messages import Request, RequestError
-from stepscope.web.passwords import WAITING, WAITING_PER_CLIENT, BasicAuthentication
+from stepscope.web.passwords import WAITING, WAITING_PER_CLIENT, BasicAuthentication, matches
 
-SLOW = bcrypt.hashpw(b"secret", bcrypt.gensalt(11))  # a check takes about 0.1 s
-OTHER = bcrypt.hashpw(b"another", bcrypt.gensalt(4))
+from tests.support.waiting import SECONDS
+
+SECRET, OTHER = (bcrypt.hashpw(password, bcrypt.gensalt(4)) for password in (b"secret", b"another"))
 REFUSED = 429
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """As many checks of passwords end as it is released."""
+    ends = threading.Semaphore(0)
+
+    def check(*arguments: bytes) -> bool:
+        assert ends.acquire(timeout=SECONDS)
+        return matches(*arguments)
+
+    monkeypatch.setattr(passwords, "matches", check)
+    return ends
 
 
 def asks(user: str, password: str, client: str = "10.0.0.1") -> Request:
@@ -34,7 +50,7 @@ def flood(
 
 
 def run(scene: Callable[[BasicAuthentication], Awaitable[None]]) -> None:
-    authentication = BasicAuthentication({"prometheus": SLOW, "other": OTHER})
+    authentication = BasicAuthentication({"prometheus": SECRET, "other": OTHER})
     try:
         asyncio.run(scene(authentication))  # type: ignore[arg-type]
     finally:
@@ -45,15 +61,17 @@ def results(tasks: Sequence[asyncio.Task[bool | int]]) -> list[bool | int]:
     return [task.result() for task in tasks if task.done()]
 
 
-def test_a_known_password_does_not_wait_for_wrong_ones() -> None:
+def test_a_known_password_does_not_wait_for_wrong_ones(checks: threading.Semaphore) -> None:
     async def scene(authentication: BasicAuthentication) -> None:
+        checks.release()
         assert await authentication.allows(asks("prometheus", "secret"))
         tasks = flood(authentication, 100, lambda number: f"10.0.1.{number}")
         await asyncio.sleep(0)
         for _ in range(50):
             assert await authentication.allows(asks("prometheus", "secret"))
             await asyncio.sleep(0)
-        assert results(tasks) == [REFUSED] * (100 - WAITING)  # not one was checked meanwhile
+        assert results(tasks) == [REFUSED] * (100 - WAITING)
+        checks.release(WAITING)
         assert set(await asyncio.gather(*tasks)) == {False, REFUSED}
 
     run(scene)
@@ -90,13 +108,15 @@ def test_a_client_that_leaves_does_not_end_the_check_for_others() -> None:
     run(scene)
 
 
-def test_an_unknown_user_waits_for_a_check_as_a_known_one_does() -> None:
+def test_an_unknown_user_waits_for_a_check_as_a_known_one_does(checks: threading.Semaphore) -> None:
     async def scene(authentication: BasicAuthentication) -> None:
+        checks.release()
         unknown = asyncio.create_task(authentication.allows(asks("nobody", "secret")))
         known = asyncio.create_task(authentication.allows(asks("prometheus", "wrong")))
         done, _ = await asyncio.wait([unknown, known], return_when=asyncio.FIRST_COMPLETED)
         assert done == {unknown}  # the first in the queue, and it was in the queue
         assert not unknown.result()
+        checks.release()
         assert not await known
 
     run(scene)
