@@ -29,20 +29,21 @@ def test_prometheus_scrapes_a_run_with_its_histograms_counters_and_exemplars(tmp
             (count,) = prometheus.wait_for("stepscope_step_duration_seconds_count == 20")
             assert count["metric"]["instance"] == "127.0.0.1"
             assert count["metric"]["run"] == RESNET
-            assert {sample["value"][1] for sample in prometheus.query("up")} == {"1"}
-            (quantile,) = prometheus.query("histogram_quantile(0.5, stepscope_step_duration_seconds_bucket)")
+            # A scrape that a busy machine delays fails, and its series are gone until the next one.
+            (quantile,) = prometheus.wait_for(
+                "histogram_quantile(0.5, stepscope_step_duration_seconds_bucket)"
+            )
             assert 0.001 < float(quantile["value"][1]) < 1
             # Every series that PromQL is to join on a bound exists under the same `le`.
             joined = (
                 "stepscope_step_duration_seconds_bucket"
                 " * on (instance, le) group_left stepscope_step_duration_bound_seconds"
             )
-            (buckets,) = prometheus.query(f"count({joined})")
-            (bounds,) = prometheus.query('count(stepscope_step_duration_seconds_bucket{le!="+Inf"})')
-            assert buckets["value"][1] == bounds["value"][1]
+            bounds = 'count(stepscope_step_duration_seconds_bucket{le!="+Inf"})'
+            prometheus.wait_for(f"count({joined}) == {bounds}")
             prometheus.wait_for("stepscope_samples_total > 3")
             prometheus.wait_for('stepscope_cpu_utilization_samples_bucket{le="0.9"}')
-            (info,) = prometheus.query("stepscope_run_info")
+            (info,) = prometheus.wait_for("stepscope_run_info")
             assert info["metric"]["framework_version"] == "2.13.0"
             series = prometheus.get(
                 "query_exemplars",
@@ -53,8 +54,7 @@ def test_prometheus_scrapes_a_run_with_its_histograms_counters_and_exemplars(tmp
             steps = {int(exemplar["labels"]["step"]) for each in series for exemplar in each["exemplars"]}
             assert steps
             assert steps <= set(range(20))
-            (target,) = prometheus.get("targets")["activeTargets"]
-            assert target["lastError"] == ""
+            prometheus.wait_for("up == 1")
 
 
 def test_the_parts_of_the_time_sum_to_the_life_of_a_process_and_never_fall(tmp_path: Path) -> None:
@@ -79,10 +79,10 @@ def test_the_parts_of_the_time_sum_to_the_life_of_a_process_and_never_fall(tmp_p
         prometheus.wait_for(f'{account}{{part="train/communication"}} > 1')
         # It stands still, and both sides are of the same scrape.
         whole = f"sum by (run) ({account}) / on (run) stepscope_run_age_seconds"
-        ((_, share),) = (found["value"] for found in prometheus.query(whole))
+        ((_, share),) = (found["value"] for found in prometheus.wait_for(whole))
         assert float(share) == pytest.approx(1, rel=0.01)
         assert prometheus.query(f"resets({account}[10m]) > 0") == []
-        parts = {found["metric"]["part"]: float(found["value"][1]) for found in prometheus.query(account)}
+        parts = {found["metric"]["part"]: float(found["value"][1]) for found in prometheus.wait_for(account)}
         trainer.kill()
         ended = prometheus.wait_for("stepscope_run_end_time_seconds")
         assert ended[0]["metric"]["run"] == RESNET
