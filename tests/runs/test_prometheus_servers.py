@@ -1,6 +1,5 @@
 """Servers with Prometheus's API that limit, let in, or fail: what is read, and what is said."""
 
-import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from stepscope.runs.prometheus.source import PrometheusRun
 
 from tests.support.commands import refusal
 from tests.support.keys import make_keys
+from tests.support.ports import held_port
 from tests.support.small_prometheus import (
     BETWEEN,
     SCRAPES,
@@ -265,10 +265,9 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch, tmp
         monkeypatch.setenv("HTTP_PROXY", proxy.url)
         assert open_source("prometheus+http://prometheus.invalid:9090?run=resnet").facts.name == "resnet"
         assert proxy.asked[0].target == "http://prometheus.invalid:9090/api/v1/query"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{port}")
-    line = refusal("report", "prometheus+http://prometheus.invalid?run=a", "--out", tmp_path / "out")
+    with held_port() as port:
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{port}")
+        line = refusal("report", "prometheus+http://prometheus.invalid?run=a", "--out", tmp_path / "out")
     assert "the proxy cannot be reached; check HTTP_PROXY, HTTPS_PROXY and NO_PROXY" in line
     with small_prometheus(SmallPrometheus()) as server:
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")

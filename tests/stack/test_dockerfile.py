@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import venv
@@ -17,6 +16,7 @@ import yaml
 
 from tests.support.compose import FILE, PINNED_IMAGE, REPOSITORY
 from tests.support.exporter_process import ExporterProcess
+from tests.support.ports import held_port
 from tests.support.processes import ran
 from tests.support.waiting import SECONDS
 
@@ -127,9 +127,8 @@ def test_the_check_of_health_tells_a_ready_exporter_from_none(image: Path, tmp_p
     with ExporterProcess(f"--ledger-dir={tmp_path}", environment=os.environ) as exporter:
         port = exporter.url.rpartition(":")[2]
         assert health(image, words, port) == 0
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        unused = silent.getsockname()[1]
-    assert health(image, words, unused) == 1
+    with held_port() as silent:
+        assert health(image, words, silent) == 1
 
 
 def health(python: Path, words: list[str], port: str | int) -> int:

@@ -72,6 +72,6 @@ def scraping(target: str, folder: Path) -> Iterator[Prometheus]:
 
 @contextmanager
 def serving(config: Path, storage: Path, *flags: str) -> Iterator[Prometheus]:
-    """A Prometheus at a port that was free a moment ago."""
+    """A Prometheus with this configuration."""
     with Programs().prometheus(config, storage, *flags) as url:
         yield Prometheus(url)

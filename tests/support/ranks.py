@@ -20,8 +20,13 @@ def launcher(ranks: int) -> list[str]:
 
 def main(ranks: int, words: Sequence[str]) -> int:
     """Returns 1 as soon as a rank has failed: the others are ended then."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    with socket.socket() as holding:  # the port for rank 0, as tests/support/ports.py does
+        holding.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holding.bind(("127.0.0.1", 0))
+        return _train(ranks, words, holding.getsockname()[1])
+
+
+def _train(ranks: int, words: Sequence[str], port: int) -> int:
     launch = {
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),

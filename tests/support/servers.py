@@ -6,7 +6,6 @@ Both get the same flags and the same folder, so that a test of the one is a test
 import gc
 import os
 import shutil
-import socket
 import subprocess
 import time
 import warnings
@@ -19,6 +18,7 @@ from typing import Any, ClassVar, Literal
 import requests
 import yaml
 
+from tests.support.ports import held_port
 from tests.support.waiting import SECONDS
 
 COMPOSE = Path(__file__).parents[2] / "docker-compose.yml"
@@ -62,18 +62,17 @@ class Servers(ABC):
 
     @contextmanager
     def _serving(self, name: Name, folder: Path, flags: Sequence[str]) -> Iterator[str]:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            address = f"127.0.0.1:{free.getsockname()[1]}"
-        url = f"http://{address}"
-        listening = [f"--web.listen-address={address}", f"--web.external-url={url}"]
-        with self.running(name, folder, [*flags, *listening]) as failure:
-            deadline = time.monotonic() + SECONDS
-            while not is_ready(f"{url}/-/ready"):
-                ended = failure()
-                assert ended is None, f"{name} ended: {ended}"
-                assert time.monotonic() < deadline, f"{name} does not become ready"
-                time.sleep(0.05)
-            yield url
+        with held_port() as port:
+            url = f"http://127.0.0.1:{port}"
+            listening = [f"--web.listen-address=127.0.0.1:{port}", f"--web.external-url={url}"]
+            with self.running(name, folder, [*flags, *listening]) as failure:
+                deadline = time.monotonic() + SECONDS
+                while not is_ready(f"{url}/-/ready"):
+                    ended = failure()
+                    assert ended is None, f"{name} ended: {ended}"
+                    assert time.monotonic() < deadline, f"{name} does not become ready"
+                    time.sleep(0.05)
+                yield url
 
 
 class Programs(Servers):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.compose import REPOSITORY
+from tests.support.ports import held_port
 from tests.support.processes import ran
 from tests.support.waiting import SECONDS
 
@@ -118,20 +119,15 @@ class Slurm:
 @contextmanager
 def slurm(folder: Path) -> Iterator[Slurm]:
     """A Slurm whose nodes are ready."""
-    with ExitStack() as sockets:
-        free = [sockets.enter_context(socket.socket()) for _ in range(3)]
-        for each in free:
-            each.bind(("127.0.0.1", 0))
-        ports = [each.getsockname()[1] for each in free]
-    host = socket.gethostname().partition(".")[0]
-    config = CONFIG.format(host=host, ports=ports, folder=folder, cores=os.cpu_count())
-    (folder / "slurm.conf").write_text(config)
-    for name in ("prolog.sh", "task-prolog.sh", "epilog.sh"):
-        script(name, folder)
-    cluster = Slurm(folder)
-    daemons = [["slurmctld", "-D"], *(["slurmd", "-D", "-N", name] for name in NODES)]
     with ExitStack() as running:
-        for daemon in daemons:
+        ports = [running.enter_context(held_port()) for _ in range(3)]
+        host = socket.gethostname().partition(".")[0]
+        config = CONFIG.format(host=host, ports=ports, folder=folder, cores=os.cpu_count())
+        (folder / "slurm.conf").write_text(config)
+        for name in ("prolog.sh", "task-prolog.sh", "epilog.sh"):
+            script(name, folder)
+        cluster = Slurm(folder)
+        for daemon in (["slurmctld", "-D"], *(["slurmd", "-D", "-N", name] for name in NODES)):
             log = running.enter_context((folder / f"{daemon[-1]}.log").open("w"))
             started = subprocess.Popen(daemon, env=cluster.environment, stdout=log, stderr=log)
             running.callback(started.wait)

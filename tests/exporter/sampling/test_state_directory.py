@@ -15,6 +15,7 @@ from stepscope.exporter.sampling import state_directory as module
 from stepscope.exporter.sampling.state_directory import default_state_directory, state_directory
 
 from tests.support.exporter_process import ANY_PORT, ExporterProcess, exporter
+from tests.support.ports import held_port
 from tests.support.sandbox import Sandbox, SandboxedExporter, needs_sandboxes
 
 PORT = 9870
@@ -207,8 +208,6 @@ def counts(node: ExporterProcess) -> bool:
 
 @needs_sandboxes
 def test_exporters_of_two_users_and_on_two_ports_each_keep_their_own(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        other_port = "{}:{}".format(*free.getsockname())
     (tmp_path / "ledgers").mkdir()
     homes = {user: tmp_path / str(user) for user in (64018, 64019)}
     for user, home in homes.items():
@@ -217,7 +216,8 @@ def test_exporters_of_two_users_and_on_two_ports_each_keep_their_own(tmp_path: P
     flags = ("--ledger-dir=/mnt/ledgers", "--run=resnet", "--sample-interval=50ms", "--no-collector.gpu")
     environment = {"PATH": os.environ["PATH"], "HOME": "/mnt/home"}
     with ExitStack() as running:
-        for user, listen in ((64018, ANY_PORT), (64018, other_port), (64019, ANY_PORT)):
+        other = f"127.0.0.1:{running.enter_context(held_port())}"
+        for user, listen in ((64018, ANY_PORT), (64018, other), (64019, ANY_PORT)):
             sandbox = Sandbox(user, mounted={"/mnt/ledgers": tmp_path / "ledgers", "/mnt/home": homes[user]})
             node = SandboxedExporter(sandbox, *flags, environment=environment, listen=listen)
             running.enter_context(node)

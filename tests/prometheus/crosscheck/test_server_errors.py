@@ -1,6 +1,5 @@
 """Addresses behind which there is no Prometheus."""
 
-import socket
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -8,6 +7,7 @@ import pytest
 from stepscope.commands.cli import main
 
 from tests.support.http_server import answering
+from tests.support.ports import held_port
 
 
 class Page(BaseHTTPRequestHandler):
@@ -41,9 +41,8 @@ def mistake(capsys: pytest.CaptureFixture[str], url: str) -> str:
 
 
 def test_nobody_listens_there_and_the_password_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    said = mistake(capsys, f"http://me:secret@127.0.0.1:{port}/")
+    with held_port() as port:
+        said = mistake(capsys, f"http://me:secret@127.0.0.1:{port}/")
     assert said == f"http://127.0.0.1:{port}: cannot be reached; is it the address of Prometheus?"
 
 
