@@ -212,15 +212,17 @@ def test_fetches_of_workers_are_counted_in_their_ranks_ledger(
 def test_a_fetch_that_waits_for_a_core_is_told_from_one_that_sleeps(ledgers: Path, tmp_path: Path) -> None:
     script = """
         import multiprocessing, os, time
-        def work(one_core):
+        def work(one_core, all_there):
             os.sched_setaffinity(0, {one_core})
+            all_there.wait()
             with stepscope.fetch:
                 while time.thread_time() < 0.3: pass
             with stepscope.fetch: time.sleep(1)
         stepscope.start()
         core = min(os.sched_getaffinity(0))
         fork = multiprocessing.get_context("fork")
-        workers = [fork.Process(target=work, args=(core,)) for _ in range(3)]
+        all_there = fork.Barrier(3)
+        workers = [fork.Process(target=work, args=(core, all_there)) for _ in range(3)]
         for worker in workers: worker.start()
         for worker in workers: worker.join()
     """
