@@ -345,6 +345,9 @@ def test_the_command_writes_its_table_into_the_page(tmp_path: Path, monkeypatch:
     assert "`python -m trials.day --held-back`" in "\n".join(read_part(page, "day"))
     assert command.main(["--faults", "--markdown"]) == 1  # none was found
     assert [row[2] for row in read_table(page, "planted")] == ["**missed**"] * 12
+    before = [row[0] for row in read_table(page, "incidents") if row[0] != "lunch"]
+    assert command.main(["--hours", "1", "--nodes", "4", "--incidents", "lunch", "--markdown"]) == 0
+    assert {row[0] for row in read_table(page, "incidents")} == {*before, "lunch"}
 
 
 def test_an_interrupt_ends_the_command_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from stepscope.common.errors import UserError
 from stepscope.prometheus.crosscheck.offline.prometheus import local_prometheus
 from stepscope.report.terminal import shown
 
-from benchmarks.page import RESULTS, markdown, write_table
+from benchmarks.page import RESULTS, markdown, read_table, write_table
 from trials.day import faults, incidents
 from trials.day.faults import plant, search
 from trials.day.jobs import DAY, HELD_BACK, HOUR, NODES, TUNING, Day, make_day
@@ -22,7 +22,7 @@ from trials.day.notifications import Alert, Alertmanager
 from trials.day.rules import Reads, that_alert
 from trials.day.score import DAYS, HEAD, ORIGINS, Result, origins, rows
 from trials.day.store import write
-from trials.shared_cluster.judge import firing, rule_groups
+from trials.shared_cluster.judge import firing, intervals, rule_groups
 
 PAGE = RESULTS
 ALERTMANAGER = Path(__file__).parents[2] / "alertmanager" / "alertmanager.yml"
@@ -37,6 +37,7 @@ examples:
   python -m trials.day --held-back          the seeds that no rule was tuned with, at 15, 30 and 60 s
   python -m trials.day --faults             with 12 planted faults: which are found, and when
   python -m trials.day --incidents          what an upgrade, an outage and the like send
+  python -m trials.day --incidents drain    the same of one of them; the page keeps the others
   python -m trials.day --markdown           also write the table into trials/README.md
 
 The exit status is 1 if more is sent than 2 notifications to the platform and 1 to owners per 100 GPU-days,
@@ -86,7 +87,11 @@ def _parser() -> argparse.ArgumentParser:
     planted = parser.add_mutually_exclusive_group()
     planted.add_argument("--faults", action="store_true", help="plant faults")
     planted.add_argument(
-        "--incidents", action="store_true", help="a day with each incident, such as an upgrade or an outage"
+        "--incidents",
+        nargs="*",
+        choices=incidents.INCIDENTS,
+        metavar="NAME",
+        help="a day with each incident, such as an upgrade or an outage (default: all of them)",
     )
     parser.add_argument("--markdown", action="store_true", help=f"also write the table into {PAGE.name}")
     return parser
@@ -95,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
 def _simulated(arguments: argparse.Namespace) -> int:
     seconds = arguments.hours * HOUR
     make = partial(make_day, seconds=seconds, nodes=arguments.nodes)
-    if arguments.incidents:
+    if arguments.incidents is not None:
         return _with_incidents(arguments, make)
     days = (
         [make(seed, interval) for seed, interval in zip(HELD_BACK, (15, 30, 60), strict=True)]
@@ -122,13 +127,13 @@ def _simulated(arguments: argparse.Namespace) -> int:
 
 
 def _with_incidents(arguments: argparse.Namespace, make: Callable[..., Day]) -> int:
-    """Prints what is sent on days that differ only by an incident."""
-    found = []
-    for name, incident in incidents.INCIDENTS.items():
+    """Prints what is sent on days that differ only by an incident, and what is known of the others."""
+    found = {row[0]: tuple(row) for row in read_table(PAGE, "incidents")}
+    for name in arguments.incidents or incidents.INCIDENTS:
         day = make(arguments.seed, arguments.interval)
-        incident.befall(day)
-        found.append(incidents.row(name, simulate(day)))
-    table = markdown(incidents.HEAD, found)
+        incidents.INCIDENTS[name].befall(day)
+        found[name] = incidents.row(name, simulate(day))
+    table = markdown(incidents.HEAD, [found[name] for name in incidents.INCIDENTS if name in found])
     print("\n".join(table))
     if arguments.markdown:
         write_table(PAGE, f"{_command(arguments)} --incidents", table, name="incidents")
@@ -165,10 +170,10 @@ def simulate(day: Day) -> Result:
         del nodes
         say(f"{count:,} samples stored")
         fired = firing(store, groups, day.seconds)
-    intervals = {rule.name: group.interval / 1000 for group in groups for rule in group.rules}
+    apart = intervals(groups)
     # An alert that fired at an evaluation for the last time is resolved at the next one.
     alerts = [
-        Alert(each.labels, each.begin, each.end + intervals[each.labels["alertname"]]) for each in fired
+        Alert(each.labels, each.begin, each.end + apart[each.labels["alertname"]] / 1000) for each in fired
     ]
     manager = Alertmanager(ALERTMANAGER.read_text(encoding="utf-8"), RESENT)
     sent = [each for each in manager.notifications(alerts, day.seconds) if each.receiver != INFORMATION]

@@ -15,7 +15,7 @@ TICK = 0.5  # seconds between two samples of the exporter
 IDLE_MEMORY = 0.005  # share of a GPU's memory that is in use without a process
 # By fault, the share of each step in which a rank waits for data, or all others wait for the first one.
 WAITS = {"starved loader": 0.45, "noisy neighbour": 0.3, "CPU limit": 0.35, "slow storage": 0.65}
-HELD_UP = {"slow rank": 0.35}
+HELD_UP = {"slow rank": 0.35, "low clocks": 0.2}
 SLOWER = {"hot GPU": 1.15}  # the whole step, on all ranks
 
 # What ranks are in while these last.

@@ -6,6 +6,7 @@ Each incident begins in the middle of the day.
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
+from random import Random
 from typing import NamedTuple
 
 from trials.day.jobs import GPUS, KINDS, MINUTE, Day, Devices, Job, PlantedFault, pools
@@ -101,10 +102,10 @@ def _switch_off(day: Day) -> None:
 
 
 def _rename(day: Day) -> None:
-    """Two nodes get another name, under which their exporters start again."""
+    """Two nodes without jobs get another name, under which their exporters start again."""
     moment = day.seconds / 2
     for place in _shared(day)[:2]:
-        _free(day, place, moment, moment + 2 * MINUTE)
+        _free(day, place, moment - MINUTE, moment + 2 * MINUTE)
         node = day.nodes[place]
         node.unknown, new = (moment, inf), len(day.nodes)
         renamed = replace(node, name=f"{node.name}-new", unknown=(-inf, moment + MINUTE))
@@ -189,6 +190,41 @@ def _grow_and_shrink(day: Day) -> None:
             job.fault = PlantedFault("elastic", max(job.begin + 5 * MINUTE, day.seconds / 2), job.end)
 
 
+def _generate_often(day: Day) -> None:
+    """Reinforcement learning: it trains for a minute, and generates text for five, in turns."""
+    for job in day.jobs:
+        if job.kind.name in ("fine-tuning", "training with generation"):
+            job.kind = replace(job.kind, generation_every=(50.0, 60.0), generation_lasts=(240.0, 330.0))
+
+
+def _resume(day: Day) -> None:
+    """Long jobs are killed every half hour, and start again 90 seconds later."""
+    turns = []
+    for job in day.jobs:
+        begin, turn, lasts = job.begin, 0, 30 * MINUTE
+        while job.run and job.end - begin > lasts + 150.0:
+            part = replace(job, number=job.number + NOTEBOOKS * turn, begin=begin, end=begin + lasts)
+            part.seed, part.ended = f"{job.seed} turn {turn}", "signal SIGKILL"
+            turns.append(part)
+            begin, turn = part.end + 90.0, turn + 1
+        turns.append(replace(job, number=job.number + NOTEBOOKS * turn, begin=begin))
+    day.jobs = turns
+
+
+def _scrape_seldom(day: Day) -> None:
+    random = Random(f"{day.seed} scrapes")
+    for node in day.nodes:
+        every = range(int(day.seconds / 2), int(day.seconds), day.interval)
+        node.unscraped = [(at, at + day.interval - 1) for at in every if random.random() < 0.1]
+
+
+def _slow_clocks(day: Day) -> None:
+    begin = day.seconds / 2
+    jobs = [job for job in day.jobs if job.run and job.ranks >= 4 and job.kind.phase == "train"]
+    job = max(jobs, key=lambda job: job.end - max(begin, job.begin + 20 * MINUTE))
+    job.fault = PlantedFault("low clocks", max(begin, job.begin + 20 * MINUTE), job.end)
+
+
 def _publish_less(day: Day) -> None:
     for node in day.nodes[::2]:
         node.restarts, node.lean = [day.seconds / 2], day.seconds / 2
@@ -229,6 +265,12 @@ INCIDENTS = {
     "slow checkpoints": Incident("each checkpoint takes 2.5 to 7 min", _save_slowly),
     "elastic jobs": Incident(
         "jobs on several GPUs restart every 5 min, in turns with half of their ranks", _grow_and_shrink
+    ),
+    "rollouts": Incident("jobs train for a minute and generate text for five, in turns", _generate_often),
+    "resumed jobs": Incident("long jobs are killed every 30 min, and start again 90 s later", _resume),
+    "failing scrapes": Incident("a tenth of all scrapes fail", _scrape_seldom),
+    "low clocks": Incident(
+        "a GPU of a job with several ranks has low clocks: it takes 1.25 times as long", _slow_clocks
     ),
     "lean profile": Incident("every other exporter restarts with the lean profile", _publish_less),
     "job array": Incident(

@@ -79,14 +79,20 @@ def firing(store: LocalPrometheus, groups: Sequence[FileGroup], seconds: float) 
         return fired(server, groups, start, end)
 
 
+def intervals(groups: Sequence[FileGroup]) -> dict[str, int]:
+    """Returns the milliseconds between two evaluations of each alert: the longest, of alerts of one name."""
+    by_interval = sorted(groups, key=lambda group: group.interval)
+    return {rule.name: group.interval for group in by_interval for rule in group.rules if rule.is_alert}
+
+
 def fired(server: Server, groups: Sequence[FileGroup], start: int, end: int) -> list[FiringAlert]:
     """Returns the alerts that fired, as the server has recorded them; times are milliseconds."""
     series = server.points('ALERTS{alertstate="firing", severity!="none"}', start, end)
-    intervals = {rule.name: group.interval for group in groups for rule in group.rules if rule.is_alert}
+    apart = intervals(groups)
     found: list[FiringAlert] = []
     for frozen, (times, _) in series.items():
         labels = dict(frozen)
-        every = intervals[labels["alertname"]]
+        every = apart[labels["alertname"]]
         begin = before = None
         for time in times.tolist():
             if before is None or time - before > every:

@@ -107,7 +107,10 @@ def run(arguments: Namespace) -> int:
         ledgers = [each for each in ledgers_of_run(arguments.run, arguments.ledger_dir, stack) if each.alive]
         if not ledgers:
             raise UserError(f"{arguments.run} has ended: profile a run while it trains")
-        known = {each.header.rank: _training_rank(each) for each in ledgers}
+        known = {
+            each.header.rank: TrainingRank.of(each.header.rank, each.reader.path, each.key.owner, each.totals)
+            for each in ledgers
+        }
         ranks = _chosen(arguments.ranks, known)
         asked = [_Asked(each, stack) for each in ledgers if each.header.rank in ranks]
         first = max(known[rank].next_step for rank in ranks)
@@ -204,10 +207,6 @@ class _Asked:
 
     def _say(self, text: str) -> None:
         print(f"{self._name}: {text}", flush=True)
-
-
-def _training_rank(ledger: Ledger) -> TrainingRank:
-    return TrainingRank.of(ledger.header.rank, ledger.reader.path, ledger.key.owner, ledger.totals)
 
 
 def _chosen(wanted: tuple[str, ...], known: dict[int, TrainingRank]) -> set[int]:
