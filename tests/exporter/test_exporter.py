@@ -233,7 +233,7 @@ def test_two_exporters_do_not_count_into_the_same_files(ledgers: Path) -> None:
     flags = ("--ledger-dir", ledgers, f"--run={RESNET}", QUICK)
     with ExporterProcess(*flags) as first, ExporterProcess(*flags) as second:
         second.wait_for(lambda: samples(second.scrape()) >= 1)
-        assert any("--state-dir" in line for line in second.log)
+        second.wait_for(lambda: any("--state-dir" in line for line in second.log))
         assert not any("--state-dir" in line for line in first.log)
 
 

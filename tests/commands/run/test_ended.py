@@ -12,7 +12,7 @@ import pytest
 from stepscope.commands.run.ending import OutOfMemory, reason
 
 from tests.support.observing import Observed
-from tests.support.waiting import wait_until
+from tests.support.waiting import SECONDS, wait_until
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def scrape(address: str) -> str:
     try:
         headers = {"X-Prometheus-Scrape-Timeout-Seconds": "10"}
         request = urllib.request.Request(f"http://{address}/metrics", headers=headers)
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
             text: str = answer.read().decode()
             return text
     except (urllib.error.URLError, OSError):

@@ -297,7 +297,7 @@ def test_kill_9_of_us_ends_the_exporter_and_leaves_a_recording_and_memory_that_g
     tell = "import os; print(os.environ['STEPSCOPE_LEDGER_DIR'], flush=True)\n"
     with (
         Observed(tmp_path / "run", tell + STEPS) as observed,
-        Observed(tmp_path / "second", f"{tell}import time; time.sleep(100)") as second,
+        Observed(tmp_path / "second", f"{tell}import signal; signal.pause()") as second,
     ):
         observed.until_printed("step 30\n")
         observed.until_samples(5)
@@ -491,7 +491,7 @@ import os, psutil, signal, subprocess, sys, termios, time
 def stands(group):
     try:
         all_of_it = [it for it in psutil.process_iter() if os.getpgid(it.pid) == group]
-        return all(it.status() == psutil.STATUS_STOPPED for it in all_of_it)
+        return all(it.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE) for it in all_of_it)
     except (OSError, psutil.Error):  # some process has just ended
         return False
 signal.signal(signal.SIGTTOU, signal.SIG_IGN)

@@ -94,8 +94,11 @@ def begun_with(number: int, handler: str, words: list[str], cwd: Path) -> subpro
 
 
 def blocked(pid: int, thread: str) -> set[int]:
-    """Returns the signals that a thread blocks."""
-    lines = Path(f"/proc/{pid}/task/{thread}/status").read_text().splitlines()
+    """Returns the signals that a thread blocks. One that has just ended takes none."""
+    try:
+        lines = Path(f"/proc/{pid}/task/{thread}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return set(PASSED_ON)
     (mask,) = (int(line.split()[1], 16) for line in lines if line.startswith("SigBlk:"))
     return {number for number in range(1, 65) if mask >> (number - 1) & 1}
 
