@@ -15,6 +15,8 @@ from stepscope.web.messages import Request
 from stepscope.web.pages import Pages
 from stepscope.web.serving import Serving
 
+from tests.support.waiting import SECONDS
+
 FULL = OSError(errno.EMFILE, "Too many open files")
 
 
@@ -85,7 +87,7 @@ def test_a_sampler_that_can_start_no_thread_is_noticed(
     monkeypatch.setattr(registry, "collect", refuse)
     sampler = Sampler(registry, 0.001, watchdog=watched.dog)
     sampler.start()
-    sampler._thread.join(60)
+    sampler._thread.join(SECONDS)
     assert watched.sent == [signal.SIGTERM]
 
 

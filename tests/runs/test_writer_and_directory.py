@@ -896,10 +896,10 @@ def test_the_writer_hands_over_without_waiting_for_a_disk_that_hangs(tmp_path: P
 
     def hang() -> None:
         begun.set()
-        hanging.wait(60)
+        hanging.wait(SECONDS)
 
     writer._hand_over(hang)
-    assert begun.wait(60)
+    assert begun.wait(SECONDS)
     for tick in range(3, 3 + 2000):
         writer.sample(sample(tick))
     assert writer._queue.full(), "what is kept waiting is bounded"
@@ -929,7 +929,7 @@ def test_rows_that_are_dropped_while_a_new_journal_is_made_have_their_reason(
 
         def hang(*arguments: object, begun: threading.Event = begun, end: threading.Event = hanging) -> None:
             begun.set()
-            end.wait(60)
+            end.wait(SECONDS)
             if arguments:
                 create(*arguments)  # type: ignore[arg-type]
 
@@ -939,7 +939,7 @@ def test_rows_that_are_dropped_while_a_new_journal_is_made_have_their_reason(
         else:
             monkeypatch.setattr(JournalWriter, "_create", hang)
             writer.sample(sample(13))
-        assert begun.wait(60)
+        assert begun.wait(SECONDS)
         for tick in range(first, first + 10):  # 5 of them wait
             writer.sample(sample(tick))
         hanging.set()

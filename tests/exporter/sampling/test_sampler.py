@@ -102,9 +102,9 @@ def test_a_stuck_sampler_is_not_fresh_until_it_ticks_again() -> None:
     def sink(_: Sample) -> None:
         if not going_on.is_set():
             stuck.set()
-            going_on.wait(60)
+            going_on.wait(SECONDS)
 
-    registry = Registry([], patience=60, sinks={"sink": sink})
+    registry = Registry([], patience=SECONDS, sinks={"sink": sink})
     sampler = Sampler(registry, 0.01, SetClock(now))
     sampler.start()
     wait_until(sampler.fresh)
