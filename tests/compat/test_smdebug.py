@@ -1,7 +1,6 @@
 """The notebook of a user of SageMaker Debugger, in which only the imports changed, and what is not served."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -51,6 +50,7 @@ from tests.support.chrome_trace import ChromeTrace, read_chrome_trace
 from tests.support.debugger_output import START, DebuggerDirectory, event, write_training_job
 from tests.support.environment import unobserved
 from tests.support.notebooks import executed, said_by_code, with_parameters
+from tests.support.processes import ran
 from tests.support.profile_windows import recording_with_windows, with_python_window
 from tests.support.recording import sample
 from tests.support.run_folder import recorded
@@ -92,7 +92,7 @@ def check(notebook: dict[str, Any], *, gpus: bool) -> dict[str, str]:
 def test_each_cell_runs_over_a_recording_of_cores_by_the_name_of_the_run(tmp_path: Path) -> None:
     run = [sys.executable, "-m", "stepscope", "run", "--no-status-line", "--name", "imdb"]
     command = [*run, "--", sys.executable, str(SCRIPT), "--slow", "map"]
-    subprocess.run(command, cwd=tmp_path, env=unobserved(), check=True, capture_output=True, timeout=120)
+    ran(command, cwd=tmp_path, env=unobserved(), check=True)
     said = check(executed(with_parameters(NOTEBOOK), tmp_path), gpus=False)
     python = next(words for code, words in said.items() if "print_top_n" in code)
     assert "imdb_like.py:" in python.splitlines()[0]
