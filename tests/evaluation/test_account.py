@@ -21,7 +21,14 @@ from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.places import places
 from stepscope.evaluation.problems import problems, problems_of, small_problems
 from stepscope.evaluation.settings import Settings
-from stepscope.evaluation.unexplained import is_accounted, is_busy, perhaps_idle, unexplained, unseen
+from stepscope.evaluation.unexplained import (
+    is_accounted,
+    is_busy,
+    large_in_loop,
+    perhaps_idle,
+    unexplained,
+    unseen,
+)
 from stepscope.measurements.timeline import StepTimeline
 from stepscope.report.verdict import status_of_run, verdict
 from stepscope.runs.model import COMPONENTS, PHASES, LineTime, RankFacts, StackTime, ThreadTime
@@ -275,14 +282,18 @@ def run_with(**shares: float) -> Analysis:
     )
 
 
+def test_a_measured_cause_is_large_from_a_tenth_of_the_loop_on_or_of_three_seconds() -> None:
+    half, moment = (run_with(train__forward=loop, after_last_step=1 - loop) for loop in (0.5, 0.001))
+    limits = [large_in_loop(run.account, run) for run in (half, moment) if run.account is not None]
+    assert limits == pytest.approx([0.05, 0.0003])
+
+
 @pytest.mark.parametrize(
     ("shares", "titles"),
     [
         ({"train__host": 0.0999, "train__forward": 0.9}, []),
         ({"train__host": 0.11, "train__forward": 0.89}, ["Your own code"]),
-        ({"train__host": 0.06, "train__forward": 0.44, "after_last_step": 0.5}, ["Your own code"]),
-        ({"train__host": 0.04, "train__forward": 0.46, "after_last_step": 0.5}, []),  # a tenth of the loop
-        ({"train__host": 0.00025, "train__forward": 0.0001, "after_last_step": 0.99965}, []),  # of 0.35 s
+        ({"train__host": 0.09, "train__forward": 0.41, "after_last_step": 0.5}, []),  # no cause was measured
         ({"train__host": 1.0}, []),  # nothing was timed in steps
         ({"train__host": 0.3, "train__data_wait": 0.4}, ["Waiting for data", "Your own code"]),
         ({"train__compile": 0.8, "train__forward": 0.2}, ["Compiling"]),

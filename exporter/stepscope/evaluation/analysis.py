@@ -306,7 +306,7 @@ class Analysis:
     waited_by_turns: float = 0.0  # of the time of training steps, 0..1: for a rank that is slow in turn,
     uneven_component: str = ""  # mostly in this component; "": in none
     stopped_seconds: dict[int, float] = field(default_factory=dict)  # by signals, of each rank
-    large: float = 0.1  # of the run or its loop: a smaller part that no rule judges is no finding,
+    large: float = 0.1  # of the run: a smaller part that no rule judges is no finding,
     shortest: float = 3.0  # and no part is one of a run of fewer seconds
     # MFU, 0..1; None: there is no peak, or neither the script nor a profile window counts FLOPs.
     flops_utilisation: float | None = None

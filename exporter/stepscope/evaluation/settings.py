@@ -28,7 +28,7 @@ P = TypeVar("P", bound=Parameters)
 class Account(Parameters):
     """Those of findings that the account of the run has, and no rule."""
 
-    large: Annotated[Percent, "a part above this is a finding if avoidable: of the run, or its loop"] = 10
+    large: Annotated[Percent, "a part of the run above this is a finding, if it could be avoided"] = 10
     # In 3 s, first calls, caches and late imports, which come once, are large parts.
     shortest: Annotated[Seconds, "runs shorter than this have none: much of their time passes once"] = 3
 

@@ -281,7 +281,7 @@ def is_accounted(account: Account | None) -> bool:
 
 
 def large_in_loop(account: Account, analysis: Analysis) -> float:
-    """Returns the share of the run from which on a part of its loop is large, 0..1: that of the loop.
+    """Returns the share of the run from which on a cause that was measured is large, 0..1: that of the loop.
 
     How long a short run took to start says nothing about its steps. First calls are large in a few seconds.
     """
@@ -298,16 +298,15 @@ def unseen(analysis: Analysis) -> float:
     if account is None or HOST in _judged(analysis) or not any(leaf.lines for leaf in account.leaves):
         return 0.0
     own = account.whole(account.main_phase, HOST)
-    return own.share if own.share >= large_in_loop(account, analysis) and _seen(own) < SEEN else 0.0
+    return own.share if own.share >= analysis.large and _seen(own) < SEEN else 0.0
 
 
 def fetching(analysis: Analysis) -> float:
     """Returns the share of the run in graphs of TensorFlow that may wait for batches inside, if large."""
-    account = analysis.account
-    if account is None or not analysis.gauges.get(GRAPHS_FETCH):
+    if analysis.account is None or not analysis.gauges.get(GRAPHS_FETCH):
         return 0.0
-    spent = account.share("train", "forward")
-    return spent if spent >= large_in_loop(account, analysis) else 0.0
+    spent = analysis.account.share("train", "forward")
+    return spent if spent >= analysis.large else 0.0
 
 
 def is_busy(analysis: Analysis) -> bool:
@@ -472,10 +471,9 @@ def _interpreter_lock(account: Account, analysis: Analysis, run_seconds: float) 
 def _components(account: Account, analysis: Analysis, waited: float) -> Iterator[LargePart]:
     """Yields large components that no rule judges. `waited`: for the interpreter lock, in any of them."""
     judged, main, remedies = _judged(analysis), account.main_phase, _remedies(analysis)
-    large = large_in_loop(account, analysis)
     for leaf in account.leaves:
         part, component = leaf.key
-        if component in judged or (leaf.share < large and component != HOST):
+        if component in judged or (leaf.share < analysis.large and component != HOST):
             continue
         if component == COMPILE and part in PHASES and 0 < analysis.compiled_steps <= COMPILES_ONCE:
             if _is_long_start(leaf, loop(account) - leaf.share, account, analysis):
@@ -488,7 +486,7 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
             remedy = CALL_ONCE if by_keras else REMEDIES[BETWEEN]
             yield LargePart(leaf.key, leaf.share, remedy, "No step was running")
         elif leaf.key == Key(main, HOST):
-            yield from _own_code(leaf, account, analysis, waited, large)
+            yield from _own_code(leaf, account, analysis, waited)
         elif part == main and component in remedies:
             receives = component == "data_wait" and any(
                 place.line.library.startswith(RECEIVES) for place in leaf.places[:1]
@@ -498,9 +496,7 @@ def _components(account: Account, analysis: Analysis, waited: float) -> Iterator
             yield LargePart(leaf.key, leaf.share, remedy, evidence)
 
 
-def _own_code(
-    leaf: Leaf, account: Account, analysis: Analysis, waited: float, large: float
-) -> Iterator[LargePart]:
+def _own_code(leaf: Leaf, account: Account, analysis: Analysis, waited: float) -> Iterator[LargePart]:
     """Yields what the script does in no component of its steps, and what the loop of Keras does there.
 
     What it brings about in components is a part of it. Without lines and without components, nobody knows it.
@@ -524,7 +520,7 @@ def _own_code(
     untimed = backward if forward < NO_FORWARD * backward else 0.0
     spent = leaf.share * (own_share(leaf, own) if sampled else 1.0) - waited - untimed + exchanged
     steps = sum(each.count for each in analysis.steps if each.phase == part)
-    if spent >= large + PLAIN_PYTHON * steps / account.seconds:
+    if spent >= analysis.large + PLAIN_PYTHON * steps / account.seconds:
         # Python collects when enough objects were made, in the line that makes them.
         collected, lines = account.whole(part, GC), {place.line.place for place in own}
         mostly = collected.share_in(lambda line: line.place in lines) > MOST * collected.share
@@ -537,7 +533,7 @@ def _own_code(
         yield LargePart(leaf.key, lost, remedy, evidence, brings=brings, places=at)
     of_keras = leaf.share_in(_is_of_keras)
     # Without time that it computes, nobody timed the graphs that its loop calls.
-    if of_keras >= large and any(account.share(part, each) for each in USEFUL):
+    if of_keras >= analysis.large and any(account.share(part, each) for each in USEFUL):
         evidence = "Between batches, Keras starts and ends its epochs and calls its callbacks"
         yield LargePart(leaf.key, of_keras, SHORT_LOOPS, evidence, "Keras’s own loop")
 
