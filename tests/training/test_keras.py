@@ -779,7 +779,7 @@ def test_only_a_graph_of_keras_that_gets_data_has_no_component_and_other_argumen
     def component(*arguments: Any, **keywords: Any) -> int | None:
         call = tensorflow_hooks._called(Graph(), *arguments, **keywords)
         tensorflow_hooks._returned(call, True)
-        return call[1]
+        return call[0].place
 
     tensorflow: Any = sys.modules["tensorflow"]
     assert component(Lazy(), each=Lazy()) == 0

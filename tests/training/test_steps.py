@@ -504,6 +504,24 @@ for _ in range(4): step()
     assert run.totals.steps == {"train": 8, "eval": 3}
 
 
+@pytest.mark.parametrize("hooks", ["jax_hooks", "tensorflow_hooks"])
+def test_the_first_step_begins_once_its_gradients_are_traced_because_to_compile_it_may_never_end(
+    hooks: str, ledgers: Path
+) -> None:
+    script = f"""
+import os
+from stepscope.training.frameworks.computing import Call
+sys.modules["tensorflow.python.eager.context"].executing_eagerly = lambda: False
+jax_hooks._running.calls.append(Call(jax_hooks._Function(), None))
+tensorflow_hooks._running.functions.append(step)
+tensorflow_hooks._running.outermost = Call(step, None)
+{hooks}._gradient_begins()
+os._exit(0)
+"""
+    totals = run_to_end(KERAS + OWN_LOOP + script, ledgers).totals
+    assert (totals.open_phase, totals.component) == ("train", "compile")
+
+
 def test_what_another_thread_compiles_is_no_compiling_of_the_step(ledgers: Path) -> None:
     script = """
 def meanwhile(): jax_hooks._compiled("/jax/backend_compile_duration")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, COMPILE = (
     COMPONENT_INDEX[name] for name in ("forward", "backward", "optimizer", "checkpoint", "compile")
 )
+FIRST_GRADIENTS = 10  # calls in which it is learned what uses their gradients
 
 
 class PythonSeconds:
@@ -47,6 +48,16 @@ class PythonSeconds:
         if self._seconds != self._published:
             self._published = dict(self._seconds)
             publish(self._published)
+
+
+class Call:
+    """A call of something compiled. `place`: of its component, if one is open."""
+
+    __slots__ = ("began", "compiles", "function", "place")
+
+    def __init__(self, function: Any, place: int | None, compiles: bool = False) -> None:
+        self.function, self.place, self.compiles = function, place, compiles
+        self.began = perf_counter()
 
 
 class Computing(local):
@@ -68,6 +79,8 @@ class Computing(local):
         # Return the optimizer, or the graph with one, whose steps count, and another that made the latest.
         self.steps_with: Callable[[], object] = nothing
         self.rival: Callable[[], object] = nothing
+        self.unused = 0  # calls that computed gradients before the first step
+        self.is_guess = False  # whether steps end with such calls, as nobody sees what updates
 
     def is_of_run(self, phase: str) -> bool:
         """Returns whether a loader of this phase is the run's: it trains, or nothing was trained so far."""
@@ -128,6 +141,30 @@ class Computing(local):
             recorder.turns_out(COMPILE)
         recorder.leave(place)
 
+    def gradients_are_traced(self, outermost: Call) -> None:
+        """Begins the first step with the call that computes gradients: to compile it may never end."""
+        if self.in_loop or self.unused >= FIRST_GRADIENTS or recorder.so_far() is not None:
+            return
+        if recorder.in_automatic_step(outermost.began) and outermost.place is None:
+            recorder.adds(COMPILE, perf_counter() - outermost.began)
+            outermost.place = self.begin(COMPILE)
+
+    def ends_with_gradients(self, call: object, are_of_parameters: bool) -> bool:
+        """Returns whether a call that computed gradients ends a step, as nothing else was seen to end it.
+
+        The first such calls decide, until an optimizer makes a step.
+        """
+        automatic.trains()
+        if self.in_loop or automatic.waits is not None:
+            return False
+        if (now := self.steps_with()) is not None:
+            return self.is_guess and now is call
+        self.unused += 1
+        self.is_guess = are_of_parameters and self.unused >= FIRST_GRADIENTS
+        if self.unused == FIRST_GRADIENTS and not self.is_guess:
+            automatic.begin_anew()  # they are of what is explained, or sampled
+        return self.is_guess
+
     def step_ended(self, optimizer: object) -> None:
         """Ends the training step with the first optimizer that makes steps; Keras ends those of its loops.
 
@@ -136,9 +173,10 @@ class Computing(local):
         if self.in_loop or not recorder.counts_here():
             return
         if (now := self.steps_with()) is not optimizer:
-            if now is not None and self.rival() is not optimizer:
+            if now is not None and not self.is_guess and self.rival() is not optimizer:
                 self.rival = ref(optimizer)
                 return
+            self.is_guess &= now is None
             self.steps_with = ref(optimizer)
         self.rival = nothing
         automatic.step_ended(NOT_OPENED)

@@ -8,12 +8,14 @@ What trains is learned in the first calls of each function, from arrays that a c
 back as arguments. A function that computes gradients trains if its own arrays come back to it. One that
 computes none trains if its own do, it gets gradients or their sums, and what it returns goes where they are
 computed. Neither evaluation, nor averages of metrics or parameters, nor sampling does that. What
-`jax.tree.map` maps outside of compiled functions is such a function, too.
+`jax.tree.map` maps outside of compiled functions is such a function, too. An update that is neither cannot
+be seen: then each call that computes gradients trains, if most of what it gets is new.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from functools import partial, wraps
 from threading import local
 from time import perf_counter
@@ -22,7 +24,14 @@ from weakref import WeakKeyDictionary, ref
 
 from stepscope.training.automatic import automatic
 from stepscope.training.frameworks.around import around, nothing, replace, timed
-from stepscope.training.frameworks.computing import COMPILE, FORWARD, OPTIMIZER, computing
+from stepscope.training.frameworks.computing import (
+    COMPILE,
+    FIRST_GRADIENTS,
+    FORWARD,
+    OPTIMIZER,
+    Call,
+    computing,
+)
 from stepscope.training.frameworks.published import after
 from stepscope.training.frameworks.xla_profilers import jax_profiler
 from stepscope.training.layout import JAX_PYTHON
@@ -37,8 +46,6 @@ if TYPE_CHECKING:
 
     from stepscope.training.automatic import Moment
     from stepscope.training.ledger import Ledger
-
-    Call = tuple["_Function", int | None, float, bool]
 
 LOOKS = 100  # first calls of a function in which its arrays are followed
 MOST_ARRAYS = 1000  # that are followed of one call
@@ -114,9 +121,10 @@ class _Function:
         self.trains = False
         self.looks = LOOKS
         self.returned: dict[int, Callable[[], object]] = {}  # arrays of its latest call, by their identity
-        # When that call began, and its end, with what `so_far` says then, until it is known to train.
-        self.began, self.compiled = 0.0, False
-        self.ended: Moment = (0.0,)
+        self.given: dict[int, Callable[[], object]] = {}  # to it, if it computes gradients
+        self.gets_new = False  # mostly arrays that it did not get in the call before
+        self.began: Moment = ()  # that call, in an open step,
+        self.ended: Moment = ()  # and its end, until it is known to train
 
 
 class _Handle:
@@ -166,10 +174,10 @@ def _codes_of(compiled: object) -> tuple[CodeType, ...]:
 
 
 class _Running(local):
-    """The compiled functions that a thread calls now, the outermost first: the others are traced."""
+    """The calls of compiled functions in a thread now, the outermost first: the others are traced."""
 
     def __init__(self) -> None:
-        self.functions: list[_Function] = []
+        self.calls: list[Call] = []
 
 
 class _Functions:
@@ -254,51 +262,48 @@ _Followed.__name__ = _Followed.__qualname__ = "PjitFunction"  # by which Chex kn
 
 
 def _called(handle: _Handle, /, *arguments: Any, **keywords: Any) -> Call:
-    compiles, functions = handle.is_new(), _running.functions  # as it seems: that may never end
+    compiles, calls = handle.is_new(), _running.calls  # as it seems: that may never end
     function = handle.function()
-    if not functions and function.looks:
+    if not calls and function.looks:
         _compare(function, (arguments, keywords))
-    if not functions and function.trains and not computing.in_loop:
+    begins = function.trains or (function.has_gradients and computing.unused < FIRST_GRADIENTS)
+    if not calls and begins and not computing.in_loop:
         recorder.in_automatic_step()
-    place = None if functions else computing.begin(COMPILE if compiles else FORWARD)
-    functions.append(function)
-    return function, place, perf_counter(), compiles
+        function.began = () if function.trains else recorder.so_far() or ()
+    place = None if calls else computing.begin(COMPILE if compiles else FORWARD)
+    call = Call(function, place, compiles)
+    calls.append(call)
+    return call
 
 
 def _returned(call: Call, done: bool) -> None:
-    function, place, began, compiles = call
-    functions = _running.functions
-    functions.pop()
-    if place is not None:
-        if compiles and not computing.compiles:
+    calls, function = _running.calls, call.function
+    calls.pop()
+    if call.place is not None:
+        if call.compiles and not computing.compiles:
             recorder.turns_out(FORWARD)
-        computing.end(place)
-    if functions or computing.in_loop or not done:
+        computing.end(call.place)
+    if calls or computing.in_loop or not done:
         return
     if function.trains:
         _step_ended(function)
         return
-    function.began, function.compiled = began, computing.compiles
-    function.ended = recorder.so_far() or (perf_counter(),)
-    if function.has_gradients:
-        automatic.trains()
+    function.ended = recorder.so_far() or ()
+    if function.has_gradients and computing.ends_with_gradients(function, function.gets_new):
+        _step_ended(function)
 
 
-def _begins_with(function: _Function) -> None:
+def _begins_with(function: _Function, began: Moment) -> None:
     """Ends a step with the latest call of a function, of which it is only now known that it trains.
 
-    Without a loader, that step is the call, and of a function that only updates, nobody knows where it began.
+    `began`: the latest call that computed gradients for it. Without a loader, what was before is set-up.
     """
-    function.trains, ended = True, function.ended
-    if computing.in_loop or computing.steps_with() is not None:
+    function.trains = True
+    if not function.ended or computing.in_loop or computing.steps_with() is not None:
         return
-    if recorder.so_far() is None:
-        begin = function.began if function.has_gradients else ended[0]
-        recorder.in_automatic_step(begin)
-        recorder.adds(COMPILE if function.compiled else FORWARD, ended[0] - begin)
-        ended = ended[0], *(recorder.so_far() or ())[1:]
-    if len(ended) > 1:
-        recorder.take_step_out("train", (), ended)
+    if began and automatic.waits is None and not automatic.undecided:
+        recorder.take_step_out("", (), began)
+    recorder.take_step_out("train", (), function.ended)
 
 
 def _step_ended(made_by: object) -> None:
@@ -336,12 +341,11 @@ def _ahead(make: Callable[..., Any], handle: _Handle) -> Callable[..., Any]:
 
     def begin(*_: object, **__: object) -> tuple[_Handle, int | None]:
         place = computing.begin(COMPILE)
-        _running.functions.append(handle.function())
+        _running.calls.append(Call(handle.function(), place))
         return handle, place
 
     def end(begun: tuple[_Handle, int | None], done: bool) -> None:
-        _running.functions.pop()
-        _stage_ends(begun, done)
+        _stage_ends((begun[0], _running.calls.pop().place), done)
 
     return wraps(make)(timed(make, "lower", begin, end, see=_makes))
 
@@ -355,42 +359,50 @@ def _called_ahead(compiled: Any, *arguments: Any, **keywords: Any) -> Call | Non
 
 
 def _gradient_begins(*_: object, **__: object) -> None:
-    for function in _running.functions:
-        function.has_gradients = True
-        _functions.of_gradients[function] = None
-    if not _running.functions:
+    for call in _running.calls:
+        call.function.has_gradients = True
+        _functions.of_gradients[call.function] = None
+    if not _running.calls:
         automatic.trains()
+    else:
+        computing.gradients_are_traced(_running.calls[0])
 
 
 def _compare(function: _Function, arguments: object) -> None:
-    """Looks which functions' arrays are among the arguments of a call."""
+    """Looks which functions' arrays are among the arguments of a call that begins."""
     arrays = _arrays(arguments)
-    function.gets_back = function.gets_back or _has(arrays, function.returned)
+    function.gets_back = function.gets_back or bool(_among(arrays, function.returned))
     # Other threads may add functions meanwhile: `keyrefs` copies at once.
     others = [other for each in _functions.of_gradients.keyrefs() if (other := each())]
     if not function.has_gradients:  # an update also adds them up
-        if function.gets_back and any(_has(arrays, other.returned) for other in others):
+        if function.gets_back and any(_among(arrays, other.returned) for other in others):
             function.updates = True
             _functions.of_gradients[function] = None
         return
-    updates = [other for other in others if other.updates and _has(arrays, other.returned)]
+    if not function.trains:
+        same, function.given = _among(arrays, function.given), _references(arrays)
+        function.gets_new = function.looks < LOOKS and len(arrays) > max(2 * same, 1)
+    updates = [other for other in others if other.updates and _among(arrays, other.returned)]
     for each in [function] if function.gets_back else updates:
         if not each.trains:
-            _begins_with(each)
+            _begins_with(each, function.began)
 
 
 def _saw(call: Call, result: object) -> None:
     """Remembers the arrays that a call returned, without keeping them alive."""
-    function = call[0]
-    if not function.looks or _running.functions:
+    function = call.function
+    if not function.looks or _running.calls:
         return
     function.looks -= 1
-    function.returned.clear()
-    for array in _arrays(result):
-        try:
-            function.returned[id(array)] = ref(array)
-        except TypeError:  # a number
-            continue
+    function.returned = _references(_arrays(result))
+
+
+def _references(arrays: list[Any]) -> dict[int, Callable[[], object]]:
+    found: dict[int, Callable[[], object]] = {}
+    for array in arrays:
+        with suppress(TypeError):  # of a number
+            found[id(array)] = ref(array)
+    return found
 
 
 def _arrays(tree: object) -> list[Any]:
@@ -398,8 +410,8 @@ def _arrays(tree: object) -> list[Any]:
     return leaves[:MOST_ARRAYS]
 
 
-def _has(arrays: list[Any], returned: dict[int, Callable[[], object]]) -> bool:
-    return any(returned.get(id(array), nothing)() is array for array in arrays)
+def _among(arrays: list[Any], references: dict[int, Callable[[], object]]) -> int:
+    return sum(references.get(id(array), nothing)() is array for array in arrays)
 
 
 # -- outside of compiled functions ---------------------------------------------------------------------
@@ -409,7 +421,7 @@ _maps: dict[object, _Function] = {}  # what is known of `jax.tree.map`, by the f
 
 def _map_begins(*arguments: Any, **_: Any) -> Call | None:
     """Begins a map over trees. Updates by hand are such maps, of what they returned and of gradients."""
-    if not arguments or _running.functions or computing.is_inside or computing.in_loop:
+    if not arguments or _running.calls or computing.is_inside or computing.in_loop:
         return None
     function, *trees = arguments
     if len(_maps) >= MOST_KNOWN:
@@ -420,17 +432,16 @@ def _map_begins(*arguments: Any, **_: Any) -> Call | None:
         _compare(known, trees)
     elif not known.updates:
         return None
-    return known, computing.begin(OPTIMIZER) if known.updates else None, perf_counter(), False
+    return Call(known, computing.begin(OPTIMIZER) if known.updates else None)
 
 
 def _map_ends(call: Call, done: bool) -> None:
-    function, place, *_ = call
-    if place is not None:
-        computing.end(place)
-    if function.trains and done:
-        _step_ended(function)
+    if call.place is not None:
+        computing.end(call.place)
+    if call.function.trains and done:
+        _step_ended(call.function)
     else:
-        function.ended = recorder.so_far() or (perf_counter(),)
+        call.function.ended = recorder.so_far() or ()
 
 
 class _Parameters:
@@ -457,7 +468,7 @@ def _update_begins(*arguments: object, **keywords: object) -> tuple[_Parameters,
     """Begins an update by Optax, unless it becomes a part of a compiled function, which then makes steps."""
     arrays = _arrays((arguments, keywords))
     tracer = sys.modules["jax"].core.Tracer
-    if _running.functions or any(isinstance(each, tracer) for each in arrays):
+    if _running.calls or any(isinstance(each, tracer) for each in arrays):
         return None
     return _parameters_with(arrays[0] if arrays else None), computing.begin(OPTIMIZER)
 

@@ -21,6 +21,7 @@ from stepscope.training.frameworks.computing import (
     BACKWARD,
     COMPILE,
     FORWARD,
+    Call,
     ask,
     checkpoint,
     computing,
@@ -202,6 +203,7 @@ class _Running(local):
 
     def __init__(self) -> None:
         self.functions: list[Any] = []
+        self.outermost: Call | None = None  # of their calls
         self.fetches = False  # the outermost one gets an iterator of tf.data,
         self.fetching = False  # and what asks it for a batch is traced,
         self.fetch_is_timed = False  # or was, with a clock
@@ -229,7 +231,7 @@ def _traced() -> list[Any]:
     return _running.functions or _graphs.tracing
 
 
-def _begins(*arguments: Any, **keywords: Any) -> tuple[Any, int | None, int, float] | None:
+def _begins(*arguments: Any, **keywords: Any) -> tuple[Call, int] | None:
     """Begins a call of a graph. Without graphs, functions only call what is timed by itself."""
     if not sys.modules["tensorflow"].config.functions_run_eagerly():
         return _called(*arguments, **keywords)
@@ -237,11 +239,11 @@ def _begins(*arguments: Any, **keywords: Any) -> tuple[Any, int | None, int, flo
     return None
 
 
-def _called(function: Any, *arguments: Any, **keywords: Any) -> tuple[Any, int | None, int, float]:
+def _called(function: Any, *arguments: Any, **keywords: Any) -> tuple[Call, int]:
     functions = _running.functions
     if functions and not runs_eagerly():
         functions.append(function)
-        return function, None, 0, 0.0
+        return Call(function, None), 0
     traced = function.experimental_get_tracing_count()
     tensorflow = sys.modules["tensorflow"]
     data, distribute = tensorflow.data, tensorflow.distribute
@@ -255,14 +257,17 @@ def _called(function: Any, *arguments: Any, **keywords: Any) -> tuple[Any, int |
         place = computing.begin(_COMMUNICATION, _graphs.with_collectives[function])
     elif not (traced and iterators and computing.in_loop) or function in _graphs.clocked:
         place = computing.begin(FORWARD if traced else COMPILE)
+    _running.outermost = call = Call(function, place)
     functions.append(function)  # last: after Ctrl-C before this, nothing would remove it
-    return function, place, traced, perf_counter()
+    return call, traced
 
 
-def _returned(call: tuple[Any, int | None, int, float], done: bool) -> None:
-    function, place, traced, began = call
-    functions = _running.functions
+def _returned(begun: tuple[Call, int], done: bool) -> None:
+    call, traced = begun
+    function, place, functions = call.function, call.place, _running.functions
     functions.pop()
+    if not functions:
+        _running.outermost = None
     computing.python.publish()
     if _graphs.wait and place is not None:
         _graphs.wait = False
@@ -271,15 +276,17 @@ def _returned(call: tuple[Any, int | None, int, float], done: bool) -> None:
         computing.compiles |= function.experimental_get_tracing_count() != traced
         computing.end(place)
         if function in _graphs.clocked:
-            waited = graph_clock.waited(perf_counter() - began)
+            waited = graph_clock.waited(perf_counter() - call.began)
             if not computing.compiles:
                 recorder.adds(FORWARD, -waited)
                 recorder.adds(_DATA_WAIT, waited)
     if functions or computing.in_loop or not done:
         return
     if place is not None:  # not of a thread that only looks ahead, or acts
-        if function in _graphs.with_steps or function in _graphs.with_gradients:
+        if function in _graphs.with_steps:
             automatic.trains()
+        elif function in _graphs.with_gradients:
+            computing.ends_with_gradients(function, False)  # an optimizer outside of it does, if any
         elif function not in _graphs.with_collectives:
             automatic.evaluated = True
     if function in _graphs.with_steps:
@@ -368,6 +375,8 @@ def _python_ends(call: tuple[str, float], _done: bool) -> None:
 def _gradient_begins(*_: object, **__: object) -> int | None:
     if not runs_eagerly():
         _graphs.with_gradients.update(_traced())
+        if _running.functions and _running.outermost is not None:
+            computing.gradients_are_traced(_running.outermost)
         return None
     place = computing.begin(BACKWARD)
     automatic.trains()
