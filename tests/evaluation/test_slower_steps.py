@@ -1,4 +1,4 @@
-"""Steps that take longer and longer: a note, and no problem, because batches may grow by design."""
+"""Steps that take longer and longer: a note, and no problem, where batches may grow by design."""
 
 from dataclasses import replace
 
@@ -10,6 +10,7 @@ from stepscope.evaluation.problems import problems_of, small_problems
 from stepscope.measurements.timeline import StepMark, StepTimeline
 from stepscope.report.verdict import verdict
 from stepscope.runs.model import ThreadTime
+from stepscope.training.layout import GROWTH
 
 from tests.support.analysis import nothing_found, rule
 
@@ -41,6 +42,14 @@ def test_steps_that_grow_are_noted_with_what_they_take_beyond_the_first_and_accu
     (note,) = (each for each in verdict(run(GROWING)).details if problem.finding in each)
     assert "Profile windows" in note
     assert not any("Small things" in each for each in verdict(run(GROWING)).details)
+
+
+@pytest.mark.parametrize(("growth", "is_found"), [(0.0, False), (0.9, True), (1.0, True), (1.2, False)])
+def test_steps_that_grow_while_their_inputs_do_not_are_a_problem(growth: float, is_found: bool) -> None:
+    problems = problems_of(replace(run(GROWING), gauges={GROWTH: growth}))
+    assert [problem.title for problem in problems] == ["Steps that get slower"] * is_found
+    for problem in problems:
+        assert "What models get in a step has not grown" in problem.rule.finding
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
-"""Finds steps that take longer and longer. That is no problem: batches may grow by design."""
+"""Finds steps that take longer and longer. That is no problem if batches may grow by design."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.unexplained import finding
 from stepscope.measurements.timeline import StepTimeline
 from stepscope.rules.parts.topics import About, Effect
+from stepscope.training.layout import GROWTH
 
 PARTS = 6  # of the training steps, in order: their medians rise from part to part
 FEWEST = 15  # marked steps per part
@@ -16,6 +18,9 @@ SHORTEST = 10.0  # seconds of the run
 SLOWER = 2.0  # times as long in the last part as in the first: shared machines drift by less
 RISE = 1.03  # times as long in each part as in the one before: a machine slow for a while is no growth
 NEIGHBOURS = 0.1  # of the cores: if others use more, they may be why
+GROWN = 1.1  # times: batches that grew more may be why
+UNKNOWN = "What grows was not measured. Batches may, by design."
+KEPT = "What models get in a step has not grown: something that the script keeps does."
 FIND_WHAT_GROWS = (
     "Look for what grows from step to step: tensors, lists or histories that are kept, sequences, or numbers "
     "that get tiny, with which CPUs are slow (`torch.set_flush_denormal(True)`). Profile windows of an early "
@@ -37,14 +42,18 @@ def slower_steps(analysis: Analysis) -> Iterator[RuleResult]:
         beyond = sum(max(mark.seconds - first, 0.0) for mark in timeline.marks if mark.phase == "train")
         lost = min(beyond * timeline.every, run_seconds) - analysis.core_wait_seconds
         if lost > 0:
-            said = (
+            took = (
                 f"Training steps took {duration(first)} at first and {duration(last)} at the end, "
-                f"{number(round(last / first, 1))} times as long: {share(lost, run_seconds)} of the run. "
-                "What grows was not measured. Batches may, by design."
+                f"{number(round(last / first, 1))} times as long"
             )
-            about = About("Steps that get slower", Effect.OVERVIEW)
+            of_run, title = f"{share(lost, run_seconds)} of the run", "Steps that get slower"
+            if 0.0 < analysis.gauges.get(GROWTH, 0.0) < GROWN:
+                about, said = None, f"{of_run}, {duration(lost)}. {took}. {KEPT}"
+            else:
+                about, said = About(title, Effect.OVERVIEW), f"{took}: {of_run}. {UNKNOWN}"
             # Whatever passes in these steps may be what grows.
-            yield finding(about.subject, said, FIND_WHAT_GROWS, lost, about, brings={"": lost})
+            slower = finding(title, said, FIND_WHAT_GROWS, lost, about, brings={"": lost})
+            yield replace(slower, cause_known=False)
             return
 
 

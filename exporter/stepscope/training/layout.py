@@ -236,14 +236,15 @@ SCRIPT_GAUGES, FRAMEWORK_GAUGES, HOOK_GAUGES = 32, 16, 32  # at most
 # recorded them. Only if not 0: the share of the gradients that no optimizer used for at least 20 steps; how
 # many tensors in half precision are updated on a CPU that is slow with it; the share of denormal numbers of
 # some tensors and of their state; 1 if the model gets one sample per pass; the share of a batch that is
-# padding in each of its samples.
+# padding in each of its samples. From the second look on: how many times as many numbers models get in a step
+# as at the first one.
 ANOMALY_DETECTION, THREADS, TENSORS = "anomaly_detection", "torch_threads", "optimizer_single_tensors"
 UNUSED_PARAMETERS, DOUBLES, PROFILED = "unused_parameter_bytes", "optimizer_double_tensors", "profiler_ratio"
 OPERATORS, LEAVES, MOST_OPERATORS = "graph_operators", "graph_leaves", 5000
 FIRST_OPERATORS = "graph_operators_at_first"
 FORWARD_USED, FORWARD_UNUSED = "forward_used_seconds", "forward_unused_seconds"
 UNTRAINED, HALVES, DENORMALS = "untrained_gradient_ratio", "optimizer_slow_half_tensors", "denormal_ratio"
-ONE_SAMPLE, PADDING = "single_sample_passes", "padding_ratio"
+ONE_SAMPLE, PADDING, GROWTH = "single_sample_passes", "padding_ratio", "input_growth_ratio"
 # Steps: hooks look at settings at 20, 40, 80, and so on, and at all multiples of 1,280; at slow numbers at 1,
 # too. Then they also watch forward passes, and at all multiples of 100: scripts validate every 50, 100 or
 # 1,000 steps.
@@ -267,7 +268,7 @@ SETTINGS = frozenset(  # of the hooks: they say nothing of training
     (
         *(ANOMALY_DETECTION, THREADS, TENSORS, DOUBLES, UNUSED_PARAMETERS, PROFILED),
         *(OPERATORS, LEAVES, FIRST_OPERATORS, FORWARD_USED, FORWARD_UNUSED, SEQUENTIAL_MAPS, EAGER),
-        *(UNTRAINED, HALVES, DENORMALS, ONE_SAMPLE, PADDING),
+        *(UNTRAINED, HALVES, DENORMALS, ONE_SAMPLE, PADDING, GROWTH),
         *(PY_WORKERS, PY_PROCESSES, PY_QUEUE, GRAPH_PYTHON, PIPELINE_PYTHON, JAX_PYTHON),
         *(SYNCHRONISED, GRAPHS_WAIT, GRAPHS_FETCH),
     )

@@ -13,6 +13,7 @@ from stepscope.training.layout import (
     FIRST_OPERATORS,
     FORWARD_UNUSED,
     FORWARD_USED,
+    GROWTH,
     HALVES,
     LEAVES,
     ONE_SAMPLE,
@@ -1152,8 +1153,16 @@ for step in range({steps}):
 """
 
 
+INPUTS_GROW = """
+x, y = data.tensors
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(44):
+    rows = 24 + 24 * (step > 30)
+    loss_of(model(x[:rows]), y[:rows]).backward(); optimizer.step(); optimizer.zero_grad()
+"""
 LOOKED_AT = {
     "validates": VALIDATES,
+    "inputs that grow": INPUTS_GROW,
     "uses all": USES_ALL,  # after a run with a pass that is unused
     "validates seldom": VALIDATES_SELDOM,
     "alone": GROUPS % True,
@@ -1188,6 +1197,13 @@ def test_passes_of_the_trained_model_that_no_backward_pass_goes_through_are_time
     gauges: dict[str, Mapping[str, float]], name: str
 ) -> None:
     assert gauges[name][FORWARD_UNUSED] > gauges[name][FORWARD_USED] > 0
+
+
+@pytest.mark.parametrize(("name", "growth"), [("validates seldom", 1), ("inputs that grow", 2)])
+def test_what_models_get_is_compared_with_the_first_look(
+    gauges: dict[str, Mapping[str, float]], name: str, growth: int
+) -> None:
+    assert gauges[name][GROWTH] == growth
 
 
 def test_no_pass_is_unused_that_any_kind_of_backward_pass_goes_through(

@@ -15,7 +15,7 @@ import torch
 
 from stepscope.training.automatic import automatic
 from stepscope.training.frameworks.published import publish, publish_found
-from stepscope.training.layout import FORWARD_UNUSED, FORWARD_USED, ONE_SAMPLE, PADDING
+from stepscope.training.layout import FORWARD_UNUSED, FORWARD_USED, GROWTH, ONE_SAMPLE, PADDING
 from stepscope.training.session import of_run, session
 
 TYPE_CHECKING = False
@@ -43,12 +43,14 @@ class Results:
     def __init__(self) -> None:
         self.watched = False  # whether passes are watched now
         self._steps = 0  # that ended since the look began
-        self._passes: list[list[Any]] = []  # of seconds, and whether a backward pass goes through
+        # Of seconds, whether a backward pass goes through, and how many numbers the model got.
+        self._passes: list[list[Any]] = []
         self._handles: list[Any] = []
         self._watched_steps = 0  # of all looks of the run
         self._used = self._unused = 0.0
         self._samples = 0  # of the largest batch of a look
         self._padding = 0.0  # the largest share of one
+        self._first = 0  # of the used passes of the first look: how many numbers models got
 
     def begin(self) -> None:
         """Begins a look, with the next training step."""
@@ -60,12 +62,11 @@ class Results:
     def passed(self, result: object, seconds: float, inputs: Iterable[object] = ()) -> None:
         """Watches what a forward pass with gradients made of its inputs, in these seconds."""
         with suppress(Exception):  # of classes that are not PyTorch's own
-            for one in inputs:
-                if is_plain(one) and one.dim() > 1:
-                    self._samples = max(self._samples, one.shape[0])
+            tensors = [one for one in inputs if is_plain(one)]
+            self._samples = max(self._samples, *(one.shape[0] for one in tensors if one.dim() > 1), 0)
             functions = _functions(result)
             if functions and len(self._passes) < _MOST_PASSES:
-                one = [seconds, False]
+                one = [seconds, False, sum(tensor.numel() for tensor in tensors)]
                 for function in functions:
                     self._handles.append(function.register_prehook(_Use(one)))
                 self._passes.append(one)
@@ -88,9 +89,12 @@ class Results:
         if self._steps > _WATCHED:
             passes = self._passes
             self._watched_steps += _WATCHED
-            self._used += sum(seconds for seconds, used in passes if used)
-            self._unused += sum(seconds for seconds, used in passes if not used)
-            publish_found({ONE_SAMPLE: float(self._samples == 1), PADDING: self._padding})
+            self._used += sum(seconds for seconds, used, _ in passes if used)
+            self._unused += sum(seconds for seconds, used, _ in passes if not used)
+            given = sum(numbers for _, used, numbers in passes if used)
+            grown = given / self._first if self._first else 0.0
+            self._first = self._first or given
+            publish_found({ONE_SAMPLE: float(self._samples == 1), PADDING: self._padding, GROWTH: grown})
             self.forget()
             if self._unused:
                 steps = self._watched_steps
