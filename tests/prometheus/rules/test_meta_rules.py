@@ -122,8 +122,11 @@ def test_the_owner_of_a_run_hears_of_its_node_that_is_off_and_not_of_an_exporter
         ("unknown", 0.0, None),
         ("ended", None, None),
         ("moved", None, None),
+        ("pod", None, None),  # without an exporter
     ):
         labels = f'job="stepscope",instance="{name}"'
+        if name != "pod":
+            test.add({f"stepscope_exporter_build_info{{{labels}}}": [*[1.0] * 40, GONE]})
         run = f'{labels},run="{name}",user="ann"'
         test.add({f"up{{{labels}}}": [*[1.0] * 40, GONE if ours is None else ours, *[ours] * 119]})
         test.add({f'up{{job="node",instance="{name}:9100"}}': [1.0] * 40 + [other] * 120})

@@ -103,13 +103,14 @@ OFF = f"""(
       or {by_node('(kube_node_status_condition{condition="Ready",status="true"} == 0)', ["node"])}
   ) unless {by_node(f"({OTHERS_UP} == 1)", ["instance"])}"""
 # Runs that had not ended when their node was switched off, or left service discovery. No other node has them.
+# Without an exporter, they served their own metrics, as long as they ran.
 LOST = f"""
 max by ({", ".join((*OF_NODE, *OWNER))}) (last_over_time(stepscope_run_info[25m]))
   unless {TARGET} (up unless on (cluster, instance) (
   {OFF}))
   unless on (cluster, run) last_over_time(stepscope_run_info[10m])
   unless on (cluster, run) last_over_time(stepscope_run_end_time_seconds[25m])
-  and on (cluster) {BUILD}
+  and {TARGET} last_over_time({BUILD}[25m]) and on (cluster) {BUILD}
 """
 STALLED = 'ALERTS{rule="TrainingStalled", alertstate="firing", severity="critical"}'
 # Grafana's dashboards of clusters and of exporters, with their variables.

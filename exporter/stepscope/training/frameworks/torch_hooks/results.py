@@ -43,7 +43,7 @@ class Results:
     def __init__(self) -> None:
         self.watched = False  # whether passes are watched now
         self._steps = 0  # that ended since the look began
-        # Of seconds, whether a backward pass goes through, and how many numbers the model got.
+        # Each is its seconds, whether a backward pass goes through, and how many numbers the model got.
         self._passes: list[list[Any]] = []
         self._handles: list[Any] = []
         self._watched_steps = 0  # of all looks of the run
