@@ -1,9 +1,14 @@
-"""The model of Alertmanager in trials/day sends what the real one sends, in the same order."""
+"""The model of Alertmanager in trials/day sends what the real one sends, in the same order.
+
+It runs alone: the timers of the real one are late if others have the cores.
+"""
 
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.support.alertmanager import Alertmanager as Server
 from tests.support.alertmanager import (
@@ -19,7 +24,7 @@ from tests.support.alertmanager import (
 )
 from trials.day.notifications import Alert, Alertmanager
 
-pytestmark = needs_alertmanager
+pytestmark = [needs_alertmanager, pytest.mark.alone]
 
 # The committed configuration, in seconds. No event below is nearer than 0.4 s to a moment that it could miss.
 PACE: Mapping[str, Replacement] = {
