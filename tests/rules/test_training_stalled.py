@@ -94,6 +94,18 @@ def test_a_pause_that_is_spent_in_known_work_or_as_before_is_no_stall(
     assert result(steps, facts=alive(210, stays=known)).status == status
 
 
+def test_no_steps_are_explained_by_a_first_one_that_was_still_compiling() -> None:
+    known = "JAX was imported, but no function trained."
+    for component, said in (
+        ("compile", "The first step was still compiling after 1 min 50 s"),
+        ("host", known),
+    ):
+        stays = (Stay(component, "", START + 100, START + 210),)
+        evaluator = Evaluator(MemorySource(facts=replace(alive(210, stays=stays), no_steps=known)))
+        evaluator.advance()
+        assert evaluator.analysis(False).no_steps.startswith(said)
+
+
 @pytest.mark.parametrize(
     ("component", "minutes", "status"),
     [

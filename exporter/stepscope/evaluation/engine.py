@@ -40,6 +40,7 @@ from stepscope.measurements.training_gauges import histories_of_first_rank
 from stepscope.measurements.usage import USAGE, GpuUsage, usage_rows
 from stepscope.rules.parts.base import Rule, Verdict
 from stepscope.rules.parts.judgement import Tallies, Tally
+from stepscope.rules.parts.remedies import why_no_steps
 from stepscope.rules.parts.shares import summed
 from stepscope.rules.parts.starting import beginning_of
 from stepscope.rules.parts.starvation import Starvation
@@ -344,7 +345,7 @@ def _analysis(
         versions=dict(facts.versions),
         unknowns=[*facts.unknowns, *(said for name, node in nodes.items() for said in _failures(name, node))],
         gaps=list(facts.gaps),
-        no_steps="" if any(node.steps for node in nodes.values()) else facts.no_steps,
+        no_steps="" if any(node.steps for node in nodes.values()) else why_no_steps(facts),
         rules=rules,
         usage=reported.usage(facts.reported)
         or usage_rows({name: node.measured[USAGE] for name, node in nodes.items()}),

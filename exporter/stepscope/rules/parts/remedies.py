@@ -1,5 +1,6 @@
 """Lists the remedies for steps, and for ranks, that one component makes long, and for steps not seen."""
 
+from stepscope.common.words import duration
 from stepscope.runs.model import RunFacts
 
 HOOKS = "The hooks of `stepscope run` and STEPSCOPE_INSTRUMENT=1"
@@ -65,6 +66,17 @@ PAUSED_RANK = {
 }
 
 
+def why_no_steps(facts: RunFacts) -> str:
+    """Returns why no step was seen, and the fix; "" if that is not known."""
+    last = [rank.stays[-1] for rank in facts.ranks if rank.stays]
+    compiling = [stay.end - stay.start for stay in last if stay.component == "compile"]
+    if compiling:
+        return (
+            f"The first step was still compiling after {duration(max(compiling))}: see what the lines call."
+        )
+    return facts.no_steps
+
+
 def no_steps(facts: RunFacts) -> str:
     """Says that no step was recorded, and how to see steps, or why none was seen if that is known."""
-    return f"No step was recorded. {facts.no_steps or HOW_TO_SEE_STEPS}"
+    return f"No step was recorded. {why_no_steps(facts) or HOW_TO_SEE_STEPS}"
