@@ -418,6 +418,7 @@ def test_advice_on_waits_for_data_is_about_the_hand_over_if_the_line_receives_te
         ("", {"lock": 300.0}, "for what JAX still computes"),
         ("jax._src.lax.lax.dot_general", {"running": 300.0}, "jax.jit"),
         ("optax.transforms._combining.update_fn", {"running": 300.0}, "jax.jit"),
+        ("flax.serialization.to_bytes", {"running": 300.0}, "Orbax"),
         ("jax._src.numpy.array_constructors.asarray", {"running": 300.0}, "vectorise"),
         ("jax._src.numpy.array_constructors.asarray", {"running": 270.0, "lock": 30.0}, "vectorise"),
         ("jax._src.numpy.array_constructors.asarray", {"running": 269.0, "lock": 31.0}, None),

@@ -113,7 +113,9 @@ OF_TENSORFLOW = REMEDIES | {
     "`tf.function` instead of Python numbers, or give it an `input_signature`. Each new model or "
     "`tf.function` compiles again: make it once, outside of loops.",
 }
+SAVE_LESS_IN_JAX = "Save less often, or asynchronously: `AsyncCheckpointer` of Orbax."
 OF_JAX = REMEDIES | {
+    "checkpoint": SAVE_LESS_IN_JAX,
     HOST: OWN_CODE.format("`float()`"),
     "compile": "Let shapes repeat: pad to a few sizes. Pass numbers that change as arrays instead of static "
     "arguments. Each new function that is compiled compiles again: call `jax.jit` once, outside of loops. "
@@ -148,10 +150,11 @@ COMPILE_LESS = (
     "JAX compiles the function that this line calls. It unrolls Python loops: write them with "
     "`jax.lax.scan` or `jax.lax.fori_loop`, which compile one turn."
 )
-# Operations and transformations of JAX, but no array that is made, read or printed.
+# Operations and transformations of JAX, but no array that is made, read, printed or saved.
 DISPATCHES = re.compile(
     r"(jax|optax|flax|equinox)\."
-    r"(?!_src\.(array\.|numpy\.array_constructors|api\.(device|block)|pjit\.cache_miss))"
+    r"(?!_src\.(array\.|numpy\.array_constructors|api\.(device|block)|pjit\.cache_miss)"
+    r"|serialization\.|training\.checkpoints\.)"
 )
 RECEIVES = "torch.multiprocessing.reductions."  # what another process hands over, tensor by tensor
 # What a line of own code calls, and what to do about it.
@@ -163,6 +166,7 @@ DO_LESS = {
     "process pickles and sends through a pipe. Send less, or keep arrays in shared memory (tensors in queues "
     "of `torch.multiprocessing`). If it mostly waits, let several processes make it, such as DataLoader "
     "workers.",
+    r"flax\.(serialization|training\.checkpoints)\.|orbax\.": SAVE_LESS_IN_JAX,
     MADE.pattern: "This line makes in each step what can be made once, before the loop, and kept.",
     OBJECTS.pattern: "Collectives of objects pickle, send and unpickle them. Gather tensors "
     "(`dist.all_gather_into_tensor`), or collect on each rank and gather once, at the end.",
