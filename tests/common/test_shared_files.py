@@ -54,7 +54,6 @@ OTHER_FILES = {
     "stepscope/commands/run/ending.py": "procfs, the working directory, and scripts that the user names",
     "stepscope/runs/debugger/": "the directory that the user names",
     "stepscope/runs/flight_recorder/": "the directory that the user names",
-    "stepscope/runs/horovod.py": "the timeline that the user names",
     "stepscope/runs/open.py": "the directory that the user names",
     "stepscope/runs/prometheus/address.py": "the file of the password, which the user names",
     "stepscope/runs/remote.py": "a temporary directory of its own",

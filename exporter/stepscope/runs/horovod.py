@@ -23,7 +23,7 @@ import numpy as np
 
 from stepscope.common.errors import UserError
 from stepscope.common.words import listing
-from stepscope.runs.malformed import beginning, finite, is_date, moment, naming
+from stepscope.runs.malformed import finite, is_date, moment, naming
 from stepscope.runs.model import (
     COMPONENTS,
     PHASES,
@@ -38,7 +38,7 @@ from stepscope.runs.model import (
     counter,
     facts_of_steps,
 )
-from stepscope.runs.traces.json_stream import JsonTrace
+from stepscope.runs.traces.json_stream import JsonTrace, beginning
 
 NEGOTIATION = "NEGOTIATE_"
 OF_GRADIENTS = {f"{NEGOTIATION}{name}" for name in ("ALLREDUCE", "ADASUM", "REDUCESCATTER")}

@@ -55,15 +55,6 @@ def naming(place: Path | str, expected: str, remedy: str) -> Iterator[None]:
         raise UserError(f"{place}: not {expected} ({describe(error)}); {remedy}") from error
 
 
-def beginning(path: Path, most: int) -> bytes:
-    """Returns at most the first `most` bytes of a file; none if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return file.read(most)
-    except OSError:
-        return b""
-
-
 class DamageError(Exception):
     """A file of a recording that is left out. The message is a clause: "its checksum does not match"."""
 

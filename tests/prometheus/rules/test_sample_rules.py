@@ -230,26 +230,6 @@ def test_a_checkpoint_of_20_s_or_a_minute_every_ten_minutes_is_no_fluctuation(te
     test.status("LowGPUUtilization", 60 * 32, 1, run="60")
 
 
-def test_restarts_of_an_elastic_run_are_no_fluctuation_unless_they_take_most_of_its_time(
-    test: RuleTest,
-) -> None:
-    """Every five minutes: of 45 s, as the exporter shows it or not, and of three minutes."""
-    second = np.arange(120 * 40) // 2 % 300
-    for run, lasts in (("elastic", 45), ("hidden", 45), ("loops", 180)):
-        gpu = np.where(second < lasts, 0.02, 0.97).reshape(-1, 1)
-        test.add(only(gpu_series(gpu, run), "stepscope_gpu_utilization"))
-        labels = f'job="stepscope",instance="node-a",run="{run}",rank="0",component="initialization"'
-        ages = [15.0 * (scrape % 20) for scrape in range(160)]
-        if run != "hidden":
-            shown = [age if 10 <= age <= lasts else None for age in ages]
-            test.add({f"stepscope_rank_component_age_seconds{{{labels}}}": shown})
-    for minute in range(20, 40):
-        test.status("LowGPUUtilization", 60 * minute, 0, run="elastic")
-    test.status("LowGPUUtilization", 60 * 32, 1, run="hidden")
-    for minute in range(30, 40):
-        test.firing("LowGPUUtilization", 60 * minute, 1, run="loops", trouble="fluctuating")
-
-
 def test_gpus_idle_before_the_first_step_or_in_a_long_pause_are_no_finding_of_their_own(
     test: RuleTest,
 ) -> None:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepscope.exporter.ledgers.ages import INITIALIZATION
 from stepscope.exporter.ledgers.presence import PROMPT
 from stepscope.measurements.hangs import STOPPED
 from stepscope.measurements.pauses import HOST, KNOWN_PLACES, TIMES_LONGER
@@ -95,8 +94,7 @@ class Pausing:
     """The runs, by node, that saved a checkpoint, compiled, or ran code of the script between steps.
 
     They did so for more than `share` of the last `window` seconds, or a rank was stopped in it, such as by
-    Slurm's `scontrol suspend`. TrainingStalled says if it takes too long. Nor are runs judged that started
-    again in it, such as elastic ones, if that took less than half of it.
+    Slurm's `scontrol suspend`. TrainingStalled says if it takes too long.
     """
 
     scraping: Scraping
@@ -115,13 +113,8 @@ class Pausing:
     def _expression(self) -> Expression:
         # The last age of a stay is its length so far: nearly a scrape less than it becomes.
         least, reach = self.share * self.window - self.scraping.interval, self.scraping.reach(self.window)
-        half, starts = self.window / 2, f'component="{INITIALIZATION}"'
-        stays, restarts, earlier = (
-            LastValues(f"{STAYS}{{{places}}}", reach, ago).max_without("rank", "component", "operation")
-            for places, ago in ((OF_WORK, 0.0), (starts, 0.0), (starts, half))
-        )
-        stopped = LastValues(STOPPED_RANKS, reach, 0.0).max_without("rank", "state")
-        return (stays > least) | (restarts < half).unless(earlier >= half) | stopped
+        stays = LastValues(f"{STAYS}{{{OF_WORK}}}", reach, 0.0).max_without("rank", "component", "operation")
+        return (stays > least) | LastValues(STOPPED_RANKS, reach, 0.0).max_without("rank", "state")
 
 
 class Beginning(NamedTuple):

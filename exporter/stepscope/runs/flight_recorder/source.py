@@ -13,9 +13,10 @@ from typing import Any
 
 from stepscope.common.errors import UserError
 from stepscope.runs.flight_recorder.pickled import loads
-from stepscope.runs.malformed import beginning, moment, naming
+from stepscope.runs.malformed import moment, naming
 from stepscope.runs.model import NodeSamples, Progress, RankFacts, RunFacts, Source, Steps, counter
 from stepscope.runs.rank_dump import Operation, RankDump
+from stepscope.runs.traces.json_stream import beginning
 
 MOST_BYTES = 64 << 20  # of a dump; that of 20,000 collectives has 15 MB
 HEAD = 1 << 16

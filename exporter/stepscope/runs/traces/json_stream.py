@@ -29,6 +29,15 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 _NEXT_EVENT = re.compile(r"[ \t\r\n]*,[ \t\r\n]*(?=\{)")
 
 
+def beginning(path: Path, most: int) -> bytes:
+    """Returns at most the first `most` bytes of a file; none if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(most)
+    except OSError:
+        return b""
+
+
 class JsonTrace:
     """One file. `rows` yields its events; `about` has all other values of the document after that.
 

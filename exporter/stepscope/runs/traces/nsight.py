@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stepscope.common.errors import UserError
-from stepscope.runs.malformed import beginning
+from stepscope.runs.traces.json_stream import beginning
 from stepscope.runs.traces.rows import HOST, Mark, step_rows
 
 MAGIC = b"SQLite format 3\0"

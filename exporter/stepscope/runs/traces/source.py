@@ -15,7 +15,7 @@ import numpy as np
 from stepscope.common.errors import UserError
 from stepscope.common.words import listing
 from stepscope.runs.debugger.files import natural
-from stepscope.runs.malformed import beginning, is_date
+from stepscope.runs.malformed import is_date
 from stepscope.runs.model import (
     COMPONENTS,
     PHASES,
@@ -46,7 +46,7 @@ from stepscope.runs.model import (
 from stepscope.runs.traces.arrivals import joined
 from stepscope.runs.traces.capture import Capture
 from stepscope.runs.traces.events import COPY, KERNEL, MICRO, OPERATOR, Trace, traces_of
-from stepscope.runs.traces.json_stream import COMPRESSED
+from stepscope.runs.traces.json_stream import COMPRESSED, beginning
 from stepscope.runs.traces.moments import place_of, total_memory
 from stepscope.runs.traces.nsight import is_export
 from stepscope.runs.traces.reading import read_files
